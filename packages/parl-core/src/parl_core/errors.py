@@ -1,0 +1,56 @@
+"""The errors that parl-core raises, and the root of those of every other package.
+
+    ParlError
+    ├─ HyperparameterError (ValueError)
+    ├─ ModelContractError (TypeError)
+    ├─ WeightsMismatchError (ValueError)
+    ├─ CheckpointError (ValueError)
+    └─ BackendError
+       ├─ BackendNotInstalled (ImportError)
+       └─ UnknownBackend (ValueError)
+
+`parl_remote.errors` and `parl_evokit.errors` add their own branches below `ParlError`.
+"""
+
+__all__ = [
+    "BackendError",
+    "BackendNotInstalled",
+    "CheckpointError",
+    "HyperparameterError",
+    "ModelContractError",
+    "ParlError",
+    "UnknownBackend",
+    "WeightsMismatchError",
+]
+
+
+class ParlError(Exception):
+    """Anything that PARL itself reports; a user's own exceptions are never wrapped in it by parl-core."""
+
+
+class HyperparameterError(ParlError, ValueError):
+    """An argument of an algorithm, memory, schedule or loop is out of its documented range."""
+
+
+class ModelContractError(ParlError, TypeError):
+    """The model lacks a method that the algorithm calls, or returned something of another shape."""
+
+
+class WeightsMismatchError(ParlError, ValueError):
+    """Weights do not fit the model: a name is missing or unknown, or two shapes differ."""
+
+
+class CheckpointError(ParlError, ValueError):
+    """A file that should hold a checkpoint is missing, damaged, or of an unknown version."""
+
+
+class BackendError(ParlError):
+    """No usable backend could be chosen."""
+
+
+class BackendNotInstalled(BackendError, ImportError):
+    """The package that holds the asked-for name is not installed; the message has the `pip install` line."""
+
+
+class UnknownBackend(BackendError, ValueError):
+    """`PARL_BACKEND` or `parl.set_backend` named a backend that does not exist."""
