@@ -1,0 +1,145 @@
+"""What training loops and vector environments need of actors, and the fill that needs no other process.
+
+    loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
+
+An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
+Here live the three protocols, `InProcessActors`, and `open_actors`, which finds other fills by entry point
+(group `parl.actors`; parl-remote registers `remote` there). No fill for other processes lives here.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from importlib.metadata import entry_points
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from parl_core.errors import ParlError
+
+__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "open_actors"]
+
+ENTRY_POINT_GROUP = "parl.actors"
+IN_PROCESS = "in-process"
+
+
+class ActorFuture(Protocol):
+    """The answer of one call, which may not be there yet; `concurrent.futures.Future` is one."""
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Wait for the answer and return it.
+
+        Args:
+            timeout: seconds to wait at most; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: the answer did not come in time.
+            Exception: whatever the method raised, as its own type.
+        """
+
+    def done(self) -> bool:
+        """Say whether `result` would return (or raise) at once."""
+
+
+class ActorHandle(Protocol):
+    """One actor. Calls of one caller run in the order in which they were made."""
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method and wait for its answer; an exception of the method is raised here, the actor lives on."""
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
+        """Send a call and return at once; any number may be outstanding."""
+
+    def close(self) -> None:
+        """End the actor; a second call does nothing."""
+
+
+class ActorSystem(Protocol):
+    """Where actors can be made. Closing it closes every actor that it made."""
+
+    def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
+
+    def close(self) -> None:
+        """Close all actors and release what the system holds; a second call does nothing."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class InProcessActors:
+    """Actors that are plain objects of this process: for breakpoints, tests, and where one process is enough.
+
+    A call runs when it is submitted, in the calling thread, so a future is always done. Arguments and results
+    are the very objects, not copies; a class that keeps or changes its arguments behaves differently in another
+    process.
+    """
+
+    def __init__(self) -> None:
+        self._handles: list[_InProcessHandle] = []
+
+    def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Construct `cls(*args, **kwargs)` here."""
+        handle = _InProcessHandle(cls(*args, **kwargs))
+        self._handles.append(handle)
+        return handle
+
+    def close(self) -> None:
+        """Close every actor; later calls on them are refused."""
+        for handle in self._handles:
+            handle.close()
+        self._handles.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _InProcessHandle:
+    def __init__(self, instance: object) -> None:
+        self._instance: object | None = instance
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.submit(method, *args, **kwargs).result()
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
+        if self._instance is None:
+            raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
+        future: Future[Any] = Future()
+        try:
+            future.set_result(getattr(self._instance, method)(*args, **kwargs))
+        except Exception as error:  # any: an exception of the user's method is the answer
+            future.set_exception(error)
+        return future
+
+    def close(self) -> None:
+        self._instance = None
+
+
+def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
+    """Open an actor system by its name.
+
+    Args:
+        name: `"in-process"`, or a name that an installed package registered, such as `"remote"`.
+        options: passed to the system's constructor, such as `cpu_num=2` for `"remote"`.
+
+    Returns:
+        the system, ready to create actors; use it in a `with` statement or close it.
+
+    Raises:
+        ImportError: no installed package offers that name.
+    """
+    if name == IN_PROCESS:
+        return InProcessActors(**options)
+    found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+    if name not in found:
+        known = ", ".join([IN_PROCESS, *sorted(found)])
+        hint = "; install it with: pip install parl-remote" if name == "remote" else ""
+        raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
+    system: ActorSystem = found[name].load()(**options)
+    return system

@@ -1,0 +1,76 @@
+"""The in-process actors do what the protocol promises of every fill."""
+
+import pytest
+
+from parl_core.actors import InProcessActors, open_actors
+from parl_core.errors import ParlError
+
+
+class Counter:
+    def __init__(self, start: int) -> None:
+        if start < 0:
+            raise ValueError(f"start is {start}")
+        self.total = start
+
+    def add(self, amount: int) -> int:
+        self.total += amount
+        return self.total
+
+    def fail(self) -> None:
+        raise KeyError("no such thing")
+
+
+def test_a_call_answers_with_what_the_method_returned() -> None:
+    with InProcessActors() as actors:
+        assert actors.create(Counter, 3).call("add", 4) == 7
+
+
+def test_submitted_calls_run_in_order_and_their_futures_are_done() -> None:
+    with InProcessActors() as actors:
+        counter = actors.create(Counter, start=0)
+        futures = [counter.submit("add", amount) for amount in (1, 2, 3)]
+        assert all(future.done() for future in futures)
+        assert [future.result(timeout=1.0) for future in futures] == [1, 3, 6]
+
+
+def test_a_methods_exception_is_raised_by_result_and_the_actor_lives_on() -> None:
+    with InProcessActors() as actors:
+        counter = actors.create(Counter, 1)
+        failed = counter.submit("fail")
+        with pytest.raises(KeyError, match="no such thing"):
+            failed.result()
+        with pytest.raises(KeyError, match="no such thing"):
+            counter.call("fail")
+        assert counter.call("add", 1) == 2
+
+
+def test_a_constructors_exception_is_raised_by_create() -> None:
+    with InProcessActors() as actors, pytest.raises(ValueError, match="start is -1"):
+        actors.create(Counter, -1)
+
+
+def test_a_call_after_close_is_refused() -> None:
+    with InProcessActors() as actors:
+        closed = actors.create(Counter, 0)
+        left_open = actors.create(Counter, 0)
+        closed.close()
+        closed.close()
+        with pytest.raises(ParlError, match=r"'add'.*closed"):
+            closed.call("add", 1)
+    with pytest.raises(ParlError, match="closed"):
+        left_open.submit("add", 1)
+
+
+def test_an_unknown_method_is_an_attribute_error() -> None:
+    with InProcessActors() as actors, pytest.raises(AttributeError, match="subtract"):
+        actors.create(Counter, 0).call("subtract", 1)
+
+
+def test_open_actors_finds_the_in_process_fill_by_name() -> None:
+    with open_actors("in-process") as actors:
+        assert isinstance(actors, InProcessActors)
+
+
+def test_an_unknown_actor_system_is_refused_with_the_known_names() -> None:
+    with pytest.raises(ImportError, match=r"'telepathy'.*in-process"):
+        open_actors("telepathy")
