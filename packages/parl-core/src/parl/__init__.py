@@ -1,0 +1,61 @@
+"""The facade: one name for every part of PARL that is installed, each loaded at first use.
+
+    import parl
+       ├─ Model, Algorithm, Agent, layers, algorithms    parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
+       ├─ remote_class, connect, disconnect              parl-remote
+       └─ utils, env                                     parl-core
+
+Importing it imports no framework, no zmq and no gymnasium.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from parl import _names
+from parl_core._version import __version__
+
+if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or with none
+    from parl import algorithms as algorithms
+    from parl import env as env
+    from parl import layers as layers
+    from parl import utils as utils
+    from parl_core.agent import Agent as Agent
+    from parl_core.algorithm import Algorithm as Algorithm
+    from parl_core.backends import set_backend as set_backend
+    from parl_core.model import Model as Model
+    from parl_remote import connect as connect
+    from parl_remote import disconnect as disconnect
+    from parl_remote import remote_class as remote_class
+
+__all__ = [
+    "Agent",
+    "Algorithm",
+    "Model",
+    "__version__",
+    "algorithms",
+    "connect",
+    "disconnect",
+    "env",
+    "layers",
+    "remote_class",
+    "set_backend",
+    "utils",
+]
+
+_names.refuse_old_distribution()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _names.SUBMODULES:
+        return import_module(f"parl.{name}")
+    if name in _names.BACKEND:
+        return getattr(_names.backends().current(), name)
+    if name == "set_backend":
+        return _names.backends().set_backend
+    if name in _names.REMOTE:
+        return _names.from_remote(name)
+    raise AttributeError(f"module 'parl' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,135 @@
+"""Which backend (torch, paddle) the facade's names come from, found by entry point and loaded at first use.
+
+The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed, else paddle before
+torch with one log line. A distribution offers a backend as an entry point of the group `parl.backends`.
+"""
+
+import logging
+from importlib import metadata
+from types import ModuleType
+from typing import Any, Protocol
+
+from parl_core import config
+from parl_core.errors import BackendNotInstalled, UnknownBackend
+
+__all__ = ["Backend", "current", "installed", "load", "set_backend"]
+
+_GROUP = "parl.backends"
+_KNOWN = ("paddle", "torch")  # in the order of preference when several are installed
+_log = logging.getLogger("parl")
+
+
+class Backend(Protocol):
+    """What a distribution that offers a backend has to provide; every attribute may import its framework on access."""
+
+    @property
+    def name(self) -> str:
+        """The name users choose it by, such as `torch`."""
+
+    @property
+    def Model(self) -> type[Any]:
+        """The framework's module class with PARL's methods."""
+
+    @property
+    def Algorithm(self) -> type[Any]:
+        """Base of all algorithms of this backend."""
+
+    @property
+    def Agent(self) -> type[Any]:
+        """Numpy in, numpy out, around one algorithm."""
+
+    @property
+    def layers(self) -> ModuleType:
+        """Lazily shaped layers, `parl.layers`."""
+
+    @property
+    def algorithms(self) -> ModuleType:
+        """The module whose `__all__` lists the algorithms."""
+
+
+class _Choice:
+    """The one place that remembers what `set_backend` said and which backends were loaded."""
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self.loaded: dict[str, Backend] = {}
+        self.told = False
+
+
+_choice = _Choice()
+
+
+def installed() -> tuple[str, ...]:
+    """Names of the backends whose distributions are installed, the preferred one first."""
+    names = {point.name for point in metadata.entry_points(group=_GROUP)}
+    return tuple(name for name in _KNOWN if name in names) + tuple(sorted(names.difference(_KNOWN)))
+
+
+def set_backend(name: str) -> None:
+    """Choose the backend that `parl.Model`, `parl.algorithms` and their kind come from.
+
+    Classes that a program has already taken from another backend stay what they are. `PARL_BACKEND` takes precedence; a log line says so.
+
+    Args:
+        name: `torch` or `paddle`, or the name of any installed entry point of the group `parl.backends`.
+
+    Raises:
+        UnknownBackend: no distribution is known to offer it.
+        BackendNotInstalled: it is known, and its distribution is not installed.
+    """
+    _require(name)
+    forced = config.backend_choice()
+    if forced is not None and forced != name:
+        _log.warning("parl: PARL_BACKEND=%s takes precedence over set_backend(%r)", forced, name)
+    _choice.name = name
+
+
+def current() -> Backend:
+    """The backend in use, loaded at the first call.
+
+    Raises:
+        UnknownBackend: `PARL_BACKEND` names none that is known.
+        BackendNotInstalled: the chosen one, or any at all, is missing; the message is the `pip install` line.
+    """
+    return load(config.backend_choice() or _choice.name or _preferred())
+
+
+def load(name: str) -> Backend:
+    """The backend called `name`, loaded once.
+
+    Raises:
+        UnknownBackend: no distribution is known to offer it.
+        BackendNotInstalled: its distribution is not installed.
+    """
+    if name not in _choice.loaded:
+        _require(name)
+        (point, *_) = metadata.entry_points(group=_GROUP, name=name)
+        _choice.loaded[name] = point.load()()
+    return _choice.loaded[name]
+
+
+def _preferred() -> str:
+    names = installed()
+    if not names:
+        raise BackendNotInstalled(
+            "no backend is installed; choose one:\n    pip install parl-torch\n    pip install parl-paddle"
+        )
+    if len(names) > 1 and not _choice.told:
+        _choice.told = True
+        _log.warning(
+            "parl: %s are installed, using %s; choose with PARL_BACKEND=%s or parl.set_backend(%r)",
+            " and ".join(names),
+            names[0],
+            names[1],
+            names[1],
+        )
+    return names[0]
+
+
+def _require(name: str) -> None:
+    names = installed()
+    if name in names:
+        return
+    if name in _KNOWN:
+        raise BackendNotInstalled(f"the {name} backend is not installed:\n    pip install parl-{name}")
+    raise UnknownBackend(f"unknown backend {name!r}; installed: {', '.join(names) or 'none'}; known: torch, paddle")

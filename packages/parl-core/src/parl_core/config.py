@@ -1,0 +1,15 @@
+"""The environment variables that parl-core and its backends read; no other module of theirs reads the environment."""
+
+import os
+
+__all__ = ["backend_choice", "device_choice"]
+
+
+def backend_choice() -> str | None:
+    """`PARL_BACKEND`: the backend's name, or None when unset or empty."""
+    return os.environ.get("PARL_BACKEND", "").strip().lower() or None
+
+
+def device_choice() -> str | None:
+    """`PARL_DEVICE`: where algorithms put their models (`cpu`, `cuda`, `cuda:1`), or None when unset or empty."""
+    return os.environ.get("PARL_DEVICE", "").strip() or None
