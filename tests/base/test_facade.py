@@ -1,0 +1,124 @@
+"""The facade's six rules, where no backend is installed and where several are."""
+
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import parl
+import pytest
+from parl_core import backends
+from parl_core.errors import BackendNotInstalled, UnknownBackend
+
+
+class FakePoint:
+    """An entry point whose backend has one model class and one algorithm."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def load(self) -> Any:
+        algorithms = ModuleType(f"fake_{self.name}.algorithms")
+        algorithms.__all__ = ["PPO"]  # type: ignore[attr-defined]
+        algorithms.PPO = type("PPO", (), {"backend": self.name})  # type: ignore[attr-defined]
+        model = type("Model", (), {"backend": self.name})
+        return lambda: SimpleNamespace(name=self.name, Model=model, algorithms=algorithms)
+
+
+@pytest.fixture
+def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Make exactly the given backends installed, with nothing chosen yet."""
+    monkeypatch.delenv("PARL_BACKEND", raising=False)
+    monkeypatch.setattr(backends, "_choice", backends._Choice())
+
+    def install(*names: str) -> None:
+        def entry_points(group: str, name: str | None = None) -> list[FakePoint]:
+            assert group == "parl.backends"
+            return [FakePoint(other) for other in names if name in (None, other)]
+
+        monkeypatch.setattr(backends.metadata, "entry_points", entry_points)
+
+    return install
+
+
+def test_the_only_backend_installed_is_used(choose: Any) -> None:
+    choose("torch")
+    assert parl.Model.backend == "torch"
+    assert parl.algorithms.PPO.backend == "torch"
+
+
+def test_paddle_comes_before_torch_with_one_log_line(choose: Any, caplog: pytest.LogCaptureFixture) -> None:
+    choose("torch", "paddle")
+    with caplog.at_level(logging.WARNING, logger="parl"):
+        assert parl.Model.backend == "paddle"
+        assert parl.Model.backend == "paddle"
+    (record,) = caplog.records
+    assert "PARL_BACKEND=torch" in record.getMessage()
+
+
+def test_set_backend_decides_between_several(choose: Any) -> None:
+    choose("torch", "paddle")
+    parl.set_backend("torch")
+    assert parl.Model.backend == "torch"
+
+
+def test_the_environment_variable_wins_and_says_so(
+    choose: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    choose("torch", "paddle")
+    monkeypatch.setenv("PARL_BACKEND", "torch")
+    with caplog.at_level(logging.WARNING, logger="parl"):
+        parl.set_backend("paddle")
+    assert parl.Model.backend == "torch"
+    assert "takes precedence" in caplog.text
+
+
+def test_a_backend_that_is_not_installed_is_answered_with_its_install_line(choose: Any) -> None:
+    choose("torch")
+    with pytest.raises(BackendNotInstalled, match="pip install parl-paddle"):
+        parl.set_backend("paddle")
+
+
+def test_an_unknown_backend_is_named_beside_the_installed_ones(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose("torch")
+    monkeypatch.setenv("PARL_BACKEND", "jax")
+    with pytest.raises(UnknownBackend, match="'jax'.*installed: torch"):
+        _ = parl.Model
+
+
+def test_no_backend_at_all_is_answered_with_both_install_lines(choose: Any) -> None:
+    choose()
+    with pytest.raises(ImportError, match=r"pip install parl-torch\n.*pip install parl-paddle"):
+        from parl.algorithms import PPO  # noqa: F401
+
+
+def test_an_unknown_algorithm_is_answered_with_the_known_ones(choose: Any) -> None:
+    choose("torch")
+    with pytest.raises(AttributeError, match="no algorithm 'PPo'; it has PPO"):
+        _ = parl.algorithms.PPo
+
+
+def test_an_unknown_name_raises_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        _ = parl.nothing  # type: ignore[attr-defined]
+
+
+def test_every_public_name_is_listed() -> None:
+    assert sorted(parl.__all__) == dir(parl)
+
+
+def test_importing_the_facade_loads_nothing_heavy() -> None:
+    heavy = ["zmq", "cloudpickle", "psutil", "click", "gymnasium", "tensorboardX", "matplotlib", "parl_remote"]
+    source = f"import sys, parl, parl.utils, parl.env; print([n for n in {heavy} if n in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+def test_remote_names_come_from_parl_remote() -> None:
+    import parl_remote
+
+    assert parl.remote_class is parl_remote.remote_class
+    assert parl.connect is parl_remote.connect
+    assert parl.disconnect is parl_remote.disconnect

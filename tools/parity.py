@@ -1,0 +1,48 @@
+"""Which algorithm, layer, distribution, loss and network exists in which backend, and which gaps have a reason.
+
+    python tools/parity.py    print the matrix; exit 1 when a gap has no reason in GAPS
+
+Names are read from each module's `__all__`, without importing a framework.
+"""
+
+import sys
+from pathlib import Path
+
+from public_names import ROOT, names_in
+
+BACKENDS = ("torch", "paddle")
+# (module, name) -> why one backend has it alone.
+GAPS: dict[tuple[str, str], str] = {}
+
+
+def modules(backend: str) -> dict[str, set[str]]:
+    source = ROOT / "packages" / f"parl-{backend}" / "src" / f"parl_{backend}"
+    found: dict[str, set[str]] = {}
+    for path in sorted(source.rglob("*.py")):
+        parts = path.relative_to(source).with_suffix("").parts
+        if not any(part.startswith("_") and part != "__init__" for part in parts):
+            found[".".join(part for part in parts if part != "__init__")] = _public(path)
+    return found
+
+
+def _public(path: Path) -> set[str]:
+    return {name for name in names_in(path) if not name.endswith("Backend")}
+
+
+def main() -> int:
+    offered = {backend: modules(backend) for backend in BACKENDS}
+    rows = sorted({(module, name) for one in offered.values() for module, names in one.items() for name in names})
+    missing = 0
+    print("| module | name | torch | paddle | reason |\n| --- | --- | --- | --- | --- |")
+    for module, name in rows:
+        has = [name in offered[backend].get(module, set()) for backend in BACKENDS]
+        reason = GAPS.get((module, name), "")
+        missing += not all(has) and not reason
+        print(f"| {module or 'parl_<backend>'} | {name} | {' | '.join('yes' if one else '**no**' for one in has)} | {reason} |")
+    if missing:
+        print(f"\n{missing} gaps without a reason; fill them or record the reason in GAPS of tools/parity.py")
+    return 1 if missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
