@@ -46,7 +46,11 @@ class ActorHandle(Protocol):
         """Call a method and wait for its answer; an exception of the method is raised here, the actor lives on."""
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
-        """Send a call and return at once; any number may be outstanding."""
+        """Send a call and return at once; any number may be outstanding.
+
+        Whatever goes wrong with the call, the loss of the actor included, is raised by the future's `result`;
+        only a call on a closed handle is refused here.
+        """
 
     def close(self) -> None:
         """End the actor; a second call does nothing."""
@@ -54,6 +58,10 @@ class ActorHandle(Protocol):
 
 class ActorSystem(Protocol):
     """Where actors can be made. Closing it closes every actor that it made."""
+
+    @property
+    def slots(self) -> int | None:
+        """How many actors can live at the same time; None when only the cluster knows."""
 
     def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
@@ -78,6 +86,11 @@ class InProcessActors:
 
     def __init__(self) -> None:
         self._handles: list[_InProcessHandle] = []
+
+    @property
+    def slots(self) -> int:
+        """One: all actors of a process take turns on one interpreter."""
+        return 1
 
     def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` here."""

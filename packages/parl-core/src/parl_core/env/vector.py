@@ -1,0 +1,216 @@
+"""Vector environments for training: several environments an actor, one call a step.
+
+                         ┌─ submit step ─> actor 0: EnvGroup of environments 0..3 ─┐
+    VectorEnv.step(a) ───┤                                                         ├─ gather ─> arrays [n, ...]
+                         └─ submit step ─> actor 1: EnvGroup of environments 4..7 ─┘
+
+All calls are sent before the first answer is awaited. Without an actor system there is one group in this process.
+Environment i is seeded with `seed + i` and goes on with its own generator, so results do not depend on how many
+actors there are, nor on where they live.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+
+from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.env.vector_group import ArraySpaces, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos
+from parl_core.errors import HyperparameterError, ParlError
+
+__all__ = ["VectorEnv", "make_vector_env"]
+
+# Seconds to wait for the environments' own `close` before their actors are ended anyway.
+CLOSE_TIMEOUT_S = 1.0
+
+
+def make_vector_env(
+    env: EnvMaker,
+    num_envs: int,
+    *,
+    actors: ActorSystem | None = None,
+    envs_per_actor: int | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    with_infos: bool = False,
+) -> "VectorEnv":
+    """Make `num_envs` environments that are stepped together.
+
+    Args:
+        env: a registered id such as `"CartPole-v1"`, or a function that returns an environment.
+        num_envs: how many environments, at least 1.
+        actors: where they live; None keeps them in this process. The caller closes it.
+        envs_per_actor: how many share an actor and one call a step; default: `num_envs` split evenly over the
+            slots of `actors`.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+        with_infos: whether `step` returns the infos of ordinary steps. Off by default, because a dictionary an
+            environment and step costs more than a small environment's step. Infos of `reset` and of an
+            episode's last step always come.
+
+    Raises:
+        HyperparameterError: a number is out of its range, or the system does not know its slots.
+        Exception: what an environment's constructor raised.
+    """
+    if num_envs < 1:
+        raise HyperparameterError(f"num_envs must be at least 1, got {num_envs}")
+    if actors is None:
+        actors, envs_per_actor = InProcessActors(), envs_per_actor or num_envs
+    if envs_per_actor is None:
+        if actors.slots is None:
+            raise HyperparameterError("this actor system does not know its slots: give envs_per_actor")
+        envs_per_actor = math.ceil(num_envs / actors.slots)
+    if envs_per_actor < 1:
+        raise HyperparameterError(f"envs_per_actor must be at least 1, got {envs_per_actor}")
+    starts = range(0, num_envs, envs_per_actor)
+    counts = [min(envs_per_actor, num_envs - start) for start in starts]
+    groups: list[ActorHandle] = []
+    try:
+        for count in counts:  # one by one, so that those made before a failure are closed
+            group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos)
+            groups.append(group)
+        return VectorEnv(groups, counts, groups[0].call("spaces"))
+    except BaseException:
+        for group in groups:
+            group.close()
+        raise
+
+
+class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
+    """A Gymnasium vector environment over groups of environments in actors; made by `make_vector_env`.
+
+    An environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step has,
+    besides what Gymnasium puts there (`final_obs`, `final_info`, each with its mask `_final_obs`, …), the finished
+    episodes' statistics: `infos["episode"]["r"]` and `["l"]`, `[num_envs]`, with the mask `infos["_episode"]`.
+    """
+
+    def __init__(self, groups: Sequence[ActorHandle], counts: Sequence[int], spaces: GroupSpaces) -> None:
+        self._groups = list(groups)
+        self._bounds = [0, *np.cumsum(counts).tolist()]
+        self._awaits_reset = True
+        self.num_envs = self._bounds[-1]
+        self.single_observation_space, self.single_action_space = spaces.observation, spaces.action
+        self.observation_space = batch_space(spaces.observation, self.num_envs)
+        self.action_space = batch_space(spaces.action, self.num_envs)
+        self.metadata = {**spaces.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Begin a new episode in every environment.
+
+        Args:
+            seed: environment i gets `seed + i`; or one seed an environment; None goes on with their generators.
+            options: handed to every environment's `reset`.
+
+        Returns:
+            observations `[num_envs, *obs]` and infos.
+        """
+        seeds = _spread(seed, self.num_envs)
+        if len(seeds) != self.num_envs:
+            raise HyperparameterError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        answers = self._call_all("reset", lambda start, stop: (seeds[start:stop], options))
+        self._awaits_reset = False
+        return self._join([observations for observations, _ in answers]), self._merge([i for _, i in answers])
+
+    def step(
+        self, actions: Any
+    ) -> tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]:
+        """Step every environment once.
+
+        Args:
+            actions: `[num_envs, *act]`, or a dict or tuple of such.
+
+        Returns:
+            observations `[num_envs, *obs]`, rewards, terminated, truncated (each `[num_envs]`), infos.
+
+        Raises:
+            ParlError: `reset` has to be called first, also after a step that raised.
+            Exception: what an environment raised, or that its actor was lost; a note names the environments.
+        """
+        if self._awaits_reset:
+            raise ParlError("call reset() before step(): no episode is running, or the last step raised")
+        if not isinstance(self.single_action_space, ArraySpaces):
+            actions = list(iterate(self.action_space, actions))
+        if len(actions) != self.num_envs:
+            raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
+        answers: list[GroupStep] = self._call_all("step", lambda start, stop: (actions[start:stop],))
+        infos = self._merge([answer.infos for answer in answers])
+        for start, answer in zip(self._bounds, answers, strict=False):
+            for ending in answer.endings:
+                statistics = {"r": ending.episode_return, "l": ending.length}
+                final = {"final_obs": ending.observation, "final_info": ending.info, "episode": statistics}
+                infos = self._add_info(infos, final, start + ending.env_index)
+        return (
+            self._join([answer.observations for answer in answers]),
+            np.concatenate([answer.rewards for answer in answers]),
+            np.concatenate([answer.terminated for answer in answers]),
+            np.concatenate([answer.truncated for answer in answers]),
+            infos,
+        )
+
+    def close_extras(self, **_: Any) -> None:
+        """Close the environments and end their actors; called by `close`."""
+        closing = []
+        for group in self._groups:
+            try:
+                closing.append(group.submit("close"))
+            except Exception:  # any: an actor that is gone needs no closing
+                continue
+        for future in closing:
+            try:
+                future.result(CLOSE_TIMEOUT_S)
+            except Exception:  # any: it ends with its actor
+                continue
+        for group in self._groups:
+            group.close()
+
+    def _call_all(self, method: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> list[Any]:
+        """Send one call to every group, wait for all answers, then raise the first error if there was one."""
+        self._awaits_reset = True
+        spans = list(zip(self._bounds, self._bounds[1:], strict=False))
+        if len(spans) == 1:
+            answers: list[Any] = [self._groups[0].call(method, *arguments(*spans[0]))]
+        else:
+            futures = [group.submit(method, *arguments(*span)) for group, span in zip(self._groups, spans, strict=True)]
+            answers, failure = [], None
+            for future, (start, stop) in zip(futures, spans, strict=True):
+                try:
+                    answers.append(future.result())
+                except Exception as error:
+                    error.add_note(f"its actor holds environments {start} to {stop - 1} of {self.num_envs}")
+                    failure = failure or error
+            if failure is not None:
+                raise failure
+        self._awaits_reset = False
+        return answers
+
+    def _join(self, parts: list[Any]) -> Any:
+        if len(parts) == 1:
+            return parts[0]
+        space = self.single_observation_space
+        if isinstance(space, ArraySpaces):
+            return np.concatenate(parts)
+        rows: list[Any] = []
+        for part, count in zip(parts, np.diff(self._bounds), strict=True):
+            rows.extend(iterate(batch_space(space, int(count)), part))
+        out: Any = create_empty_array(space, n=self.num_envs)
+        return concatenate(space, rows, out)
+
+    def _merge(self, parts: list[Infos]) -> dict[str, Any]:
+        merged: dict[str, Any] = {}
+        for start, part in zip(self._bounds, parts, strict=False):
+            for index, info in part:
+                merged = self._add_info(merged, info, start + index)
+        return merged
+
+
+def _spread(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
+    if seed is None:
+        return [None] * count
+    if isinstance(seed, int):
+        return [seed + index for index in range(count)]
+    return list(seed)

@@ -1,0 +1,175 @@
+"""Some environments that one actor holds and steps together; the vector environment is a row of such groups.
+
+Nothing here knows of actors: a group is an ordinary class, constructed in this process or in another one, so
+both give the same numbers. An environment that ends is reset within the same step (Gymnasium's SAME_STEP): the
+step returns the first observation of the next episode, and an `Ending` carries the last one of the old.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+__all__ = ["ArraySpaces", "Ending", "EnvGroup", "EnvMaker", "GroupSpaces", "GroupStep", "make_env"]
+
+ArraySpaces = (
+    gymnasium.spaces.Box,
+    gymnasium.spaces.Discrete,
+    gymnasium.spaces.MultiDiscrete,
+    gymnasium.spaces.MultiBinary,
+)
+"""The spaces whose batches are one numpy array."""
+
+EnvMaker = str | Callable[..., Any]
+"""The id of a registered environment, or a function that returns an environment."""
+
+Infos = list[tuple[int, dict[str, Any]]]
+"""Pairs of an environment's index and its info, without the empty ones."""
+
+
+class Ending(NamedTuple):
+    """How one environment's episode ended, in the step that ended it."""
+
+    env_index: int
+    """which environment of the group, from 0"""
+    observation: Any
+    """the last observation, from which a truncated episode bootstraps"""
+    info: dict[str, Any]
+    """the last info"""
+    episode_return: float
+    """undiscounted sum of the episode's rewards"""
+    length: int
+    """steps of the episode"""
+
+
+class GroupSpaces(NamedTuple):
+    """What the caller has to know of the environments; fetched once."""
+
+    observation: Any
+    action: Any
+    metadata: dict[str, Any]
+
+
+class GroupStep(NamedTuple):
+    """The answer of one step, arrays over the group's environments."""
+
+    observations: Any
+    """`[count, *obs]`, or a dict or tuple of such; the first one of the next episode where one ended"""
+    rewards: npt.NDArray[np.float64]
+    terminated: npt.NDArray[np.bool_]
+    truncated: npt.NDArray[np.bool_]
+    endings: list[Ending]
+    infos: Infos
+    """empty unless the group was made with `with_infos`"""
+
+
+class EnvGroup:
+    """`count` environments of one kind, stepped one after another."""
+
+    def __init__(self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool) -> None:
+        self._envs = [make_env(env, env_kwargs) for _ in range(count)]
+        self._with_infos = with_infos
+        self._returns = [0.0] * count
+        self._lengths = [0] * count
+        self._at = 0  # the environment that is being stepped or reset, to name it when it raises
+
+    def spaces(self) -> GroupSpaces:
+        """The spaces of one environment, and its metadata."""
+        first = self._envs[0]
+        return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
+
+    def reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> tuple[Any, Infos]:
+        """Begin a new episode in every environment.
+
+        Args:
+            seeds: one an environment; None goes on with the environment's own generator.
+            options: handed to every environment's `reset`.
+
+        Returns:
+            the observations `[count, *obs]`, and the infos that are not empty.
+        """
+        observations, infos = [], []
+        with self._naming_the_culprit("reset"):
+            for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
+                self._at = index
+                observation, info = env.reset(seed=seed, options=options)
+                observations.append(observation)
+                if info:
+                    infos.append((index, info))
+        self._returns = [0.0] * len(self._envs)
+        self._lengths = [0] * len(self._envs)
+        return self._stack(observations), infos
+
+    def step(self, actions: Iterable[Any]) -> GroupStep:
+        """Step every environment once and reset those that ended.
+
+        Args:
+            actions: one an environment, `[count, *act]` or any iterable of that length.
+        """
+        count = len(self._envs)
+        rewards = np.empty(count)
+        terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        observations: list[Any] = []
+        endings: list[Ending] = []
+        infos: Infos = []
+        with self._naming_the_culprit("step"):
+            for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
+                self._at = index
+                observation, reward, ended, cut, info = env.step(action)
+                rewards[index] = reward
+                self._returns[index] += float(reward)
+                self._lengths[index] += 1
+                if ended or cut:
+                    terminated[index], truncated[index] = ended, cut
+                    # A copy, because some environments reuse the array in which they return observations.
+                    last = deepcopy(observation)
+                    endings.append(Ending(index, last, info, self._returns[index], self._lengths[index]))
+                    observation, info = env.reset()
+                    self._returns[index], self._lengths[index] = 0.0, 0
+                observations.append(observation)
+                if self._with_infos and info:
+                    infos.append((index, info))
+        return GroupStep(self._stack(observations), rewards, terminated, truncated, endings, infos)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+
+    def _stack(self, observations: list[Any]) -> Any:
+        space = self._envs[0].observation_space
+        count = len(observations)
+        if not isinstance(space, ArraySpaces):
+            out: Any = create_empty_array(space, n=count)
+            return concatenate(space, observations, out)
+        stacked = np.empty((count, *(space.shape or ())), space.dtype)
+        for index, observation in enumerate(observations):  # for few rows faster than numpy.stack
+            stacked[index] = observation
+        return stacked
+
+    @contextmanager
+    def _naming_the_culprit(self, method: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
+            raise
+
+
+def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
+    """Make one environment.
+
+    Args:
+        env: a registered id, or a function that returns an environment.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+    """
+    kwargs = dict(env_kwargs or {})
+    if isinstance(env, str):
+        # The passive checker looks at the first step only, and costs a call on every other.
+        return gymnasium.make(env, disable_env_checker=True, **kwargs)
+    return env(**kwargs)

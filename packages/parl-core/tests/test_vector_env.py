@@ -1,0 +1,185 @@
+"""A vector environment gives the same numbers however its environments are spread over actors."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from parl_core.actors import InProcessActors
+from parl_core.env.vector import VectorEnv, make_vector_env
+from parl_core.errors import HyperparameterError, ParlError
+
+
+class Countdown(gymnasium.Env[Any, Any]):
+    """Observes its step count; terminates after `ends` steps or is truncated after `cut`."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 100.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(3)
+
+    def __init__(self, ends: int = 100, cut: int = 100, angry_at: int = 100) -> None:
+        self._ends, self._cut, self._angry_at = ends, cut, angry_at
+        self._observation = np.zeros(1, np.float32)  # one array for all steps, as some simulators do
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._observation[0] = 0.0
+        return self._observation, {"fresh": True}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._observation[0] += 1.0
+        count = int(self._observation[0])
+        if count == self._angry_at:
+            raise LookupError(f"angry at {count}")
+        return self._observation, float(action), count == self._ends, count == self._cut, {"count": count}
+
+
+class Composite(gymnasium.Env[Any, Any]):
+    """Dict observations and tuple actions."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"seen": gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32), "mode": gymnasium.spaces.Discrete(5)}
+    )
+    action_space = gymnasium.spaces.Tuple(
+        (gymnasium.spaces.Discrete(4), gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32))
+    )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return {"seen": self.np_random.random(2, np.float32), "mode": 0}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        mode, push = action
+        seen = (self.np_random.random(2) + push).astype(np.float32)
+        return {"seen": seen, "mode": int(mode)}, float(push.sum()), False, False, {}
+
+
+def drive(envs: VectorEnv | SyncVectorEnv, steps: int) -> list[tuple[Any, ...]]:
+    envs.action_space.seed(3)
+    observations, infos = envs.reset(seed=11)
+    log: list[tuple[Any, ...]] = [(observations, infos)]
+    log.extend(envs.step(envs.action_space.sample()) for _ in range(steps))
+    envs.close()
+    for *_, infos in log:
+        if "final_obs" in infos:  # numpy compares no arrays of arrays
+            infos["final_obs"] = infos["final_obs"].tolist()
+    return log
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("env", ["CartPole-v1", "Pendulum-v1", Composite])
+def test_results_do_not_depend_on_how_many_environments_share_an_actor(env: Any, envs_per_actor: int) -> None:
+    together = drive(make_vector_env(env, 7), 60)
+    with InProcessActors() as actors:
+        apart = drive(make_vector_env(env, 7, actors=actors, envs_per_actor=envs_per_actor), 60)
+    np.testing.assert_equal(apart, together)
+
+
+def test_numbers_agree_with_gymnasiums_own_vector_environment() -> None:
+    ours = drive(make_vector_env("CartPole-v1", 4, with_infos=True), 80)
+    theirs = drive(
+        SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 4, autoreset_mode=AutoresetMode.SAME_STEP), 80
+    )
+    for mine, reference in zip(ours, theirs, strict=True):
+        np.testing.assert_equal(mine[:-1], reference[:-1])
+        np.testing.assert_equal(mine[-1].get("final_obs"), reference[-1].get("final_obs"))
+
+
+def test_an_episode_that_ends_is_reset_in_the_same_step_and_its_last_observation_is_kept() -> None:
+    envs = make_vector_env(Countdown, 2, env_kwargs={"cut": 3})
+    envs.reset(seed=0)
+    envs.step(np.array([1, 2]))
+    envs.step(np.array([1, 0]))
+    observations, rewards, terminated, truncated, infos = envs.step(np.array([2, 2]))
+    np.testing.assert_array_equal(observations, [[0.0], [0.0]])
+    np.testing.assert_array_equal(rewards, [2.0, 2.0])
+    assert not terminated.any()
+    assert truncated.all()
+    assert [float(last[0]) for last in infos["final_obs"]] == [3.0, 3.0]
+    np.testing.assert_array_equal(infos["episode"]["r"], [4.0, 4.0])
+    np.testing.assert_array_equal(infos["episode"]["l"], [3, 3])
+    np.testing.assert_array_equal(infos["final_info"]["count"], [3, 3])
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+def test_statistics_begin_anew_with_every_episode() -> None:
+    envs = make_vector_env(Countdown, 1, env_kwargs={"ends": 2})
+    envs.reset(seed=0)
+    returns = []
+    for action in (1, 1, 2, 2):
+        *_, infos = envs.step(np.array([action]))
+        if "episode" in infos:
+            returns.append((infos["episode"]["r"].item(), infos["episode"]["l"].item()))
+    assert returns == [(2.0, 2), (4.0, 2)]
+
+
+def test_infos_of_ordinary_steps_come_only_when_asked_for() -> None:
+    silent, talking = make_vector_env(Countdown, 2), make_vector_env(Countdown, 2, with_infos=True)
+    for envs in (silent, talking):
+        assert envs.reset(seed=0)[1]["fresh"].all()
+    assert silent.step(np.array([0, 0]))[-1] == {}
+    np.testing.assert_array_equal(talking.step(np.array([0, 0]))[-1]["count"], [1, 1])
+
+
+def test_earlier_observations_are_not_overwritten_by_later_steps() -> None:
+    envs = make_vector_env(Countdown, 2)
+    envs.reset(seed=0)
+    first = envs.step(np.array([0, 0]))[0]
+    envs.step(np.array([0, 0]))
+    np.testing.assert_array_equal(first, [[1.0], [1.0]])
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2])
+def test_an_environment_that_raises_gives_its_own_exception_and_says_which_one(envs_per_actor: int) -> None:
+    with InProcessActors() as actors:
+        envs = make_vector_env(Countdown, 2, actors=actors, envs_per_actor=envs_per_actor, env_kwargs={"angry_at": 2})
+        envs.reset(seed=0)
+        envs.step(np.array([0, 0]))
+        with pytest.raises(LookupError, match="angry at 2") as caught:
+            envs.step(np.array([0, 0]))
+        assert "raised in step by environment 0" in caught.value.__notes__[0]
+        with pytest.raises(ParlError, match="reset"):
+            envs.step(np.array([0, 0]))
+        envs.reset(seed=0)
+        np.testing.assert_array_equal(envs.step(np.array([0, 0]))[0], [[1.0], [1.0]])
+
+
+def test_a_failing_constructor_leaves_no_actor_open() -> None:
+    made: list[Any] = []
+
+    def make() -> Any:
+        if len(made) == 1:
+            raise OSError("no simulator left")
+        made.append(Countdown())
+        return made[-1]
+
+    with InProcessActors() as actors, pytest.raises(OSError, match="no simulator left"):
+        make_vector_env(make, 2, actors=actors, envs_per_actor=1)
+
+
+def test_closing_twice_is_harmless_and_a_step_after_close_is_refused() -> None:
+    envs = make_vector_env(Countdown, 2)
+    envs.reset(seed=0)
+    envs.close()
+    envs.close()
+    with pytest.raises(ParlError, match="closed"):
+        envs.step(np.array([0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"num_envs": 0}, "num_envs must be at least 1, got 0"), ({"num_envs": 2, "envs_per_actor": -1}, "got -1")],
+)
+def test_numbers_out_of_range_are_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(HyperparameterError, match=message):
+        make_vector_env("CartPole-v1", **arguments)
+
+
+def test_a_wrong_number_of_seeds_or_actions_is_refused() -> None:
+    envs = make_vector_env("CartPole-v1", 3)
+    with pytest.raises(HyperparameterError, match="2 seeds were given for 3"):
+        envs.reset(seed=[1, 2])
+    envs.reset(seed=[1, None, 2])
+    with pytest.raises(HyperparameterError, match="4 actions were given for 3"):
+        envs.step(np.zeros(4, int))
