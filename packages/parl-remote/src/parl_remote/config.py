@@ -1,0 +1,123 @@
+"""Every timeout and limit of parl-remote with its reason, and the only place that reads the environment.
+
+Nothing is read at import: `environment()` looks when it is called, so that a program may set variables first.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Environment", "Limits", "environment"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds and sizes in bytes; every process of a cluster uses the same defaults.
+
+    Attributes:
+        connect_timeout_s: A TCP and CURVE handshake takes milliseconds, a second over a bad line; after five the
+            address is wrong or the host is down, and a person is waiting.
+        hello_timeout_s: A peer that connected but has not said Hello by then is no peer of ours.
+        liveness_limit_s: How long a node may be silent before it is lost. Long enough for a swapping host or a
+            paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
+        heartbeat_interval_s: Five beats within the limit, so that no single lost one matters.
+        start_timeout_s: Time for a started daemon to answer. Imports on a cold network disk take most of it.
+        shutdown_grace_s: Time between the polite request to end and SIGKILL; `xparl stop` promises three seconds.
+        linger_s: How long a closing connection may take to hand over what was sent last.
+        rejoin_interval_s: How often a worker knocks at the address of a master that went away.
+        rejoin_timeout_s: How long it does so before it gives up and ends; a restart by hand or systemd fits in.
+        log_tail_lines: Lines of an actor's log that travel with its death.
+        max_control_bytes: A control message is some hundred bytes; status of a thousand nodes less than this.
+        max_frame_bytes: Largest single frame that is accepted from a peer that holds the key.
+        max_pending_hellos: Connections without a Hello at once; more are closed, oldest first.
+    """
+
+    connect_timeout_s: float = 5.0
+    hello_timeout_s: float = 5.0
+    liveness_limit_s: float = 15.0
+    heartbeat_interval_s: float = 3.0
+    start_timeout_s: float = 15.0
+    shutdown_grace_s: float = 1.5
+    linger_s: float = 1.0
+    rejoin_interval_s: float = 0.5
+    rejoin_timeout_s: float = 30.0
+    log_tail_lines: int = 50
+    max_control_bytes: int = 4 * 2**20
+    max_frame_bytes: int = 16 * 2**30
+    max_pending_hellos: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What parl-remote takes from environment variables.
+
+    Attributes:
+        run_dirs: Where run files of clusters are looked for; the first is where new ones are written.
+            `PARL_RUN_DIR` alone if set, else `$XDG_RUNTIME_DIR/parl` and `~/.parl`.
+        socket_parent: Below which nodes make their private directory of unix sockets (the temporary directory).
+        key: The cluster's key as text, from `PARL_KEY`.
+        key_file: A file with the cluster's key, from `PARL_KEY_FILE`.
+        same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
+        inside_actor: Whether this process is an actor, which `XPARL=True` says.
+        limits: Defaults, with `PARL_CONNECT_TIMEOUT` and `PARL_LIVENESS_LIMIT` (seconds) applied.
+    """
+
+    run_dirs: tuple[Path, ...]
+    socket_parent: Path
+    key: str | None
+    key_file: Path | None
+    same_host_shortcut: bool
+    inside_actor: bool
+    limits: Limits
+
+
+def environment(variables: Mapping[str, str] | None = None) -> Environment:
+    """Read the environment.
+
+    Args:
+        variables: What to read instead of `os.environ`.
+
+    Raises:
+        ValueError: A variable holds something that is no number of seconds above zero.
+    """
+    read = os.environ if variables is None else variables
+    defaults = Limits()
+    liveness_s = _seconds(read, "PARL_LIVENESS_LIMIT", defaults.liveness_limit_s)
+    return Environment(
+        run_dirs=_run_dirs(read),
+        socket_parent=Path(read.get("TMPDIR") or tempfile.gettempdir()),
+        key=read.get("PARL_KEY") or None,
+        key_file=Path(read["PARL_KEY_FILE"]).expanduser() if read.get("PARL_KEY_FILE") else None,
+        same_host_shortcut=read.get("PARL_FORCE_TCP", "") not in {"1", "true", "True"},
+        inside_actor=read.get("XPARL") == "True",
+        limits=Limits(
+            connect_timeout_s=_seconds(read, "PARL_CONNECT_TIMEOUT", defaults.connect_timeout_s),
+            liveness_limit_s=liveness_s,
+            heartbeat_interval_s=min(defaults.heartbeat_interval_s, liveness_s / 5),
+        ),
+    )
+
+
+def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:
+    if read.get("PARL_RUN_DIR"):
+        return (Path(read["PARL_RUN_DIR"]).expanduser(),)
+    home = Path(read["HOME"]) if read.get("HOME") else Path.home()
+    runtime = read.get("XDG_RUNTIME_DIR")
+    return (Path(runtime) / "parl", home / ".parl") if runtime else (home / ".parl",)
+
+
+def _seconds(read: Mapping[str, str], name: str, default: float) -> float:
+    text = read.get(name)
+    if not text:
+        return default
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 < seconds < 1e6:
+        raise ValueError(f"{name} must be a number of seconds above 0, it is {text!r}")
+    return seconds

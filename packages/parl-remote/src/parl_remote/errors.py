@@ -1,0 +1,213 @@
+"""What can go wrong between a program and its remote actors.
+
+    ParlError
+    └─ RemoteError
+       ├─ NotConnected
+       ├─ ClusterUnreachable (ConnectionError)
+       ├─ VersionMismatch
+       ├─ AuthenticationFailed
+       ├─ NoResources
+       ├─ ActorError
+       │  ├─ ActorLost
+       │  └─ RemoteCallError
+       │     └─ RemoteAttributeError (AttributeError)
+       ├─ SerializationError
+       ├─ ResultTimeout (TimeoutError)
+       ├─ ChannelClosed (ConnectionError)
+       └─ ProtocolError
+          ├─ LocalProtocolError        we broke the protocol: a bug here
+          └─ RemoteProtocolError       the peer did
+
+PARL's other public names are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
+`ResourceError` is `NoResources`, `FutureFunctionError` is `RemoteCallError`.
+
+Every error here survives pickling with its attributes, because actors may hold handles of other actors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from parl_core.errors import ParlError
+from parl_remote.death import DeathCause
+
+__all__ = [
+    "ActorError",
+    "ActorLost",
+    "AuthenticationFailed",
+    "ChannelClosed",
+    "ClusterUnreachable",
+    "FutureFunctionError",
+    "LocalProtocolError",
+    "NoResources",
+    "NotConnected",
+    "ProtocolError",
+    "RemoteAttributeError",
+    "RemoteCallError",
+    "RemoteDeserializeError",
+    "RemoteError",
+    "RemoteProtocolError",
+    "RemoteSerializeError",
+    "ResourceError",
+    "ResultTimeout",
+    "SerializationError",
+    "VersionMismatch",
+]
+
+
+class RemoteError(ParlError):
+    """Anything that parl-remote reports."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _rebuild, (type(self), self.args, dict(self.__dict__))
+
+
+def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], attributes: dict[str, Any]) -> RemoteError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+class NotConnected(RemoteError):
+    """A remote object was asked for before `parl.connect` or after `parl.disconnect`."""
+
+
+class ClusterUnreachable(RemoteError, ConnectionError):
+    """Nobody answered at an address, or the connection to the master was lost.
+
+    Attributes:
+        address: What was tried, "host:port".
+    """
+
+    def __init__(self, message: str, *, address: str = "") -> None:
+        super().__init__(message)
+        self.address = address
+
+
+class VersionMismatch(RemoteError):
+    """Both sides answered but speak no common protocol version.
+
+    Attributes:
+        ours: The versions this side speaks, (lowest, highest).
+        theirs: The versions the peer speaks, (lowest, highest).
+    """
+
+    def __init__(self, message: str, *, ours: tuple[int, int] = (0, 0), theirs: tuple[int, int] = (0, 0)) -> None:
+        super().__init__(message)
+        self.ours = ours
+        self.theirs = theirs
+
+
+class AuthenticationFailed(RemoteError):
+    """The cluster's key is missing, unreadable or not the one that the peer holds."""
+
+
+class NoResources(RemoteError):
+    """The cluster cannot give what an actor asked for, at all or within the time that the caller allowed.
+
+    Attributes:
+        asked: What was asked for, in words.
+        available: What the cluster has, in words.
+    """
+
+    def __init__(self, message: str, *, asked: str = "", available: str = "") -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.available = available
+
+
+class ActorError(RemoteError):
+    """Something happened to an actor or within it."""
+
+
+class ActorLost(ActorError):
+    """The actor does not live any more; calls that waited and all later ones raise this.
+
+    Attributes:
+        cause: Why it ended.
+        log_tail: The last lines that it wrote, oldest first.
+        class_name: The actor's class.
+    """
+
+    def __init__(self, cause: DeathCause, *, class_name: str = "actor") -> None:
+        lines = [f"{class_name} is lost: {cause.describe()}"]
+        if cause.log_tail:
+            lines.append("last lines of its log:")
+            lines.extend(f"  | {line}" for line in cause.log_tail)
+        super().__init__("\n".join(lines))
+        self.cause = cause
+        self.log_tail = cause.log_tail
+        self.class_name = class_name
+
+
+class RemoteCallError(ActorError):
+    """A method raised in the actor; the actor lives on.
+
+    The user's own exception is raised where it can be rebuilt, with this one as its cause; where it cannot
+    (its class is unknown here, or it does not pickle), this one is raised itself.
+
+    Attributes:
+        method: The method that was called.
+        remote_traceback: The traceback as the actor formatted it.
+        type_name: The qualified name of the exception's class in the actor.
+    """
+
+    def __init__(self, message: str, *, method: str = "", remote_traceback: str = "", type_name: str = "") -> None:
+        super().__init__(message)
+        self.method = method
+        self.remote_traceback = remote_traceback
+        self.type_name = type_name
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        if not self.remote_traceback:
+            return message
+        framed = "\n".join(f"  | {line}" for line in self.remote_traceback.rstrip().splitlines())
+        return f"{message}\n  +-- traceback in the actor\n{framed}\n  +--"
+
+
+class RemoteAttributeError(RemoteCallError, AttributeError):
+    """The actor has no such method or attribute; the message lists near ones."""
+
+
+class SerializationError(RemoteError):
+    """An argument, a return value or a class could not be turned into bytes, or back.
+
+    Attributes:
+        what: Which one, for example "argument 'lock' of Worker.run".
+    """
+
+    def __init__(self, message: str, *, what: str = "") -> None:
+        super().__init__(message)
+        self.what = what
+
+
+class ResultTimeout(RemoteError, TimeoutError):
+    """The time that the caller allowed has passed; the call itself may still finish."""
+
+
+class ChannelClosed(RemoteError, ConnectionError):
+    """The connection to a peer is closed; nothing more will come.
+
+    Callers of actors never see it: the client turns it into `ActorLost` or `ClusterUnreachable`.
+    """
+
+
+class ProtocolError(RemoteError):
+    """A message that the protocol does not allow, named with its state, field and value."""
+
+
+class LocalProtocolError(ProtocolError):
+    """This side was about to break the protocol: a bug of parl-remote."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer sent something malformed or out of order."""
+
+
+RemoteSerializeError = SerializationError
+RemoteDeserializeError = SerializationError
+ResourceError = NoResources
+FutureFunctionError = RemoteCallError

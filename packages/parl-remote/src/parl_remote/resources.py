@@ -1,0 +1,102 @@
+"""What a node has and what an actor needs: one frozen vector of amounts.
+
+    has.fits(need)    may the actor go there?
+    has - need        what is left, never below zero
+    has + need        given back
+
+Amounts count in thousandths (a third of a CPU is 0.333), so that sums of fractions come out exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+__all__ = ["Resources"]
+
+_DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
+_LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """Amounts of everything that can be shared out.
+
+    Attributes:
+        cpu: CPUs, 0 or more, in steps of 0.001.
+        gpu: GPUs, 0 or more, in steps of 0.001.
+        memory: Bytes, 0 or more. A node that does not state its memory has 0.
+        labels: Amounts of anything else that a cluster's owner named, for example `{"license": 2}`.
+
+    Raises:
+        ValueError: An amount is negative, not finite, or finer than 0.001.
+    """
+
+    cpu: float = 0.0
+    gpu: float = 0.0
+    memory: int = 0
+    labels: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *self.labels.items()):
+            _check_amount(name, amount)
+        object.__setattr__(self, "labels", MappingProxyType({k: v for k, v in sorted(self.labels.items()) if v}))
+
+    def __hash__(self) -> int:
+        return hash((self.cpu, self.gpu, self.memory, tuple(self.labels.items())))
+
+    def __reduce__(self) -> tuple[type[Resources], tuple[float, float, int, dict[str, float]]]:
+        return Resources, (self.cpu, self.gpu, self.memory, dict(self.labels))
+
+    def fits(self, need: Resources) -> bool:
+        """Whether `need` can be taken from this."""
+        return (
+            need.cpu <= self.cpu
+            and need.gpu <= self.gpu
+            and need.memory <= self.memory
+            and all(amount <= self.labels.get(name, 0) for name, amount in need.labels.items())
+        )
+
+    def __add__(self, other: Resources) -> Resources:
+        return self._combined(other, 1)
+
+    def __sub__(self, other: Resources) -> Resources:
+        return self._combined(other, -1)
+
+    def _combined(self, other: Resources, sign: int) -> Resources:
+        labels = self.labels
+        if other.labels:
+            names = {*self.labels, *other.labels}
+            labels = {n: _exact(self.labels.get(n, 0) + sign * other.labels.get(n, 0)) for n in names}
+        return Resources(
+            cpu=_exact(self.cpu + sign * other.cpu),
+            gpu=_exact(self.gpu + sign * other.gpu),
+            memory=self.memory + sign * other.memory,
+            labels=labels,
+        )
+
+    def __str__(self) -> str:
+        return ", ".join(self._words()) or "nothing"
+
+    def _words(self) -> Iterator[str]:
+        if self.cpu:
+            yield f"{self.cpu:g} CPU"
+        if self.gpu:
+            yield f"{self.gpu:g} GPU"
+        if self.memory:
+            yield f"{self.memory / 2**20:.0f} MiB memory"
+        for name, amount in self.labels.items():
+            yield f"{amount:g} {name}"
+
+
+def _exact(amount: float) -> float:
+    return round(amount, _DECIMALS)
+
+
+def _check_amount(name: str, amount: float) -> None:
+    if not math.isfinite(amount) or not 0 <= amount <= _LARGEST:
+        raise ValueError(f"{name} must be a finite amount of 0 or more, not {amount!r}")
+    if _exact(amount) != amount:
+        raise ValueError(f"{name} counts in steps of 0.001, {amount!r} is finer")
