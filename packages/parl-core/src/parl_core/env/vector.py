@@ -20,7 +20,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
-from parl_core.env.vector_group import ArraySpaces, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos
+from parl_core.env.vector_group import ArraySpaces, Ending, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos
 from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
@@ -139,11 +139,12 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
         answers: list[GroupStep] = self._call_all("step", lambda start, stop: (actions[start:stop],))
         infos = self._merge([answer.infos for answer in answers])
-        for start, answer in zip(self._bounds, answers, strict=False):
-            for ending in answer.endings:
-                statistics = {"r": ending.episode_return, "l": ending.length}
-                final = {"final_obs": ending.observation, "final_info": ending.info, "episode": statistics}
-                infos = self._add_info(infos, final, start + ending.env_index)
+        endings = [(start + e.env_index, e) for start, a in zip(self._bounds, answers, strict=False) for e in a.endings]
+        if endings:
+            infos.update(self._final_infos(endings))
+        if len(answers) == 1:
+            only = answers[0]
+            return only.observations, only.rewards, only.terminated, only.truncated, infos
         return (
             self._join([answer.observations for answer in answers]),
             np.concatenate([answer.rewards for answer in answers]),
@@ -199,6 +200,19 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             rows.extend(iterate(batch_space(space, int(count)), part))
         out: Any = create_empty_array(space, n=self.num_envs)
         return concatenate(space, rows, out)
+
+    def _final_infos(self, endings: list[tuple[int, Ending]]) -> dict[str, Any]:
+        ended = np.zeros(self.num_envs, np.bool_)
+        last = np.full(self.num_envs, None, object)
+        returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
+        info: dict[str, Any] = {}
+        for index, ending in endings:
+            ended[index], last[index] = True, ending.observation
+            returns[index], lengths[index] = ending.episode_return, ending.length
+            if ending.info:
+                info = self._add_info(info, ending.info, index)
+        named = {"final_obs": last, "final_info": info, "episode": {"r": returns, "l": lengths}}
+        return named | {f"_{name}": ended for name in named}
 
     def _merge(self, parts: list[Infos]) -> dict[str, Any]:
         merged: dict[str, Any] = {}

@@ -5,8 +5,7 @@ both give the same numbers. An environment that ends is reset within the same st
 step returns the first observation of the next episode, and an `Ending` carries the last one of the old.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -94,13 +93,16 @@ class EnvGroup:
             the observations `[count, *obs]`, and the infos that are not empty.
         """
         observations, infos = [], []
-        with self._naming_the_culprit("reset"):
+        try:
             for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
                 self._at = index
                 observation, info = env.reset(seed=seed, options=options)
                 observations.append(observation)
                 if info:
                     infos.append((index, info))
+        except Exception as error:
+            self._name_the_culprit(error, "reset")
+            raise
         self._returns = [0.0] * len(self._envs)
         self._lengths = [0] * len(self._envs)
         return self._stack(observations), infos
@@ -117,7 +119,7 @@ class EnvGroup:
         observations: list[Any] = []
         endings: list[Ending] = []
         infos: Infos = []
-        with self._naming_the_culprit("step"):
+        try:
             for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
                 self._at = index
                 observation, reward, ended, cut, info = env.step(action)
@@ -134,6 +136,9 @@ class EnvGroup:
                 observations.append(observation)
                 if self._with_infos and info:
                     infos.append((index, info))
+        except Exception as error:
+            self._name_the_culprit(error, "step")
+            raise
         return GroupStep(self._stack(observations), rewards, terminated, truncated, endings, infos)
 
     def close(self) -> None:
@@ -152,13 +157,8 @@ class EnvGroup:
             stacked[index] = observation
         return stacked
 
-    @contextmanager
-    def _naming_the_culprit(self, method: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
-            raise
+    def _name_the_culprit(self, error: Exception, method: str) -> None:
+        error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
 
 
 def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
