@@ -10,11 +10,13 @@
 
 A message is one frame of JSON: `{"is": "LeaseRequest", "request_id": 7, ...}`. What users pass and get (pickles)
 travels in further frames, opaque to everything in between. A field with a default may be missing, so that a later
-version can add one without a new protocol number; unknown fields and unknown messages are errors of the peer.
+version can add one without a new protocol number. Unknown messages are errors of the peer, and so are unknown fields,
+save in the messages that begin and end a link: those must be readable by peers of any version.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -420,6 +422,9 @@ Message: TypeAlias = (
 )
 
 _KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in Message.__args__}
+_ANY_VERSION: dict[str, frozenset[str]] = {
+    kind.__name__: frozenset(f.name for f in dataclasses.fields(kind)) for kind in (Hello, Welcome, Refused, Bye)
+}
 
 
 def encode(message: Message) -> bytes:
@@ -446,6 +451,8 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
     kind = _KINDS.get(name) if isinstance(name, str) else None
     if kind is None:
         raise RemoteProtocolError(f"unknown message {str(name)[:80]!r}")
+    if known := _ANY_VERSION.get(kind.__name__):
+        fields = {key: value for key, value in fields.items() if key in known}
     message: Message = from_json(kind, fields, kind.__name__)
     return message
 

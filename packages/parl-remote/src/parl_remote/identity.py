@@ -1,0 +1,46 @@
+"""Who a process is: an id that nobody else has, the host it runs on, the versions it speaks with.
+
+Used in Hello and Welcome, and to decide whether two peers can reach each other's unix sockets.
+"""
+
+from __future__ import annotations
+
+import platform
+import secrets
+import socket
+from pathlib import Path
+
+from parl_remote._version import __version__
+
+__all__ = ["host_id", "host_name", "new_id", "versions"]
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MACHINE_ID = Path("/etc/machine-id")
+
+
+def new_id(kind: str) -> str:
+    """A fresh id such as "lease-9f86d081884c7d65"; 64 random bits, unique without asking anyone."""
+    return f"{kind}-{secrets.token_hex(8)}"
+
+
+def host_id() -> str:
+    """The same text for all processes of this host since it booted, and for no other host.
+
+    Containers of one host share it, so whether a unix socket can be reached is also looked up in the file system.
+    """
+    for source in (_BOOT_ID, _MACHINE_ID):
+        try:
+            return source.read_text().strip()
+        except OSError:
+            continue
+    return socket.gethostname()
+
+
+def host_name() -> str:
+    """What people call this host."""
+    return socket.gethostname()
+
+
+def versions() -> dict[str, str]:
+    """Versions to show when two sides do not understand each other."""
+    return {"parl_remote": __version__, "python": platform.python_version()}
