@@ -5,6 +5,7 @@
     ├─ ModelContractError (TypeError)
     ├─ WeightsMismatchError (ValueError)
     ├─ CheckpointError (ValueError)
+    ├─ DivergedError (ArithmeticError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
        └─ UnknownBackend (ValueError)
@@ -16,6 +17,7 @@ __all__ = [
     "BackendError",
     "BackendNotInstalled",
     "CheckpointError",
+    "DivergedError",
     "HyperparameterError",
     "ModelContractError",
     "ParlError",
@@ -42,6 +44,10 @@ class WeightsMismatchError(ParlError, ValueError):
 
 class CheckpointError(ParlError, ValueError):
     """A file that should hold a checkpoint is missing, damaged, or of an unknown version."""
+
+
+class DivergedError(ParlError, ArithmeticError):
+    """A loss or another figure of an update is NaN or infinite: learning on would only spoil the weights further."""
 
 
 class BackendError(ParlError):

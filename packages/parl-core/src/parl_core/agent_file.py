@@ -1,0 +1,120 @@
+"""The file of a saved agent: safetensors with JSON metadata, the same for both backends.
+
+    <path>                      when the path has a suffix (`./model.ckpt`) or is a file already
+    <path>/agent.safetensors    when it has none (`./model_dir`) or is a directory already
+
+Arrays are named `<attribute of the algorithm>/<name>` (see `AlgorithmState`), in PyTorch's names and layouts: a linear
+layer's weight is `[out, in]`. The metadata entry `parl` is a JSON object: `format` ("parl-agent"), `version` (1),
+`algorithm`, `backend`, `counters`. Nothing is ever unpickled. A file is written under a temporary name and renamed, so
+a reader sees the old one or the new one, whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from parl_core.algorithm import AlgorithmState
+from parl_core.errors import CheckpointError
+
+__all__ = ["SavedAgent", "locate", "read", "write"]
+
+_FORMAT, _VERSION = "parl-agent", 1
+_NAME_IN_DIRECTORY = "agent.safetensors"
+_LENGTH = struct.Struct("<Q")  # safetensors begins with the length of its JSON header
+
+
+@dataclass(frozen=True)
+class SavedAgent:
+    """What a file holds.
+
+    Attributes:
+        state: arrays and counters.
+        algorithm: class name of the algorithm that wrote it, for messages.
+        backend: `torch` or `paddle`, for messages.
+    """
+
+    state: AlgorithmState
+    algorithm: str
+    backend: str
+
+
+def locate(path: str | os.PathLike[str]) -> Path:
+    """The file that belongs to `path`, which may be a file or a directory, existing or not."""
+    given = Path(path)
+    is_directory = given.is_dir() or (not given.is_file() and (not given.suffix or os.fspath(path).endswith(os.sep)))
+    return given / _NAME_IN_DIRECTORY if is_directory else given
+
+
+def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
+    """Write the file in one step and return where it is; missing directories are made."""
+    import numpy as np
+    from safetensors.numpy import save
+
+    target = locate(path)
+    metadata = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "algorithm": saved.algorithm,
+        "backend": saved.backend,
+        "counters": saved.state.counters,
+    }
+    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in saved.state.arrays.items()}
+    content = save(arrays, metadata={"parl": json.dumps(metadata)})
+    target.parent.mkdir(parents=True, exist_ok=True)
+    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return target
+
+
+def read(path: str | os.PathLike[str]) -> SavedAgent:
+    """Read and check a file.
+
+    Raises:
+        CheckpointError: there is none, it is damaged, or it is not a saved agent of a version known here; the message
+            names the file and says what is wrong.
+    """
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    file = locate(path)
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"cannot read {file}: {error.strerror or error}") from error
+    try:
+        arrays = load(content)
+        header = json.loads(content[_LENGTH.size : _LENGTH.size + _LENGTH.unpack_from(content)[0]])
+    except (SafetensorError, ValueError, struct.error) as error:
+        raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
+    metadata = _metadata(file, header.get("__metadata__", {}))
+    counters = {str(name): int(value) for name, value in metadata["counters"].items()}
+    return SavedAgent(AlgorithmState(dict(arrays), counters), str(metadata["algorithm"]), str(metadata["backend"]))
+
+
+def _metadata(file: Path, entries: dict[str, str]) -> dict[str, Any]:
+    try:
+        metadata: dict[str, Any] = json.loads(entries["parl"])
+        known = metadata["format"] == _FORMAT and set(metadata) >= {"version", "algorithm", "backend", "counters"}
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{file} is a safetensors file, but not of a PARL agent: no `parl` metadata") from error
+    if not known:
+        raise CheckpointError(f"{file} has `parl` metadata of another kind: {entries['parl'][:200]}")
+    if metadata["version"] != _VERSION:
+        raise CheckpointError(
+            f"{file} has version {metadata['version']}; this PARL reads version {_VERSION}: upgrade parl-core"
+        )
+    return metadata

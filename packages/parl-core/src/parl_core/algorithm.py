@@ -1,0 +1,216 @@
+"""The contract of `parl.Algorithm`: how the parameters of a model are updated.
+
+What both backends share is here: weights, the state that a saved agent holds, the rule that turns a network's output
+into actions. Tensor code is the backend's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parl_core.errors import CheckpointError, ModelContractError
+from parl_core.model import Model, Weights, check_names
+from parl_core.optimizer import Optimizer
+
+__all__ = ["Algorithm", "AlgorithmState"]
+
+
+@dataclass(frozen=True)
+class AlgorithmState:
+    """Everything that has to be saved to go on later as if nothing had happened.
+
+    Attributes:
+        arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.
+        counters: whole numbers by attribute, such as the updates since the last target synchronisation.
+    """
+
+    arrays: Weights
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class Algorithm:
+    """Defines the loss and updates `self.model`; its methods take and return tensors of the framework.
+
+    A new algorithm is a subclass with `learn` and `predict`, and `sample` where exploring differs from `predict`.
+    Calling `super().__init__(model)` moves the model to the device; without the call it stays where it is.
+
+    Args:
+        model: the network to train.
+        hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.
+        device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
+            the framework knows, such as `"cpu"` or `"cuda:1"`.
+    """
+
+    model: Any
+
+    COUNTERS: ClassVar[tuple[str, ...]] = ()
+    """Attributes with whole numbers that belong to the saved state."""
+
+    def __init__(
+        self, model: Model | None = None, hyperparas: Mapping[str, Any] | None = None, *, device: str = "auto"
+    ) -> None:
+        self.hyperparas = dict(hyperparas or {})
+        self._device = self._resolve_device(device)
+        if model is not None:
+            self.model = self._place(model, self._device)
+
+    @property
+    def device(self) -> Any:
+        """Where batches have to be, in the framework's own type."""
+        found = getattr(self, "_device", None)
+        return self._device_of_models() if found is None else found
+
+    def learn(self, *args: Any, **kwargs: Any) -> Any:
+        """Update the model from one batch of tensors and return the loss, detached from the graph."""
+        raise NotImplementedError(f"{type(self).__name__} does not define learn()")
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        """Return what the model says about a batch of observations, without noise."""
+        raise NotImplementedError(f"{type(self).__name__} does not define predict()")
+
+    def sample(self, *args: Any, **kwargs: Any) -> Any:
+        """Return actions with exploration noise; where a subclass does not define it, `choose` explores."""
+        raise NotImplementedError(f"{type(self).__name__} does not define sample()")
+
+    def choose(
+        self,
+        output: Any,
+        *,
+        rng: np.random.Generator | None = None,  # noqa: ARG002 - for subclasses
+        **options: Any,
+    ) -> Any:
+        """Turn the numpy output of `predict` into actions, on the host.
+
+        Args:
+            output: what `predict` returned, as numpy arrays with one row an observation.
+            rng: where given, explore with it; where not, act greedily.
+            options: settings of exploration that the algorithm documents.
+
+        Returns:
+            Actions, one row an observation; here the output itself.
+        """
+        if options:
+            raise TypeError(f"{type(self).__name__} knows no exploration settings, got {', '.join(options)}")
+        return output
+
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert numpy arguments of `learn`, before they become tensors; here they pass unchanged."""
+        return args, kwargs
+
+    def train(self) -> None:
+        """Put all models into training mode (dropout and batch statistics active)."""
+        for model in self._models().values():
+            model.train()
+
+    def eval(self) -> None:
+        """Put all models into evaluation mode."""
+        for model in self._models().values():
+            model.eval()
+
+    def get_weights(self) -> Weights:
+        """Copies of the weights of `self.model`, by name: what actors need of a learner."""
+        weights: Weights = self._main_model().get_weights()
+        return weights
+
+    def set_weights(self, weights: Mapping[str, Any] | Sequence[Any]) -> None:
+        """Copy weights into `self.model`.
+
+        Raises:
+            WeightsMismatchError: a name is missing or unknown, or two shapes differ.
+        """
+        self._main_model().set_weights(weights)
+
+    def get_state(self) -> AlgorithmState:
+        """Copies of all models, optimizers and counters, in names and layouts that both backends share."""
+        arrays: Weights = {}
+        for owner, model in self._models().items():
+            arrays |= {f"{owner}/{name}": array for name, array in model.get_weights(portable=True).items()}
+        for owner, optimizer in self._optimizers().items():
+            arrays |= {f"{owner}/{name}": array for name, array in optimizer.get_state().items()}
+        return AlgorithmState(arrays, {name: int(getattr(self, name)) for name in self.COUNTERS})
+
+    def set_state(self, state: AlgorithmState) -> None:
+        """Go on from what `get_state` returned, also from that of the other backend.
+
+        Raises:
+            WeightsMismatchError: names or shapes do not fit.
+            CheckpointError: a counter is missing.
+        """
+        parts = _split(state.arrays)
+        models, optimizers = self._models(), self._optimizers()
+        check_names(type(self).__name__, models, [owner for owner in parts if owner not in optimizers])
+        missing = [name for name in self.COUNTERS if name not in state.counters]
+        if missing:
+            raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
+        before = None if any(model._lacks_shapes() for model in models.values()) else self.get_state()
+        try:
+            for owner, model in models.items():
+                model.set_weights(parts[owner], portable=True)
+            for owner, optimizer in optimizers.items():
+                optimizer.set_state(parts.get(owner, {}))
+        except Exception:
+            if before is not None and before is not state:
+                self.set_state(before)
+            raise
+        for name in self.COUNTERS:
+            setattr(self, name, state.counters[name])
+
+    # Backend hooks
+
+    def _resolve_device(self, device: str) -> Any:
+        """The framework's device for the argument of the constructor."""
+        raise NotImplementedError
+
+    def _place(self, model: Any, device: Any) -> Any:
+        """The model, moved to the device."""
+        raise NotImplementedError
+
+    def _device_of_models(self) -> Any:
+        """Where the models' parameters are, for algorithms that did not call `super().__init__`."""
+        raise NotImplementedError
+
+    def _adam(
+        self, model: Any, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+    ) -> Optimizer:
+        """Adam (beta 0.9 and 0.999) for the parameters of `model`, or for those below its attribute `part`."""
+        raise NotImplementedError
+
+    def _tensor(self, array: Any) -> Any:
+        """A tensor on this algorithm's device that holds the array's values."""
+        raise NotImplementedError
+
+    def _array(self, tensor: Any) -> Any:
+        """A numpy array that holds the tensor's values; what is no tensor passes unchanged."""
+        raise NotImplementedError
+
+    def _no_gradients(self) -> AbstractContextManager[Any]:
+        """A context in which the framework records no gradients."""
+        raise NotImplementedError
+
+    # Shared
+
+    def _main_model(self) -> Any:
+        model = getattr(self, "model", None)
+        if model is None:
+            raise ModelContractError(f"{type(self).__name__} has no `self.model`; set it in __init__")
+        return model
+
+    def _models(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
+
+    def _optimizers(self) -> dict[str, Optimizer]:
+        return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+
+def _split(arrays: Weights) -> dict[str, Weights]:
+    ordered = sorted(arrays.items(), key=lambda item: item[0].partition("/")[0])
+    return {
+        owner: {name.partition("/")[2]: array for name, array in group}
+        for owner, group in itertools.groupby(ordered, key=lambda item: item[0].partition("/")[0])
+    }

@@ -1,0 +1,154 @@
+"""One function for each kind of check at the door; inside, values are trusted.
+
+Every message says which argument it was, what it was, what is allowed, and what to do.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
+
+__all__ = [
+    "check_all_known",
+    "check_finite",
+    "check_fraction",
+    "check_int",
+    "check_model_method",
+    "check_non_negative",
+    "check_positive",
+    "check_rows",
+    "first_method",
+]
+
+
+class Implements(Protocol):
+    """A model that knows which of its methods its author wrote."""
+
+    def implements(self, method: str) -> bool: ...
+
+
+def _number(name: str, value: object) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise HyperparameterError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not math.isfinite(value):
+        raise HyperparameterError(f"{name} must be finite, got {value!r}")
+    return float(value)
+
+
+def check_positive(name: str, value: object) -> float:
+    """Return `value` as a float if it is a finite number above zero.
+
+    Raises:
+        HyperparameterError: it is not.
+    """
+    number = _number(name, value)
+    if number <= 0:
+        raise HyperparameterError(f"{name} must be above 0, got {value!r}")
+    return number
+
+
+def check_non_negative(name: str, value: object) -> float:
+    """Return `value` as a float if it is a finite number of at least zero.
+
+    Raises:
+        HyperparameterError: it is not.
+    """
+    number = _number(name, value)
+    if number < 0:
+        raise HyperparameterError(f"{name} must be at least 0, got {value!r}")
+    return number
+
+
+def check_fraction(name: str, value: object) -> float:
+    """Return `value` as a float if it lies in [0, 1].
+
+    Raises:
+        HyperparameterError: it does not.
+    """
+    number = _number(name, value)
+    if not 0 <= number <= 1:
+        raise HyperparameterError(f"{name} must lie in [0, 1], got {value!r}")
+    return number
+
+
+def check_int(name: str, value: object, *, at_least: int = 1) -> int:
+    """Return `value` as an int if it is a whole number of at least `at_least`.
+
+    Raises:
+        HyperparameterError: it is not.
+    """
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise HyperparameterError(f"{name} must be a whole number, got {value!r} of type {type(value).__name__}")
+    if value < at_least:
+        raise HyperparameterError(f"{name} must be at least {at_least}, got {value!r}")
+    return int(value)
+
+
+def check_all_known(algorithm: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse names in the dictionary `given` that the algorithm does not have.
+
+    Raises:
+        HyperparameterError: it names the unknown ones and lists the known ones.
+    """
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise HyperparameterError(f"{algorithm} has no hyper-parameter {', '.join(unknown)}; it has {', '.join(known)}")
+
+
+def check_model_method(model: Implements, method: str, algo: str) -> None:
+    """Refuse a model that lacks a method which the algorithm calls.
+
+    Raises:
+        ModelContractError: the model does not implement `method`.
+    """
+    first_method(model, (method,), algo)
+
+
+def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
+    """Return the first of `methods` that the model implements.
+
+    Raises:
+        ModelContractError: it implements none of them, or is no model at all.
+    """
+    if not hasattr(model, "implements"):
+        raise ModelContractError(f"{algo} needs a parl.Model, got {model!r} of type {type(model).__name__}")
+    for method in methods:
+        if model.implements(method):
+            return method
+    wanted = " or ".join(f"`{method}`" for method in methods)
+    raise ModelContractError(
+        f"`{algo}`'s model needs to implement {wanted} method; {type(model).__name__} does not: "
+        f"add `def {methods[0]}(self, obs)` to the class"
+    )
+
+
+def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:
+    """Return the number of rows that all arrays of a batch share.
+
+    Raises:
+        ValueError: the batch is empty or the first dimensions differ; the message has all of them.
+    """
+    rows = {len(array) if array.ndim else -1 for array in arrays.values()}
+    if len(rows) == 1 and (count := rows.pop()) > 0:
+        return count
+    shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
+    raise ValueError(f"{what} needs arrays with the same number of rows, at least one; got {shapes}")
+
+
+def check_finite(source: str, figures: Mapping[str, float]) -> None:
+    """Refuse NaN and infinity among the figures that an update returned.
+
+    Raises:
+        DivergedError: it names the figures, and what usually helps.
+    """
+    spoiled = {name: value for name, value in figures.items() if not math.isfinite(value)}
+    if spoiled:
+        named = ", ".join(f"{name} is {value}" for name, value in spoiled.items())
+        raise DivergedError(
+            f"{source}: {named}. The weights of this process are spoiled; go back to the last checkpoint, lower the "
+            "learning rate or clip gradients, and look for NaN or huge values in observations and rewards"
+        )

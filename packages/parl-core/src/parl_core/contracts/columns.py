@@ -1,0 +1,42 @@
+"""Columns of a batch: arrays with one entry a row, of the dtype that an algorithm computes with."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["actions_column", "floats_column"]
+
+
+def actions_column(name: str, values: Any) -> NDArray[np.int64]:
+    """Discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
+
+    Raises:
+        ValueError: another shape, or numbers that are not whole.
+    """
+    array = _column(name, np.asarray(values))
+    if array.dtype.kind not in "iu":
+        raise ValueError(f"{name} must hold whole numbers (action indices), got dtype {array.dtype}")
+    return array.astype(np.int64, copy=False)
+
+
+def floats_column(name: str, values: Any) -> NDArray[Any]:
+    """Numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 stay what they are.
+
+    Raises:
+        ValueError: another shape, or no numbers.
+    """
+    array = _column(name, np.asarray(values))
+    if array.dtype.kind == "f":
+        return array
+    if array.dtype.kind not in "iub":
+        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
+    return array.astype(np.float32)
+
+
+def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if array.ndim == 1:
+        return array
+    if array.ndim == 2 and array.shape[1] == 1:
+        return array[:, 0]
+    raise ValueError(f"{name} must have shape [n] or [n, 1], got {array.shape}")

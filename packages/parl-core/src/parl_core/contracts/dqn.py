@@ -1,0 +1,204 @@
+"""The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.algorithm import Algorithm
+from parl_core.checks import check_fraction, check_int, check_positive, check_rows, first_method
+from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.contracts.settings import merge
+from parl_core.errors import ModelContractError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["DDQN", "DQN"]
+
+
+class DQN(Algorithm):
+    """Deep Q-learning for discrete actions (Mnih et al. 2015, algorithm 1).
+
+        target = reward + discount * (1 - terminal) * max_a Q_target(next_obs, a)
+        loss = mean(weights * (Q(obs, action) - target)**2)
+
+    One Adam step a call. Deviations from the paper: squared error unclipped and Adam in place of RMSProp, as PARL does.
+    Variants: `double=True` picks the action by the trained network (van Hasselt et al. 2016, equation 4); dueling is
+    the model's choice (Wang et al. 2016); n-step returns pass `discount = gamma**n` for each sample; prioritised replay
+    passes importance `weights` and gets `td_error` back (Schaul et al. 2016).
+
+    The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`.
+
+    Args:
+        model: the Q network; a target network is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (Mnih et al.).
+        lr: learning rate of Adam, above 0; default 1e-4 (Stable-Baselines3's for Atari).
+        act_dim: number of actions; only checked against the model's output.
+        double: double Q-learning.
+        sync_every: copy the weights into the target network after every so many updates; by default only
+            `sync_target()` does, as in PARL.
+        max_grad_norm: clip the gradients' global norm; by default they are not.
+        hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, or given twice.
+        ModelContractError: the model implements neither `value` nor `forward`.
+    """
+
+    COUNTERS: ClassVar[tuple[str, ...]] = ("updates",)
+
+    target_model: Any
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        lr: float | None = None,
+        *,
+        act_dim: int | None = None,
+        double: bool = False,
+        sync_every: int | None = None,
+        max_grad_norm: float | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+    ) -> None:
+        name = type(self).__name__
+        settings = merge(
+            name,
+            hyperparas,
+            {"act_dim": act_dim, "gamma": gamma, "lr": lr},
+            {"act_dim": None, "gamma": 0.99, "lr": 1e-4},
+        )
+        self.gamma = check_fraction("gamma", settings["gamma"])
+        self.lr = check_positive("lr", settings["lr"])
+        self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])
+        self.double = bool(double)
+        self.sync_every = None if sync_every is None else check_int("sync_every", sync_every)
+        self.updates = 0
+        self._value = first_method(model, ("value", "forward"), name)
+        super().__init__(model, device=device)
+        self.target_model = copy.deepcopy(self.model)
+        limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
+        self.optimizer = self._adam(self.model, lr=self.lr, max_grad_norm=limit)
+
+    def predict(self, obs: Any) -> Any:
+        """Return Q values `[batch, act_dim]`."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        learning_rate: float | None = None,
+        *,
+        weights: Any = None,
+        discount: Any = None,
+    ) -> Any:
+        """Take one step.
+
+        Args:
+            obs: `[batch, ...]`.
+            action: int64 `[batch]` or `[batch, 1]`.
+            reward: float `[batch]` or `[batch, 1]`; with n-step returns their discounted sum.
+            next_obs: `[batch, ...]`, n steps later with n-step returns.
+            terminal: bool or float `[batch]` or `[batch, 1]`; 1 where the episode terminated (truncation is 0: it
+                bootstraps).
+            learning_rate: of this step; default the constructor's.
+            weights: float `[batch]`, importance weights of prioritised replay.
+            discount: float `[batch]`, `gamma**n` of each sample; default `gamma`.
+
+        Returns:
+            The loss, a detached scalar; with `weights` the pair (loss, td_error `[batch]`), td_error = target - Q.
+        """
+        raise NotImplementedError
+
+    def sync_target(self) -> None:
+        """Copy the weights of `model` into `target_model`."""
+        self.model.sync_weights_to(self.target_model)
+
+    def choose(
+        self, output: Any, *, rng: np.random.Generator | None = None, epsilon: float = 0.1, **options: Any
+    ) -> NDArray[np.int64]:
+        """The best action of each row; with `rng` a uniformly random one with probability `epsilon` (default 0.1).
+
+        Raises:
+            HyperparameterError: `epsilon` lies outside [0, 1].
+            ModelContractError: the model's output does not have `act_dim` columns.
+        """
+        super().choose(output, rng=rng, **options)
+        if output.ndim != 2 or self.act_dim not in (None, output.shape[1]):
+            wanted = "act_dim" if self.act_dim is None else self.act_dim
+            raise ModelContractError(f"{type(self).__name__}'s model must return [batch, {wanted}], got {output.shape}")
+        actions = np.asarray(output.argmax(axis=1), np.int64)
+        if rng is None:
+            return actions
+        explore = rng.random(len(actions)) < check_fraction("epsilon", epsilon)
+        return np.where(explore, rng.integers(output.shape[1], size=len(actions)), actions)
+
+    def prepare(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        learning_rate: float | None = None,
+        *,
+        weights: Any = None,
+        discount: Any = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`."""
+        columns = {
+            "obs": np.asarray(obs),
+            "action": actions_column("action", action),
+            "reward": floats_column("reward", reward),
+            "next_obs": np.asarray(next_obs),
+            "terminal": floats_column("terminal", terminal),
+        }
+        optional = {
+            name: floats_column(name, values)
+            for name, values in (("weights", weights), ("discount", discount))
+            if values is not None
+        }
+        check_rows(f"{type(self).__name__}.learn", columns | optional)
+        return tuple(columns.values()), {"learning_rate": learning_rate, **optional}
+
+    def _count_update(self) -> None:
+        self.updates += 1
+        if self.sync_every is not None and self.updates % self.sync_every == 0:
+            self.sync_target()
+
+
+class DDQN(DQN):
+    """`DQN` with `double=True` (van Hasselt et al. 2016)."""
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        lr: float | None = None,
+        *,
+        act_dim: int | None = None,
+        sync_every: int | None = None,
+        max_grad_norm: float | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+    ) -> None:
+        super().__init__(
+            model,
+            gamma,
+            lr,
+            act_dim=act_dim,
+            double=True,
+            sync_every=sync_every,
+            max_grad_norm=max_grad_norm,
+            hyperparas=hyperparas,
+            device=device,
+        )

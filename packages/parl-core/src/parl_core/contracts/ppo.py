@@ -1,0 +1,320 @@
+"""The contract of PPO in the form of PARL 2.x: one optimizer for policy and value, minibatches of a rollout.
+
+`PPO(model, policy_lr=..., value_lr=...)` gives the form of PARL 1.x, which `separate_ppo` describes.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.algorithm import Algorithm
+from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, first_method
+from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.contracts.settings import merge
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["PPO", "PPOBatch", "asks_for_separate_form"]
+
+_DEFAULTS: dict[str, Any] = {
+    "clip_param": 0.1,
+    "value_loss_coef": 0.5,
+    "entropy_coef": 0.01,
+    "initial_lr": 2.5e-4,
+    "eps": 1e-5,
+    "max_grad_norm": 0.5,
+    "use_clipped_value_loss": True,
+    "norm_adv": True,
+    "continuous_action": False,
+}
+_SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
+
+
+@dataclass(frozen=True)
+class PPOBatch:
+    """A rollout, flattened over environments and time; one row a step.
+
+    Attributes:
+        obs: `[n, ...]`.
+        action: int64 `[n]`, or float `[n, act_dim]` when continuous.
+        value: float `[n]`, estimated by the policy that acted.
+        return_: float `[n]`, the value function's target (advantage + value).
+        log_prob: float `[n]`, of the action under the policy that acted.
+        advantage: float `[n]`.
+    """
+
+    obs: NDArray[Any]
+    action: NDArray[Any]
+    value: NDArray[Any]
+    return_: NDArray[Any]
+    log_prob: NDArray[Any]
+    advantage: NDArray[Any]
+
+    def __post_init__(self) -> None:
+        check_rows("PPOBatch", {field.name: getattr(self, field.name) for field in fields(self)})
+        for name in ("value", "return_", "log_prob", "advantage"):
+            if getattr(self, name).ndim != 1:
+                raise ValueError(f"PPOBatch.{name} must have shape [n], got {getattr(self, name).shape}")
+
+    def __len__(self) -> int:
+        return len(self.obs)
+
+
+def asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
+    """Whether the arguments of `PPO` are those of PARL 1.x.
+
+    Args:
+        positional: number of positional arguments after the model.
+        given: keyword arguments.
+
+    Raises:
+        HyperparameterError: names of both forms are mixed.
+    """
+    old = [name for name in _SEPARATE_FORM if given.get(name) is not None]
+    new = [name for name in _DEFAULTS if given.get(name) is not None] or list(_DEFAULTS)[:positional]
+    if old and new:
+        raise HyperparameterError(
+            f"PPO got {', '.join(old)} of PARL 1.x's form together with {', '.join(new)} of PARL 2.x's; "
+            f"use one set: {', '.join(_SEPARATE_FORM)}; or: {', '.join(_DEFAULTS)}"
+        )
+    return bool(old)
+
+
+class PPO(Algorithm):
+    """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
+
+        ratio = exp(log pi(a|s) - log pi_old(a|s))
+        policy loss = -mean(min(ratio * adv, clip(ratio, 1 - clip, 1 + clip) * adv))
+        value loss = 0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2))
+        loss = policy loss + value_loss_coef * value loss - entropy_coef * entropy
+
+    Deviations from the paper, as in OpenAI's baselines and PARL: value clipping, advantages normalised in each
+    minibatch (by the standard deviation with divisor n), global gradient norm clipped, Adam's eps.
+
+    The model has `policy(obs)` and `value(obs)`: values `[batch, 1]` or `[batch]`; policy logits `[batch, act_dim]`, or
+    with `continuous_action` the pair (mean, std) of a Gaussian, each broadcastable to `[batch, act_dim]`. Where it also
+    has `policy_and_value(obs)`, returning the pair of both, one pass serves both heads.
+
+    Args:
+        model: policy and value networks.
+        clip_param: clip range of ratio and value, above 0; default 0.1 (Atari in the paper and PARL; 0.2 for MuJoCo).
+        value_loss_coef: default 0.5 (baselines).
+        entropy_coef: at least 0, subtracted from the loss; default 0.01 (paper, table 5).
+        initial_lr: learning rate of Adam; default 2.5e-4 (paper, table 5).
+        eps: Adam's epsilon; default 1e-5 (baselines).
+        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 0.5 (baselines).
+        use_clipped_value_loss: clip the value's step; default True.
+        norm_adv: normalise advantages in each minibatch; default True.
+        continuous_action: the policy is a Gaussian; default False.
+        device: see `parl.Algorithm`.
+        hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, or both forms are mixed.
+        ModelContractError: the model lacks `policy` or `value`.
+    """
+
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        clip_param: float | None = None,
+        value_loss_coef: float | None = None,
+        entropy_coef: float | None = None,
+        initial_lr: float | None = None,
+        eps: float | None = None,
+        max_grad_norm: float | None = None,
+        use_clipped_value_loss: bool | None = None,
+        norm_adv: bool | None = None,
+        continuous_action: bool | None = None,
+        *,
+        hyperparas: Mapping[str, Any] | None = None,
+        act_dim: int | None = None,
+        policy_lr: float | None = None,
+        value_lr: float | None = None,
+        epsilon: float | None = None,
+        device: str = "auto",
+    ) -> None:
+        given = {
+            "clip_param": clip_param,
+            "value_loss_coef": value_loss_coef,
+            "entropy_coef": entropy_coef,
+            "initial_lr": initial_lr,
+            "eps": eps,
+            "max_grad_norm": max_grad_norm,
+            "use_clipped_value_loss": use_clipped_value_loss,
+            "norm_adv": norm_adv,
+            "continuous_action": continuous_action,
+        }
+        old = {
+            "hyperparas": hyperparas,
+            "act_dim": act_dim,
+            "policy_lr": policy_lr,
+            "value_lr": value_lr,
+            "epsilon": epsilon,
+        }
+        if asks_for_separate_form(0, {**given, **old}):
+            raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
+        settings = merge("PPO", None, given, _DEFAULTS)
+        self.clip_param = check_positive("clip_param", settings["clip_param"])
+        self.value_loss_coef = check_non_negative("value_loss_coef", settings["value_loss_coef"])
+        self.entropy_coef = check_non_negative("entropy_coef", settings["entropy_coef"])
+        self.lr = check_positive("initial_lr", settings["initial_lr"])
+        self.use_clipped_value_loss = bool(settings["use_clipped_value_loss"])
+        self.norm_adv = bool(settings["norm_adv"])
+        self.continuous_action = bool(settings["continuous_action"])
+        for method in ("policy", "value"):
+            first_method(model, (method,), "PPO")
+        self._one_pass = model.implements("policy_and_value")
+        limit = settings["max_grad_norm"]
+        super().__init__(model, device=device)
+        self.optimizer = self._adam(
+            self.model,
+            lr=self.lr,
+            eps=check_positive("eps", settings["eps"]),
+            max_grad_norm=None if limit == math.inf else check_positive("max_grad_norm", limit),
+        )
+
+    def predict(self, obs: Any) -> Any:
+        """Return the most likely actions: int64 `[batch]`, or means `[batch, act_dim]`."""
+        raise NotImplementedError
+
+    def sample(self, obs: Any) -> Any:
+        """Draw actions.
+
+        Returns:
+            (value `[batch]`, action `[batch]` or `[batch, act_dim]`, log-probability `[batch]`, entropy `[batch]`).
+        """
+        raise NotImplementedError
+
+    def value(self, obs: Any) -> Any:
+        """Return values `[batch]`."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        batch_obs: Any,
+        batch_action: Any,
+        batch_value: Any,
+        batch_return: Any,
+        batch_logprob: Any,
+        batch_adv: Any,
+        lr: float | None = None,
+        *,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+    ) -> Any:
+        """Take one step on a minibatch; columns as in `PPOBatch`.
+
+        Args:
+            batch_obs: observations.
+            batch_action: actions.
+            batch_value: values when they were taken.
+            batch_return: targets of the value function.
+            batch_logprob: log-probabilities when they were taken.
+            batch_adv: advantages.
+            lr: learning rate of this step; default the constructor's.
+            clip: clip range of this step; default the constructor's.
+            entropy_coef: of this step; default the constructor's.
+
+        Returns:
+            (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
+        """
+        raise NotImplementedError
+
+    def learn_minibatch(self, minibatch: tuple[Any, ...], lr: float | None, clip: float, entropy_coef: float) -> Any:
+        """Take one step; the columns are tensors in the order of `PPOBatch`.
+
+        Returns:
+            (value_loss, policy_loss, entropy, approx_kl, clip_fraction), detached scalars. approx_kl is the mean of
+            `ratio - 1 - log ratio` (Schulman 2020), clip_fraction the share of ratios outside the clip range.
+        """
+        raise NotImplementedError
+
+    def learn_rollout(
+        self,
+        batch: PPOBatch,
+        *,
+        epochs: int,
+        minibatch_size: int,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Learn several epochs from one rollout.
+
+        The rollout goes to the device once and is permuted once an epoch; minibatches are slices, the last one is
+        smaller where the size does not divide the rollout. Nothing is read from the device before the end of an epoch
+        (with `target_kl`) or of the call.
+
+        Args:
+            batch: the rollout.
+            epochs: passes over it.
+            minibatch_size: rows a step.
+            rng: draws the permutations.
+            lr: learning rate of this call; default the constructor's.
+            clip: clip range of this call; default the constructor's.
+            entropy_coef: of this call; default the constructor's.
+            target_kl: stop after an epoch whose mean approx_kl is above 1.5 times this (as OpenAI's Spinning Up);
+                default: never.
+
+        Returns:
+            Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.
+        """
+        check_int("epochs", epochs)
+        check_int("minibatch_size", minibatch_size)
+        clip = self.clip_param if clip is None else check_positive("clip", clip)
+        entropy_coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
+        columns = tuple(self._tensor(getattr(batch, field.name)) for field in fields(batch))
+        steps: list[tuple[Any, ...]] = []
+        for _ in range(epochs):
+            order = self._tensor(rng.permutation(len(batch)))
+            shuffled = tuple(column[order] for column in columns)
+            first = len(steps)
+            for start in range(0, len(batch), minibatch_size):
+                minibatch = tuple(column[start : start + minibatch_size] for column in shuffled)
+                steps.append(self.learn_minibatch(minibatch, lr, clip, entropy_coef))
+            if target_kl is not None and self._means(steps[first:])[3] > 1.5 * target_kl:
+                break
+        names = ("value_loss", "policy_loss", "entropy", "approx_kl", "clip_fraction")
+        return {**dict(zip(names, self._means(steps), strict=True)), "steps": float(len(steps))}
+
+    def prepare(
+        self,
+        batch_obs: Any,
+        batch_action: Any,
+        batch_value: Any,
+        batch_return: Any,
+        batch_logprob: Any,
+        batch_adv: Any,
+        lr: float | None = None,
+        *,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`."""
+        action = np.asarray(batch_action) if self.continuous_action else actions_column("batch_action", batch_action)
+        columns = {
+            "batch_obs": np.asarray(batch_obs),
+            "batch_action": action,
+            "batch_value": floats_column("batch_value", batch_value),
+            "batch_return": floats_column("batch_return", batch_return),
+            "batch_logprob": floats_column("batch_logprob", batch_logprob),
+            "batch_adv": floats_column("batch_adv", batch_adv),
+        }
+        check_rows("PPO.learn", columns)
+        return tuple(columns.values()), {"lr": lr, "clip": clip, "entropy_coef": entropy_coef}
+
+    # Backend hook
+
+    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+        """The mean of each column of scalar tensors, read from the device in one go."""
+        raise NotImplementedError

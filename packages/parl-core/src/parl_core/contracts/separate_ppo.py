@@ -1,0 +1,159 @@
+"""The contract of PPO in the form of PARL 1.x: own optimizers and methods for policy and value, clip or adaptive KL."""
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parl_core.algorithm import Algorithm
+from parl_core.checks import check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts.ppo import PPO, PPOBatch
+from parl_core.contracts.settings import merge
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["SeparatePPO", "adapt_kl_penalty"]
+
+
+def adapt_kl_penalty(beta: float, kl: float, kl_target: float) -> float:
+    """The penalty of the next iteration (Schulman et al. 2017, section 4).
+
+    Halved when the policy moved less than `kl_target / 1.5`, doubled when it moved more than `kl_target * 1.5`.
+
+    Args:
+        beta: penalty of this iteration, above 0.
+        kl: mean KL divergence after it, in nats.
+        kl_target: what it should have been, above 0.
+    """
+    check_positive("beta", beta)
+    check_positive("kl_target", kl_target)
+    if check_non_negative("kl", max(kl, 0.0)) < kl_target / 1.5:
+        return beta / 2
+    return beta * 2 if kl > kl_target * 1.5 else beta
+
+
+class SeparatePPO(PPO):
+    """PPO for continuous actions as PARL 1.x has it: `PPO(model, policy_lr=..., value_lr=...)` makes one.
+
+    One iteration: `sync_old_policy()`, then several `policy_learn(...)` and `value_learn(...)`.
+
+        CLIP:   loss = -mean(min(ratio * adv, clip(ratio, 1 - epsilon, 1 + epsilon) * adv))
+        KLPEN:  loss = -mean(ratio * adv) + beta * mean(KL(old policy || policy))
+
+    (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 8; Heess et al. 2017, arXiv:1707.02286.) `adapt_kl_penalty`
+    gives the next `beta`.
+
+    The model has `policy(obs)` returning (means `[batch, act_dim]`, log-variances, broadcastable to it) and
+    `value(obs)` returning `[batch]` or `[batch, 1]`. Where it has sub-models `policy_model` and `value_model`, each
+    optimizer updates its own; otherwise both update the whole model.
+
+    Args:
+        model: policy and value networks.
+        hyperparas: PARL 1.x's dictionary of the settings below.
+        act_dim: number of action dimensions; only checked.
+        policy_lr: learning rate of the policy's Adam, above 0; required.
+        value_lr: learning rate of the value's Adam, above 0; required.
+        epsilon: clip range, above 0; default 0.2 (paper, table 3).
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is missing, out of range or given twice.
+        ModelContractError: the model lacks `policy` or `value`.
+    """
+
+    old_policy_model: Any
+    policy_optimizer: Optimizer
+    value_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        hyperparas: Mapping[str, Any] | None = None,
+        act_dim: int | None = None,
+        policy_lr: float | None = None,
+        value_lr: float | None = None,
+        epsilon: float | None = None,
+        device: str = "auto",
+    ) -> None:
+        settings = merge(
+            "PPO",
+            hyperparas,
+            {"act_dim": act_dim, "policy_lr": policy_lr, "value_lr": value_lr, "epsilon": epsilon},
+            {"act_dim": None, "policy_lr": None, "value_lr": None, "epsilon": 0.2},
+        )
+        missing = [name for name in ("policy_lr", "value_lr") if settings[name] is None]
+        if missing:
+            raise HyperparameterError(f"PPO in PARL 1.x's form needs {' and '.join(missing)}")
+        self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])
+        self.policy_lr = check_positive("policy_lr", settings["policy_lr"])
+        self.value_lr = check_positive("value_lr", settings["value_lr"])
+        self.epsilon = check_positive("epsilon", settings["epsilon"])
+        for method in ("policy", "value"):
+            first_method(model, (method,), "PPO")
+        Algorithm.__init__(self, model, device=device)
+        self.old_policy_model = copy.deepcopy(self.model)
+        self.policy_optimizer = self._adam(self.model, lr=self.policy_lr, part=self._part("policy_model"))
+        self.value_optimizer = self._adam(self.model, lr=self.value_lr, part=self._part("value_model"))
+
+    def predict(self, obs: Any) -> Any:
+        """Return (means `[batch, act_dim]`, log-variances `[batch, act_dim]`) of the actions."""
+        raise NotImplementedError
+
+    def sample(self, obs: Any) -> Any:
+        """Draw actions `[batch, act_dim]`."""
+        raise NotImplementedError
+
+    def policy_learn(self, obs: Any, actions: Any, advantages: Any, beta: float | None = None) -> Any:
+        """Take one step of the policy.
+
+        Args:
+            obs: `[batch, ...]`.
+            actions: float `[batch, act_dim]`.
+            advantages: float `[batch]`.
+            beta: None for the CLIP loss; a number above 0 for the KLPEN loss with this penalty.
+
+        Returns:
+            (loss, kl), detached scalars; kl is the mean KL divergence from the old policy, before the step.
+        """
+        raise NotImplementedError
+
+    def value_learn(self, obs: Any, val: Any) -> Any:
+        """Take one step of the value function towards the targets `val` `[batch]`; return its mean squared error."""
+        raise NotImplementedError
+
+    def value_predict(self, obs: Any) -> Any:
+        """Return values `[batch]`."""
+        raise NotImplementedError
+
+    def value(self, obs: Any) -> Any:
+        """The same as `value_predict`."""
+        return self.value_predict(obs)
+
+    def sync_old_policy(self) -> None:
+        """Make the current policy the old one."""
+        self.model.sync_weights_to(self.old_policy_model)
+
+    def learn(self, *args: Any, **kwargs: Any) -> Any:
+        """Not in this form: see `policy_learn` and `value_learn`."""
+        raise NotImplementedError(
+            "this PPO was made with PARL 1.x's arguments: call policy_learn and value_learn, or make it with PARL "
+            "2.x's (clip_param, initial_lr, ...) for learn and learn_rollout"
+        )
+
+    def learn_rollout(self, batch: PPOBatch, **options: Any) -> dict[str, float]:
+        """Not in this form: see `policy_learn` and `value_learn`."""
+        return dict(self.learn(batch, **options))
+
+    def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Nothing to prepare: `Agent.run` converts."""
+        return args, kwargs
+
+    def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
+        """The means, out of what `predict` returns."""
+        return super().choose(output, rng=rng, **options)[0]
+
+    def _part(self, attribute: str) -> str | None:
+        return attribute if hasattr(self.model, attribute) else None

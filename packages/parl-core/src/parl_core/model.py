@@ -1,0 +1,250 @@
+"""The contract of `parl.Model`: what both backends' model classes share.
+
+Tensor code (how a parameter becomes an array, how two sets of them are blended) is the backend's, in the methods below
+`Backend hooks`; names, checks and messages are here, once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_fraction
+from parl_core.errors import ModelContractError, WeightsMismatchError
+
+__all__ = ["Model", "Weights", "check_names", "check_weights"]
+
+Weights = dict[str, NDArray[Any]]
+"""Parameters and buffers by name, as numpy arrays."""
+
+
+class Model:
+    """A forward network: a policy, a value function, or both, given observations.
+
+    It is the framework's own module class (`torch.nn.Module`, `paddle.nn.Layer`) with PARL's methods. A subclass
+    creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed) and defines `forward`, or the
+    methods that its algorithm names: `policy(obs)`, `value(obs)`.
+
+    `copy.deepcopy(model)` duplicates it, also before lazily shaped layers (`parl.layers.fc(size=...)`) have seen their
+    first batch: original and duplicate then start from equal weights all the same.
+
+    Args:
+        model_id: a name of this instance; by default a fresh one, unique per instance.
+    """
+
+    _model_id: str
+
+    def __init__(self, model_id: str | None = None) -> None:
+        self._model_id = model_id or self._fresh_id()
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        """Run `forward`."""
+        return self.forward(*inputs, **options)
+
+    forward: Callable[..., Any]
+    """Computes the network's output; subclasses define it as a method."""
+
+    def parameters(self) -> Any:
+        """The framework's own iterator over, or list of, trainable tensors."""
+        raise NotImplementedError("a backend's Model has the framework's parameters()")
+
+    @property
+    def parameter_names(self) -> list[str]:
+        """Names of the trainable parameters, say `['fc1.weight', 'fc1.bias']`, in the same order for all instances.
+
+        Raises:
+            ModelContractError: a lazily shaped layer has not seen a batch yet.
+        """
+        self._require_shapes()
+        return list(self._named_parameters())
+
+    def get_model_id(self) -> str:
+        """The name of this instance; a deepcopy gets its own."""
+        return self._model_id
+
+    def set_model_id(self, model_id: str) -> None:
+        """Name this instance."""
+        self._model_id = model_id
+
+    def get_weights(self, *, portable: bool = False) -> Weights:
+        """Return copies of all parameters and buffers.
+
+        Args:
+            portable: give names and layouts that both backends share (those of PyTorch: a linear layer's weight is
+                `[out, in]`) in place of the framework's own.
+
+        Returns:
+            name -> array; a copy, which later updates do not change.
+
+        Raises:
+            ModelContractError: a lazily shaped layer has not seen a batch yet.
+        """
+        self._require_shapes()
+        weights = {name: self._array_of(tensor) for name, tensor in self._named_tensors().items()}
+        return self._to_portable(weights) if portable else weights
+
+    def set_weights(self, weights: Mapping[str, Any] | Sequence[Any], *, portable: bool = False) -> None:
+        """Copy weights into this model; lazily shaped layers take their shapes from them.
+
+        Args:
+            weights: what `get_weights` returned, or a list of arrays in that order.
+            portable: names and layouts are those of `get_weights(portable=True)`.
+
+        Raises:
+            WeightsMismatchError: a name is missing or unknown, or two shapes differ; nothing was changed.
+        """
+        named = self._named(weights)
+        if portable:
+            named = self._from_portable(named)
+        check_names(type(self).__name__, self._named_tensors(), named)
+        self._take_shapes({name: array.shape for name, array in named.items()})
+        tensors = self._named_tensors()
+        check_weights(type(self).__name__, {name: tuple(tensor.shape) for name, tensor in tensors.items()}, named)
+        self._assign(tensors, named)
+
+    def sync_weights_to(self, target_model: Model, decay: float = 0.0) -> None:
+        """Blend this model's weights, buffers included, into `target_model`.
+
+        `target = decay * target + (1 - decay) * self`; whole-numbered buffers (counters) are copied.
+
+        Args:
+            target_model: a model of the same architecture, another object.
+            decay: how much of the target stays, in [0, 1]; 0 copies.
+
+        Raises:
+            HyperparameterError: `decay` lies outside [0, 1].
+            WeightsMismatchError: the target is this very model, or its names or shapes differ.
+        """
+        decay = check_fraction("decay", decay)
+        if target_model is self:
+            raise WeightsMismatchError("sync_weights_to needs another model; make one with copy.deepcopy(model)")
+        if self._lacks_shapes():
+            # Nothing has run yet: let both draw the same initial weights when they see their first batch.
+            self._share_initial_weights(target_model)
+            return
+        source = self._named_tensors()
+        shapes = {name: tuple(tensor.shape) for name, tensor in source.items()}
+        target_model._take_shapes(shapes)
+        target = target_model._named_tensors()
+        check_weights(
+            type(target_model).__name__, {name: tuple(tensor.shape) for name, tensor in target.items()}, source
+        )
+        self._blend(list(target.values()), list(source.values()), decay)
+
+    def implements(self, method: str) -> bool:
+        """Whether the author of this model's class wrote `method` (or put a layer there), beyond what it inherits."""
+        if not callable(getattr(self, method, None)):
+            return False
+        own = getattr(type(self), method, None)
+        return own is None or own is not getattr(self._plain_model(), method, None)
+
+    # Backend hooks
+
+    def _plain_model(self) -> type[Model]:
+        """The backend's own Model class, in which no user method is defined yet."""
+        raise NotImplementedError
+
+    def _named_parameters(self) -> dict[str, Any]:
+        """Trainable tensors by name."""
+        raise NotImplementedError
+
+    def _named_tensors(self) -> dict[str, Any]:
+        """Parameters and persistent buffers by name, in the order of `get_weights`."""
+        raise NotImplementedError
+
+    def _array_of(self, tensor: Any) -> NDArray[Any]:
+        """A numpy copy of a tensor."""
+        raise NotImplementedError
+
+    def _assign(self, tensors: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Copy arrays into the tensors of the same names; shapes have been checked."""
+        raise NotImplementedError
+
+    def _blend(self, target: list[Any], source: list[Any], decay: float) -> None:
+        """`target = decay * target + (1 - decay) * source`, in place; integer tensors are copied."""
+        raise NotImplementedError
+
+    def _lacks_shapes(self) -> str | None:
+        """Name of a parameter whose shape is not known yet, or None."""
+        raise NotImplementedError
+
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Give lazily shaped layers the shapes that their weights have in `shapes`; ignore unknown names."""
+        raise NotImplementedError
+
+    def _share_initial_weights(self, target_model: Model) -> None:
+        """Let the target's lazily shaped layers draw the same initial weights as this model's."""
+        raise NotImplementedError
+
+    def _to_portable(self, weights: Weights) -> Weights:
+        """Names and layouts that both backends share, for all or some of the weights."""
+        return weights
+
+    def _from_portable(self, weights: Weights) -> Weights:
+        """The opposite of `_to_portable`."""
+        return weights
+
+    # Shared
+
+    def _fresh_id(self) -> str:
+        return f"{type(self).__name__}-{uuid.uuid4().hex[:12]}"
+
+    def _require_shapes(self) -> None:
+        unknown = self._lacks_shapes()
+        if unknown is not None:
+            raise ModelContractError(
+                f"{type(self).__name__}: the shape of {unknown} is not known before the first batch; "
+                "pass one through the model, for instance with agent.predict(obs), or set weights"
+            )
+
+    def _named(self, weights: Mapping[str, Any] | Sequence[Any]) -> Weights:
+        if isinstance(weights, Mapping):
+            return {name: np.asarray(array) for name, array in weights.items()}
+        names = list(self._named_tensors())
+        if len(weights) != len(names):
+            raise WeightsMismatchError(
+                f"{type(self).__name__} has {len(names)} arrays ({_some(names)}), the list has {len(weights)}"
+            )
+        return {name: np.asarray(array) for name, array in zip(names, weights, strict=True)}
+
+
+def check_weights(owner: str, expected: Mapping[str, tuple[int, ...]], given: Mapping[str, Any]) -> None:
+    """Refuse weights that do not fit.
+
+    Args:
+        owner: whose weights they are, for the message.
+        expected: shape of each array that has to be there.
+        given: arrays or tensors by name.
+
+    Raises:
+        WeightsMismatchError: it names the keys, or the key and both shapes.
+    """
+    check_names(owner, expected, given)
+    for name, shape in expected.items():
+        got = tuple(given[name].shape)
+        if got != tuple(shape):
+            raise WeightsMismatchError(f"weights do not fit {owner}: {name} has shape {got}, expected {tuple(shape)}")
+
+
+def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> None:
+    """Refuse weights whose names are not those expected.
+
+    Raises:
+        WeightsMismatchError: it lists the missing and the unknown names.
+    """
+    wanted, found = list(expected), list(given)
+    missing = [name for name in wanted if name not in set(found)]
+    unknown = [name for name in found if name not in set(wanted)]
+    if missing or unknown:
+        parts = [f"missing {_some(missing)}"] * bool(missing) + [f"unknown {_some(unknown)}"] * bool(unknown)
+        raise WeightsMismatchError(f"weights do not fit {owner}: {'; '.join(parts)}")
+
+
+def _some(names: Iterable[str], limit: int = 5) -> str:
+    listed = list(names)
+    more = len(listed) - limit
+    return ", ".join(listed[:limit]) + (f" and {more} more" if more > 0 else "")
