@@ -1,0 +1,123 @@
+"""`parl.Agent` on PaddlePaddle: what `parl_core.agent` gives both backends, and static graphs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import paddle
+from parl_core.agent import Agent as AgentContract
+
+from parl_paddle.model import Model
+from parl_paddle.programs import Programs
+
+__all__ = ["Agent"]
+
+
+class Agent(AgentContract):
+    """See `parl_core.agent.Agent`, whose documentation holds here.
+
+    An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
+    there the algorithm's methods add operations to the program that is being built (`paddle.static.program_guard`).
+    Afterwards everything that the programs need is initialised, and `self.fluid_executor.run(program, feed=...,
+    fetch_list=...)` runs them. The weights are the model's own: `get_weights`, `save` and `sync_target` see each step.
+    The state of an optimizer inside a program (Adam's moments) is not part of what `save` writes.
+
+    Attributes:
+        fluid_executor: runs this agent's programs; None without `build_program`.
+    """
+
+    BACKEND: ClassVar[str] = "paddle"
+
+    fluid_executor: Any = None
+    _programs: Programs | None = None
+
+    def save(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
+        """Save as `parl_core.agent.Agent.save` says.
+
+        Args:
+            save_path: a file (`./model.ckpt`) or a directory (`./model_dir`).
+            model: save the weights of this model alone.
+            program: for agents that build programs: one whose parameters are this agent's; default
+                `self.learn_program`. It may also be given in the place of `model`.
+
+        Raises:
+            ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
+                has no parameters of this agent.
+        """
+        model = self._model_to_store(model, program)
+        super().save(save_path, model)
+
+    def restore(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
+        """Continue as `parl_core.agent.Agent.restore` says; the other arguments are those of `save`.
+
+        Raises:
+            CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
+            ValueError: as `save`.
+        """
+        model = self._model_to_store(model, program)
+        super().restore(save_path, model)
+
+    def save_inference_model(
+        self,
+        save_path: str | os.PathLike[str],
+        input_shape_list: Sequence[Sequence[int | None]],
+        input_dtype_list: Sequence[str],
+        model: Model | None = None,
+    ) -> None:
+        """Export a model's `forward` for Paddle Inference and `paddle.jit.load`.
+
+        Args:
+            save_path: prefix of the files, such as `./inference/policy`.
+            input_shape_list: shape of each input of `forward`, None (or -1) where it varies: `[[None, 4]]`.
+            input_dtype_list: dtype of each input: `["float32"]`.
+            model: what to export; default the algorithm's model.
+
+        Raises:
+            ValueError: the lists differ in length.
+            ModelContractError: a lazily shaped layer has not seen a batch yet.
+        """
+        if len(input_shape_list) != len(input_dtype_list):
+            raise ValueError(
+                f"each input needs a shape and a dtype; got {len(input_shape_list)} shapes and "
+                f"{len(input_dtype_list)} dtypes"
+            )
+        exported = self.alg.model if model is None else model
+        if isinstance(exported, Model):
+            exported._require_shapes()
+        inputs = [
+            paddle.static.InputSpec(shape=list(shape), dtype=dtype)
+            for shape, dtype in zip(input_shape_list, input_dtype_list, strict=True)
+        ]
+        was_training = exported.training
+        exported.eval()
+        try:
+            paddle.jit.save(exported, os.fspath(save_path), input_spec=inputs)
+        finally:
+            if was_training:
+                exported.train()
+
+    def _build(self) -> None:
+        build_program: Callable[[], object] | None = getattr(self, "build_program", None)
+        if build_program is None:
+            return
+        self._programs = Programs(self.alg.device)
+        self.fluid_executor = self._programs.executor
+        self._programs.build(build_program)
+
+    def _model_to_store(self, model: Any, program: Any) -> Any:
+        if isinstance(model, paddle.static.Program):
+            model, program = None, model
+        if self._programs is None or model is not None:
+            return model
+        if program is None:
+            program = getattr(self, "learn_program", None)
+        if program is None:
+            raise ValueError(
+                f"{type(self).__name__} builds programs and has no `learn_program`; say whose parameters are meant, for "
+                "instance save(path, program=self.train_program)"
+            )
+        if not self._programs.holds(program):
+            raise ValueError(f"the given program uses no parameters of this {type(self).__name__}")
+        return None

@@ -1,0 +1,47 @@
+"""`parl.Algorithm` on PaddlePaddle. What both backends share is `parl_core.algorithm`."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import paddle
+from parl_core.algorithm import Algorithm as AlgorithmContract
+from parl_core.optimizer import Optimizer
+
+from parl_paddle import tensors
+from parl_paddle.model import Model
+from parl_paddle.optim import Adam
+
+__all__ = ["Algorithm"]
+
+
+class Algorithm(AlgorithmContract):
+    """See `parl_core.algorithm.Algorithm`, whose documentation holds here."""
+
+    def _resolve_device(self, device: str) -> Any:
+        return tensors.resolve_device(device)
+
+    def _place(self, model: Model, device: Any) -> Model:
+        model.move_to(device)
+        return model
+
+    def _device_of_models(self) -> Any:
+        for model in self._models().values():
+            for parameter in model.parameters():
+                return parameter.place
+        return tensors.resolve_device(paddle.get_device())
+
+    def _adam(
+        self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+    ) -> Optimizer:
+        return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
+
+    def _tensor(self, array: Any) -> paddle.Tensor:
+        return tensors.to_tensor(array, self.device)
+
+    def _array(self, tensor: Any) -> Any:
+        return tensors.to_numpy(tensor)
+
+    def _no_gradients(self) -> AbstractContextManager[Any]:
+        return paddle.no_grad()  # type: ignore[no-any-return]  # paddle comes without usable types

@@ -1,0 +1,134 @@
+"""`parl.Model` on PaddlePaddle: `paddle.nn.Layer` with PARL's methods. What both backends share is `parl_core.model`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+from parl_core.model import Model as ModelContract
+from parl_core.model import Weights
+
+from parl_paddle.layers.lazy import LazyLayer
+from parl_paddle.tensors import to_numpy
+
+__all__ = ["Model"]
+
+# Of layers whose weights PyTorch, whose names and layouts are the shared ones, calls otherwise.
+_PORTABLE_NAMES = {"_mean": "running_mean", "_variance": "running_var"}
+
+
+class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle comes without usable types
+    """See `parl_core.model.Model`, whose documentation holds here."""
+
+    def __new__(cls, *args: object, **kwargs: object) -> Self:
+        """Make a layer that is ready before `__init__` runs: subclasses need not call `super().__init__()`."""
+        del args, kwargs  # they are __init__'s
+        self: Self = super().__new__(cls)
+        paddle.nn.Layer.__init__(self)
+        self._model_id = self._fresh_id()
+        return self
+
+    def __init__(self, model_id: str | None = None) -> None:
+        # Not paddle's __init__ again: it would drop layers that a subclass has created before this call.
+        if model_id is not None:
+            self._model_id = model_id
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """A model of its own identity with equal weights."""
+        twin = type(self).__new__(type(self))
+        memo[id(self)] = twin
+        model_id = twin._model_id
+        twin.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        twin._model_id = model_id
+        return twin
+
+    def move_to(self, place: Any) -> None:
+        """Move the weights to `place`; lazily shaped layers create theirs there."""
+        self.to(device=place)
+        for _, layer in self._lazy_layers():
+            layer.place = place
+
+    def _plain_model(self) -> type[ModelContract]:
+        return Model
+
+    def _named_parameters(self) -> dict[str, paddle.Tensor]:
+        return dict(self.named_parameters())
+
+    def _named_tensors(self) -> dict[str, paddle.Tensor | None]:
+        # Recurrent layers list the same tensor under two names; the first is the one that PyTorch has as well.
+        named: dict[str, paddle.Tensor | None] = {}
+        seen: set[int] = set()
+        for prefix, layer in self.named_sublayers(include_self=True):
+            waiting = layer.waiting_names() if isinstance(layer, LazyLayer) else ()
+            own = layer.state_dict(include_sublayers=False) if not waiting else dict.fromkeys(waiting)
+            for name, tensor in own.items():
+                if tensor is None or id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    named[f"{prefix}.{name}" if prefix else name] = tensor
+        return named
+
+    def _array_of(self, tensor: paddle.Tensor) -> NDArray[Any]:
+        return np.array(to_numpy(tensor))
+
+    def _assign(self, tensors: Mapping[str, paddle.Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, tensor in tensors.items():
+            tensor.set_value(paddle.to_tensor(arrays[name], dtype=tensor.dtype, place=tensor.place))
+
+    def _blend(self, target: list[paddle.Tensor], source: list[paddle.Tensor], decay: float) -> None:
+        with paddle.no_grad():
+            for old, new in zip(target, source, strict=True):
+                if decay == 0.0 or not old.is_floating_point():
+                    old.copy_(new, False)
+                else:
+                    old.lerp_(new, 1.0 - decay)
+
+    def _lazy_layers(self) -> Iterator[tuple[str, LazyLayer]]:
+        for prefix, layer in self.named_sublayers(include_self=False):
+            if isinstance(layer, LazyLayer):
+                yield prefix, layer
+
+    def _lacks_shapes(self) -> str | None:
+        return next((f"{prefix}.weight" for prefix, layer in self._lazy_layers() if not layer.has_shape), None)
+
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        for prefix, layer in self._lazy_layers():
+            shape = shapes.get(f"{prefix}.weight")
+            if shape is not None and not layer.has_shape:
+                layer.create_weights(layer.inputs_of(shape))
+
+    def _share_initial_weights(self, target_model: ModelContract) -> None:
+        assert isinstance(target_model, Model)
+        for (_, layer), (_, twin) in zip(self._lazy_layers(), target_model._lazy_layers(), strict=True):
+            twin.initial_seed = layer.initial_seed
+
+    def _transposed(self) -> set[str]:
+        """Names of the weights that PyTorch keeps the other way round."""
+        return {
+            f"{prefix}.weight" if prefix else "weight"
+            for prefix, layer in self.named_sublayers(include_self=True)
+            if isinstance(layer, paddle.nn.Linear) or getattr(layer, "weight_is_transposed", False)
+        }
+
+    def _to_portable(self, weights: Weights) -> Weights:
+        transposed = self._transposed()
+        return {
+            _renamed(name, _PORTABLE_NAMES): np.ascontiguousarray(array.T) if name in transposed else array
+            for name, array in weights.items()
+        }
+
+    def _from_portable(self, weights: Weights) -> Weights:
+        transposed = self._transposed()
+        own_names = {theirs: ours for ours, theirs in _PORTABLE_NAMES.items()}
+        return {
+            _renamed(name, own_names): np.ascontiguousarray(array.T) if name in transposed else array
+            for name, array in weights.items()
+        }
+
+
+def _renamed(name: str, table: Mapping[str, str]) -> str:
+    prefix, dot, last = name.rpartition(".")
+    return prefix + dot + table.get(last, last)

@@ -1,0 +1,130 @@
+"""Static graphs around eager models, for agents that define `build_program()`.
+
+A model's weights always live in eager tensors. While a program is built, paddle converts every eager tensor that meets a static operation
+into a parameter of that program; afterwards the executor's scope is given the *same memory*. So a step that runs in a program is
+seen at once by `get_weights`, `sync_weights_to` and eager calls, and the other way round.
+
+    build:  eager weight ──(operand of a static operation)──> parameter of the program
+    run:    executor ──> scope ──(shared memory)──> eager weight
+
+Paddle keeps its mode (eager or static) in one place per process: build and run programs from one thread at a time.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import paddle
+from paddle.pir.core import _convert_into_value, static_op_arg_cast_guard
+from paddle.utils import unique_name
+
+__all__ = ["Programs", "eager", "in_program", "static_graphs"]
+
+
+def in_program() -> bool:
+    """Whether operations are being added to a program instead of being computed."""
+    return not paddle.in_dynamic_mode()
+
+
+@contextlib.contextmanager
+def static_graphs() -> Iterator[None]:
+    """Turn static graphs on for the block, and back to what was before."""
+    if in_program():
+        yield
+        return
+    with _switched(paddle.enable_static, paddle.disable_static):
+        yield
+
+
+@contextlib.contextmanager
+def eager() -> Iterator[None]:
+    """Compute at once inside the block, also where a program is being built: there parameters are created this way."""
+    if not in_program():
+        yield
+        return
+    with _switched(paddle.disable_static, paddle.enable_static):
+        yield
+
+
+@contextlib.contextmanager
+def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[None]:
+    # Either switch exchanges paddle's generator of unique names for a fresh one. Names would repeat, and a program
+    # finds its parameters by name: so the generator goes along.
+    names = unique_name.switch()
+    unique_name.switch(*names)
+    there()
+    unique_name.switch(*names)
+    try:
+        yield
+    finally:
+        back()
+        unique_name.switch(*names)
+
+
+class Programs:
+    """The scope, the startup program and the executor of one agent.
+
+    Args:
+        place: where programs run, such as `paddle.CPUPlace()`; the place of the model's weights.
+    """
+
+    def __init__(self, place: Any) -> None:
+        self.startup = paddle.static.Program()
+        self.scope = paddle.static.Scope()
+        self.executor = ProgramExecutor(place, self.scope)
+        self._tensors: dict[str, paddle.Tensor] = {}
+        self._built: list[Any] = []
+
+    def build(self, build_program: Callable[[], object]) -> None:
+        """Call `build_program` with static graphs on, initialise what it created, and share the models' weights.
+
+        Inside, `paddle.static.default_startup_program()` is this agent's own.
+        """
+        with (
+            static_graphs(),
+            paddle.static.program_guard(paddle.static.Program(), self.startup),
+            static_op_arg_cast_guard(self._as_parameter),
+        ):
+            build_program()
+        self.executor.run(self.startup)
+        for name, tensor in self._tensors.items():
+            self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
+        self._forget_operands()
+
+    def holds(self, program: Any) -> bool:
+        """Whether `program` uses weights of this agent's models."""
+        return any(value.name in self._tensors for value in program.global_block().all_parameters())
+
+    def _as_parameter(self, operand: Any) -> Any:
+        if not isinstance(operand, paddle.Tensor):
+            return operand
+        self._tensors[operand.name] = operand
+        program = paddle.static.default_main_program()
+        if not any(program is known for known in self._built):
+            self._built.append(program)
+        return _convert_into_value(operand)
+
+    def _forget_operands(self) -> None:
+        # Paddle remembers for every program which tensors became its parameters, and by that would keep them alive for ever.
+        from paddle.jit.dy2static.parameter_recorder import _global_parameter_recorder
+
+        for program in self._built:
+            _global_parameter_recorder.pop(program)
+        self._built.clear()
+
+
+class ProgramExecutor(paddle.static.Executor):  # type: ignore[misc]  # paddle comes without usable types
+    """`paddle.static.Executor` of one agent: runs in the agent's scope and can be called from eager code."""
+
+    def __init__(self, place: Any, scope: Any) -> None:
+        super().__init__(place)
+        self._agent_scope = scope
+
+    def run(self, program: Any = None, feed: Any = None, fetch_list: Any = None, **options: Any) -> Any:
+        """Run `program` with the arrays in `feed`; returns what `fetch_list` names as a list of numpy arrays.
+
+        Takes the arguments of `paddle.static.Executor.run`; `scope` is the agent's unless given.
+        """
+        options.setdefault("scope", self._agent_scope)
+        with static_graphs():
+            return super().run(program, feed=feed, fetch_list=fetch_list, **options)
