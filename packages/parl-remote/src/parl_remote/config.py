@@ -14,7 +14,7 @@ from pathlib import Path
 __all__ = ["Environment", "Limits", "environment"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Limits:
     """Times in seconds and sizes in bytes; every process of a cluster uses the same defaults.
 
