@@ -1,0 +1,133 @@
+"""Replay memories on disk: snapshots in one `.npz` file, and arrays that live in a folder instead of in memory.
+
+Nothing is ever unpickled. A snapshot appears under its name only when it is complete.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from parl_core.errors import CheckpointError
+
+__all__ = ["ArrayFolder", "read_snapshot", "write_snapshot"]
+
+STATE = "state.json"
+
+
+def write_snapshot(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]) -> Path:
+    """Write arrays to an `.npz` file (the suffix is added where it is missing), replacing it in one step.
+
+    Returns:
+        The path of the file.
+
+    Raises:
+        OSError: it cannot be written; an older file of that name is untouched.
+    """
+    target = Path(path)
+    if target.suffix != ".npz":
+        target = target.with_name(target.name + ".npz")
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name + ".", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            np.savez(file, allow_pickle=False, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return target
+
+
+def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, NDArray[Any]]:
+    """Read all arrays of an `.npz` file.
+
+    Raises:
+        CheckpointError: there is no such file, it is damaged, or an array that is `needed` is missing.
+    """
+    source = Path(path)
+    if not source.exists() and source.suffix != ".npz":
+        source = source.with_name(source.name + ".npz")
+    try:
+        with np.load(source, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise CheckpointError(f"{source} does not exist: check the path given to load()") from error
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
+        raise CheckpointError(f"{source} is not a readable .npz file: {error}") from error
+    if missing := sorted(needed - arrays.keys()):
+        raise CheckpointError(f"{source} has no {missing}: it holds {sorted(arrays)}, another kind of memory wrote it")
+    return arrays
+
+
+class ArrayFolder:
+    """Zero-filled arrays that live in memory, or, with a directory, in memory-mapped files `<name>.npy` there.
+
+    Args:
+        directory: where the files are; made if it does not exist. None keeps the arrays in memory.
+
+    Raises:
+        CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nobody
+            knows which slots are whole.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str] | None) -> None:
+        self.directory = None if directory is None else Path(directory)
+        self.state: dict[str, Any] | None = None
+        self._mapped: list[np.memmap[Any, Any]] = []
+        if self.directory is not None and (self.directory / STATE).exists():
+            self.state = json.loads((self.directory / STATE).read_text())
+            if not self.state.get("closed"):
+                raise CheckpointError(
+                    f"the replay memory in {self.directory} was not closed by the program that wrote it: "
+                    "remove the directory or choose another one"
+                )
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """Return the array of that name: zeros, or what a closed memory left in the directory.
+
+        Raises:
+            CheckpointError: the file there has another shape or dtype.
+        """
+        if self.directory is None:
+            return np.zeros(shape, dtype)
+        file = self.directory / f"{name}.npy"
+        if self.state is None:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            mapped = np.lib.format.open_memmap(file, "w+", np.dtype(dtype), shape)
+        else:
+            mapped = np.lib.format.open_memmap(file, "r+")
+            if mapped.shape != shape or mapped.dtype != np.dtype(dtype):
+                needed = f"{np.dtype(dtype)}{list(shape)}"
+                raise CheckpointError(
+                    f"{file} holds {mapped.dtype}{list(mapped.shape)}, this memory needs {needed}: "
+                    "use the same arguments as the program that wrote it, or another directory"
+                )
+        self._mapped.append(mapped)
+        return mapped
+
+    def begin(self) -> None:
+        """Mark the directory as in use."""
+        self._write({"closed": False})
+
+    def flush(self) -> None:
+        """Have the system write every mapped array to its file."""
+        for mapped in self._mapped:
+            mapped.flush()
+
+    def end(self, state: dict[str, Any]) -> None:
+        """Write everything out, and with it the state that the next program finds in `state`."""
+        self.flush()
+        self._write({**state, "closed": True})
+
+    def _write(self, state: dict[str, Any]) -> None:
+        if self.directory is not None:
+            temporary = self.directory / (STATE + ".part")
+            temporary.write_text(json.dumps(state))
+            os.replace(temporary, self.directory / STATE)

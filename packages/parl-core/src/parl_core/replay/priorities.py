@@ -1,0 +1,135 @@
+"""Prioritised sampling: which slots are drawn how often, and with which weight.
+
+T. Schaul, J. Quan, I. Antonoglou, D. Silver: Prioritized Experience Replay, ICLR 2016 (arXiv 1511.05952),
+the proportional variant of its Algorithm 1:
+
+    p_i = |delta_i| + epsilon,    P(i) = p_i^alpha / sum_k p_k^alpha,    w_i = (N P(i))^-beta / max_j w_j
+
+A transition that was never sampled has the largest priority seen so far. Differences from the paper: the weights are
+normalised by the largest of the batch, not of the memory, so that one very small priority somewhere does not scale all
+updates down.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.errors import HyperparameterError
+from parl_core.replay.sum_tree import SumTree
+
+__all__ = ["Prioritized", "PrioritySampler"]
+
+
+@dataclass(frozen=True, slots=True)
+class Prioritized:
+    """Settings of prioritised sampling; the defaults are the paper's for the proportional variant.
+
+    Attributes:
+        alpha: how strongly priorities count, in [0, 1]; 0 is uniform sampling.
+        beta: how far the importance-sampling weights correct for it, in [0, 1]. The paper raises it linearly to 1 at
+            the end of training: pass `beta=` to `sample` for that.
+        epsilon: added to each |TD error| so that every transition can be drawn again, above 0.
+
+    Raises:
+        HyperparameterError: a value is out of its range.
+    """
+
+    alpha: float = 0.6
+    beta: float = 0.4
+    epsilon: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.alpha <= 1.0 and 0.0 <= self.beta <= 1.0):
+            raise HyperparameterError(f"alpha and beta must be in [0, 1], got alpha={self.alpha}, beta={self.beta}")
+        if not self.epsilon > 0.0:
+            raise HyperparameterError(
+                f"epsilon must be above 0 (else a transition with no error is never drawn again), got {self.epsilon}"
+            )
+
+
+class PrioritySampler:
+    """The priorities of the slots of one ring. It learns lazily, before each draw, what was written and dropped.
+
+    Args:
+        settings: alpha, beta and epsilon.
+        capacity: number of slots.
+    """
+
+    def __init__(self, settings: Prioritized, capacity: int) -> None:
+        self.settings = settings
+        self._capacity = capacity
+        self._tree = SumTree(capacity)
+        self._largest = 1.0  # the first transitions' priority (paper, Algorithm 1, line 2)
+        self._start = 0
+        self._end = 0
+
+    def follow(self, start: int, end: int) -> None:
+        """Take over that the ring now holds the transitions number `start ... end - 1`, counted since its beginning.
+
+        New ones get the largest priority so far, dropped ones none.
+        """
+        if end != self._end:
+            self._fill(max(self._end, end - self._capacity), end, self._largest)
+            self._end = end
+        # A slot that is dropped and already written again must keep its new priority.
+        gone = max(self._start, end - self._capacity)
+        if start > gone:
+            self._fill(gone, start, 0.0)
+        self._start = start
+
+    def draw(self, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw slots `[n]`, one from each of n equal parts of the total priority (paper, appendix B.2.1)."""
+        masses = rng.random(n)
+        masses += np.arange(n)
+        masses *= self._tree.total / n
+        return self._tree.find(masses)
+
+    def weights(self, slots: NDArray[np.int64], beta: float | None) -> NDArray[np.float32]:
+        """Return the importance-sampling weights `[n]` of drawn slots, with the settings' beta unless one is given."""
+        beta = self.settings.beta if beta is None else beta
+        if not 0.0 <= beta <= 1.0:
+            raise HyperparameterError(f"beta must be in [0, 1], got {beta}")
+        # N and the sum of all priorities cancel out when the weights are divided by the largest of them.
+        values = self._tree.leaves.take(slots)
+        values /= values.min()
+        np.power(values, -beta, out=values)
+        return values.astype(np.float32)
+
+    def update(self, slots: NDArray[np.int64], td_error: NDArray[Any]) -> None:
+        """Set the priorities of slots `[n]` from their new TD errors `[n]`.
+
+        Raises:
+            ValueError: an error is not finite, or the shapes differ.
+        """
+        priorities = np.abs(np.asarray(td_error, np.float64).reshape(-1))
+        if priorities.shape != slots.shape:
+            raise ValueError(f"td_error has {priorities.size} values for {slots.size} slots: pass one per transition")
+        priorities += self.settings.epsilon
+        largest = float(priorities.max(initial=0.0))
+        if not np.isfinite(largest):
+            raise ValueError(
+                f"td_error must be finite, got {largest}: the network's output or a reward is NaN or infinite"
+            )
+        np.power(priorities, self.settings.alpha, out=priorities)
+        self._largest = max(self._largest, largest**self.settings.alpha)
+        self._tree.set(slots, priorities)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays that `restore` needs."""
+        return {"priority": self._tree.leaves.copy(), "largest_priority": np.array(self._largest)}
+
+    def restore(self, priority: NDArray[np.float64], largest: float, start: int, end: int) -> None:
+        """Take over saved priorities `[n]` of the first n slots of a ring that holds `start ... end - 1`."""
+        self._tree.fill(0, self._capacity, 0.0)
+        self._tree.set(np.arange(len(priority)), priority)
+        self._largest = largest
+        self._start, self._end = start, end
+
+    def _fill(self, first: int, stop: int, value: float) -> None:
+        begin, count = first % self._capacity, stop - first
+        head = min(count, self._capacity - begin)
+        self._tree.fill(begin, begin + head, value)
+        if count > head:
+            self._tree.fill(0, count - head, value)

@@ -1,0 +1,82 @@
+"""Explicit random generators: made from a seed, split for several users, saved and restored as JSON.
+
+Code of this project draws from a `numpy.random.Generator` that was handed to it; nothing draws from numpy's global
+state. `seed_everything` is for user programs that also use the generators of other libraries.
+"""
+
+import json
+import random
+import sys
+
+import numpy as np
+
+__all__ = ["generator_from_json", "generator_to_json", "make_generator", "seed_everything", "spawn_seeds"]
+
+_SAVED = ("PCG64", "PCG64DXSM")  # their state is a few integers
+
+
+def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | None = None) -> np.random.Generator:
+    """Return a generator: the very one that was given, or a new PCG64 from the seed (None: from the system)."""
+    return seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+
+
+def spawn_seeds(seed: int | None, n: int) -> list[int]:
+    """Return `n` seeds in [0, 2**31), one for each environment or actor.
+
+    They are independent of each other, and the first ones stay the same when `n` grows. (`seed + i`, the usual way,
+    gives two runs with neighbouring seeds almost the same environments.)
+
+    Args:
+        seed: of the whole run; None takes it from the system.
+        n: how many.
+    """
+    children = np.random.SeedSequence(seed).spawn(n)
+    return [int(child.generate_state(1, np.uint32)[0] >> 1) for child in children]
+
+
+def generator_to_json(generator: np.random.Generator) -> str:
+    """Return the generator's state as text, for a checkpoint.
+
+    Raises:
+        ValueError: it is not a PCG64 generator, numpy's default.
+    """
+    state = generator.bit_generator.state
+    if state["bit_generator"] not in _SAVED:
+        raise ValueError(f"cannot save a {state['bit_generator']} generator: use one of {_SAVED}")
+    return json.dumps(state)
+
+
+def generator_from_json(text: str) -> np.random.Generator:
+    """Return a generator that goes on where the saved one stood.
+
+    Raises:
+        ValueError: the text is not such a state.
+    """
+    state = json.loads(text)
+    name = state.get("bit_generator") if isinstance(state, dict) else None
+    if name not in _SAVED:
+        raise ValueError(f"cannot restore the random generator {name!r}: expected one of {_SAVED}")
+    bit_generator = getattr(np.random, name)()
+    bit_generator.state = state
+    return np.random.Generator(bit_generator)
+
+
+def seed_everything(seed: int) -> np.random.Generator:
+    """Seed Python's `random`, numpy's global state, and torch or paddle where the program has imported them.
+
+    The same seed gives the same numbers on the same machine with the same versions; on a GPU some operations of the
+    frameworks are not deterministic all the same.
+
+    Args:
+        seed: in [0, 2**32).
+
+    Returns:
+        A generator from that seed, for everything that takes one.
+    """
+    random.seed(seed)
+    np.random.seed(seed)
+    for name, seeder in (("torch", "manual_seed"), ("paddle", "seed")):
+        framework = sys.modules.get(name)
+        if framework is not None:
+            getattr(framework, seeder)(seed)
+    return np.random.default_rng(seed)
