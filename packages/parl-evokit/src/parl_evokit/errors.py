@@ -1,0 +1,33 @@
+"""The errors that parl-evokit raises, below `parl_core.errors.ParlError`.
+
+ParlError
+└─ EvolutionError
+├─ InvalidKey (ValueError)
+├─ InvalidReward (ValueError)
+├─ LayoutMismatch (ValueError)
+└─ NoiseDataError
+"""
+
+from parl_core.errors import ParlError
+
+__all__ = ["EvolutionError", "InvalidKey", "InvalidReward", "LayoutMismatch", "NoiseDataError"]
+
+
+class EvolutionError(ParlError):
+    """Anything that parl-evokit itself reports; raised as such for a call that this object does not offer."""
+
+
+class InvalidKey(EvolutionError, ValueError):
+    """A sample's key is outside of the 62 bits that noise specification v1 allows, or is reserved."""
+
+
+class InvalidReward(EvolutionError, ValueError):
+    """A reward is not a finite number, or rewards and samples do not match in number."""
+
+
+class LayoutMismatch(EvolutionError, ValueError):
+    """Arrays do not fit the parameters: a name is missing or unknown, or two shapes differ."""
+
+
+class NoiseDataError(EvolutionError):
+    """The quantile table that ships with the package is damaged."""

@@ -1,0 +1,236 @@
+"""Normal noise as a pure function of (specification, key, coordinate).
+
+    key ──► pair = key >> 1, sign = key & 1
+    without a table:  unit[c] = quantiles[16 bits of stream `pair` at coordinate c]
+    with a table:     unit[c] = table[window(pair, c // block) + c % block]
+                      table[i] = quantiles[16 bits of stream 0 at i]
+                      window(pair, b) = splitmix64(pair, b) % (cache_size - block + 1)
+    noise[c] = std * unit[c] / 4096, negated when sign is 1
+
+Units are integers, so sums over samples are exact; floats appear in one place, where noise is added to parameters.
+"""
+
+import functools
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from parl_evokit.errors import EvolutionError
+from parl_evokit.noise.exact_sum import add_weighted_rows, batches, pieces
+from parl_evokit.noise.keys import CONTROL_KEY, KEY_BITS, check_key
+from parl_evokit.noise.philox import random_bits
+from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
+from parl_evokit.noise.spec import NoiseSpec
+from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
+from parl_evokit.params import FlatVector
+
+__all__ = ["GaussianNoise"]
+
+TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
+CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
+SUM_CHUNK = 2**15  # the same for sums of computed noise, of which several rows are in work together
+GATHER = 2**19  # entries of noise that a sum holds at a time: two megabytes
+
+
+class GaussianNoise:
+    """The noise of one specification; immutable, safe to share among threads, small to pickle.
+
+    Args:
+        spec: Seed and table.
+    """
+
+    def __init__(self, spec: NoiseSpec) -> None:
+        self.spec = spec
+        self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
+
+    def __reduce__(self) -> tuple[type["GaussianNoise"], tuple[NoiseSpec]]:
+        return GaussianNoise, (self.spec,)
+
+    def units(self, key: int, start: int, count: int) -> NDArray[np.int16]:
+        """The noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
+
+        Args:
+            key: A sample's key.
+            start: First coordinate, 0 or more; any stretch can be had alone.
+            count: How many coordinates.
+
+        Returns:
+            An array `[count]`, all zero for the control key.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        if check_key(key) == CONTROL_KEY:
+            return np.zeros(count, np.int16)
+        pair = key >> 1
+        if self.spec.cached:
+            units = np.empty(count, np.int16)
+            for part, window in self._windows(pair, start, count):
+                units[part] = self._table[window]
+        else:
+            units = quantiles().take(random_bits(self.spec.seed, pair, start, count))
+        return np.negative(units, out=units) if key & 1 else units
+
+    def perturb(
+        self, parameters: FlatVector, key: int, std: float | FlatVector, out: FlatVector | None = None
+    ) -> FlatVector:
+        """Parameters plus noise, in one pass over memory.
+
+        Args:
+            parameters: `[n]`.
+            key: The sample's key.
+            std: Standard deviation, one for all or `[n]`.
+            out: Where the result goes, `[n]`; it may be `parameters` itself. Default: a new array.
+
+        Returns:
+            `out`. Each element is float32(parameters + float32(unit * float32(std / 4096))), as IEEE 754 rounds it.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        if out is None:
+            out = np.empty_like(parameters)
+        if check_key(key) == CONTROL_KEY:
+            np.copyto(out, parameters)
+            return out
+        pair, size = key >> 1, len(parameters)
+        combine = np.subtract if key & 1 else np.add
+        if not isinstance(std, np.ndarray):
+            scaled = self._scaled_by(float(std))
+            if self.spec.cached:
+                for part, window in self._windows(pair, 0, size):
+                    combine(parameters[part], scaled[window], out=out[part])
+            else:
+                for part in _chunks(size):
+                    bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+                    combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
+        else:
+            step = std * np.float32(1 / UNITS_PER_ONE)
+            for part in _chunks(size):
+                units = self.units(2 * pair, part.start, part.stop - part.start)
+                combine(parameters[part], units * step[part], out=out[part])
+        return out
+
+    def weighted_sum(
+        self, keys: Sequence[int], weights: NDArray[np.int64], start: int, count: int
+    ) -> NDArray[np.int64]:
+        """The exact sum of weight times unit over all samples, for some coordinates.
+
+        The result depends on nothing but the set of (key, weight): not on their order, threads, BLAS or CPU.
+
+        Args:
+            keys: `[k]`, in any order; halves of a pair are joined first, the control key adds nothing.
+            weights: `[k]`; the sum of their sizes is at most 2**48.
+            start: First coordinate.
+            count: How many coordinates.
+
+        Returns:
+            An array `[count]`.
+
+        Raises:
+            EvolutionError: The weights are too large, or their number is not that of the keys.
+            InvalidKey: See `check_key`.
+        """
+        pairs, weights = _joined_pairs(keys, weights)
+        total = np.zeros(count, np.int64)
+        for part in _chunks(count, self.spec.block if self.spec.cached else SUM_CHUNK, start):
+            here = total[part.start - start : part.stop - start]
+            for shift, piece in pieces(weights):
+                self._add_chunk(here, pairs, piece, part, shift)
+        return total
+
+    def _add_chunk(
+        self, total: NDArray[np.int64], pairs: NDArray[np.uint64], weights: NDArray[np.int32], part: slice, shift: int
+    ) -> None:
+        size = part.stop - part.start
+        if self.spec.cached:
+            block = self.spec.block
+            starts = self._window_starts(pairs, np.array([part.start // block], np.uint64)) + part.start % block
+            windows = sliding_window_view(self._wide_table, size)
+            for run in batches(weights, max(1, GATHER // size)):
+                add_weighted_rows(total, weights[run], windows[starts[run]], shift)
+        else:
+            wide = _wide_quantiles()
+            for run in batches(weights, max(1, GATHER // size)):
+                rows = np.empty((run.stop - run.start, size), np.int32)
+                for row, pair in zip(rows, pairs[run].tolist(), strict=True):
+                    wide.take(random_bits(self.spec.seed, pair, part.start, size), out=row, mode="wrap")
+                add_weighted_rows(total, weights[run], rows, shift)
+
+    def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
+        """Slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
+        block = self.spec.block
+        blocks = range(start // block, -(-(start + count) // block))
+        for number, first in zip(blocks, self._block_starts(pair, blocks), strict=True):
+            low = max(start, number * block)
+            high = min(start + count, (number + 1) * block)
+            shift = first - number * block
+            yield slice(low - start, high - start), slice(low + shift, high + shift)
+
+    def _block_starts(self, pair: int, blocks: range) -> list[int]:
+        if len(blocks) <= 4:  # below that, integers are faster than arrays
+            return [splitmix64(pair, number) % self.spec.windows for number in blocks]
+        numbers = np.arange(blocks.start, blocks.stop, dtype=np.uint64)
+        return cast("list[int]", self._window_starts(np.array([pair], np.uint64), numbers).tolist())
+
+    def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64]) -> NDArray[np.int64]:
+        return (splitmix64_array(pairs, blocks) % np.uint64(self.spec.windows)).astype(np.int64)
+
+    @functools.cached_property
+    def _table(self) -> NDArray[np.int16]:
+        table = np.empty(self.spec.cache_size, np.int16)
+        for part in _chunks(self.spec.cache_size):
+            bits = random_bits(self.spec.seed, TABLE_STREAM, part.start, part.stop - part.start)
+            quantiles().take(bits, out=table[part], mode="wrap")
+        table.flags.writeable = False
+        return table
+
+    @functools.cached_property
+    def _wide_table(self) -> NDArray[np.int32]:
+        return self._table.astype(np.int32)
+
+    def _scaled_by(self, std: float) -> FlatVector:
+        """The table, or the quantiles, times std: kept for the next call, which nearly always has the same std."""
+        kept, scaled = self._scaled
+        if kept != std or not scaled.size:
+            units = self._table if self.spec.cached else quantiles()
+            scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
+            self._scaled = (std, scaled)
+        return scaled
+
+
+@functools.cache
+def _wide_quantiles() -> NDArray[np.int32]:
+    return quantiles().astype(np.int32)
+
+
+def _chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
+    """Slices that cover `count` coordinates from `start` on and end at multiples of `size`."""
+    stop = start + count
+    while start < stop:
+        end = min(stop, (start // size + 1) * size)
+        yield slice(start, end)
+        start = end
+
+
+def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
+    numbers = np.array(keys, np.uint64)
+    if numbers.shape != np.shape(weights):
+        raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
+    if not numbers.size:
+        return numbers, np.zeros(0, np.int64)
+    if int(numbers.max()) >> KEY_BITS or (numbers == 1).any():
+        for number in numbers.tolist():
+            check_key(number)
+    if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
+        raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
+    signed = np.where(numbers & np.uint64(1), -weights, weights)
+    pairs, place = np.unique(numbers >> np.uint64(1), return_inverse=True)
+    joined = np.zeros(len(pairs), np.int64)
+    np.add.at(joined, place, signed)
+    kept = (joined != 0) & (pairs != CONTROL_KEY)
+    return pairs[kept], joined[kept]

@@ -1,0 +1,140 @@
+"""Keys: the few bytes from which a sample's noise is made again.
+
+A key has 62 bits. Its lowest bit is the sign: keys 2p and 2p + 1 are a mirrored pair, the same noise with opposite
+signs. On the wire a key is two non-negative 32-bit integers, the upper and the lower 31 bits. Key 0 means "no noise"
+(control traffic); key 1, its twin, is reserved.
+
+`RandomKeys` is for products: no host, process or restart repeats a key. `CounterKeys` is for tests and experiments that
+are to be repeated.
+"""
+
+import itertools
+import os
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from parl_evokit.errors import EvolutionError, InvalidKey
+
+__all__ = ["CONTROL_KEY", "CounterKeys", "KeySource", "RandomKeys", "check_key", "join_key", "split_key"]
+
+CONTROL_KEY = 0
+KEY_BITS = 62
+HALF_BITS = 31
+HALF_MASK = 2**HALF_BITS - 1
+
+
+def check_key(key: int) -> int:
+    """Return `key` if a sample can have it.
+
+    Raises:
+        InvalidKey: It is negative, longer than 62 bits, or the reserved 1.
+    """
+    if not 0 <= key < 2**KEY_BITS or key == CONTROL_KEY + 1:
+        raise InvalidKey(f"a key is 0 (no noise) or 2 to 2**62 - 1, not {key}")
+    return key
+
+
+def split_key(key: int) -> tuple[int, int]:
+    """The key as two integers of 31 bits, upper half first."""
+    check_key(key)
+    return key >> HALF_BITS, key & HALF_MASK
+
+
+def join_key(halves: Sequence[int]) -> int:
+    """The key that `split_key` made these two integers of.
+
+    Raises:
+        InvalidKey: There are not two, one is negative or longer than 31 bits, or the key is reserved.
+    """
+    if len(halves) != 2 or not all(0 <= half <= HALF_MASK for half in halves):
+        raise InvalidKey(f"a key is two integers from 0 to 2**31 - 1, not {list(halves)}")
+    return check_key(halves[0] << HALF_BITS | halves[1])
+
+
+class KeySource(Protocol):
+    """Where new samples get their keys; safe to share among threads without a lock."""
+
+    def draw(self) -> int:
+        """A key that was not drawn before; with mirrored sampling, two draws in a row give the halves of a pair."""
+
+    def start_pair(self) -> None:
+        """Give up a half that still waits: the next draw starts a new pair (after an update of the model)."""
+
+
+class RandomKeys:
+    """Keys from the operating system's randomness (`secrets`), 61 bits a pair.
+
+    Args:
+        mirrored: Whether draws come in mirrored pairs.
+    """
+
+    def __init__(self, mirrored: bool = True) -> None:
+        self._mirrored = mirrored
+        # At most a few entries, (process, key); appending and popping are atomic, so threads need no lock.
+        self._waiting: deque[tuple[int, int]] = deque()
+
+    def draw(self) -> int:
+        """See `KeySource`."""
+        process = os.getpid()
+        while self._waiting:
+            try:
+                owner, key = self._waiting.pop()
+            except IndexError:  # another thread was faster
+                break
+            if owner == process:  # after a fork the parent has the same half; it must not be used twice
+                return key
+        pair = 0
+        while pair == 0:
+            pair = secrets.randbits(KEY_BITS - 1)
+        if self._mirrored:
+            self._waiting.append((process, 2 * pair + 1))
+        return 2 * pair
+
+    def start_pair(self) -> None:
+        """See `KeySource`."""
+        self._waiting.clear()
+
+    def __reduce__(self) -> tuple[type["RandomKeys"], tuple[bool]]:
+        return RandomKeys, (self._mirrored,)
+
+
+class CounterKeys:
+    """Keys (worker, count), the same in each run that draws in the same order.
+
+    Args:
+        worker: The upper 31 bits; processes that sample for one model need different ones (a pickled copy goes on
+            with the same keys as the original).
+        mirrored: Whether draws come in mirrored pairs.
+        first: The first count; 0 and 1 are the control key and its twin.
+
+    Raises:
+        InvalidKey: `worker` does not fit 31 bits.
+    """
+
+    def __init__(self, worker: int = 0, mirrored: bool = True, first: int = 2) -> None:
+        if not 0 <= worker <= HALF_MASK:
+            raise InvalidKey(f"a worker's number is 0 to 2**31 - 1, not {worker}")
+        self._worker = worker
+        self._mirrored = mirrored
+        self._counts = itertools.count(max(first, 2))  # next() on it is atomic
+
+    def draw(self) -> int:
+        """See `KeySource`."""
+        count = next(self._counts)
+        low = count if self._mirrored else 2 * count
+        if low > HALF_MASK:
+            raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
+        return self._worker << HALF_BITS | low
+
+    def start_pair(self) -> None:
+        """See `KeySource`."""
+        if self._mirrored:
+            count = next(self._counts)
+            self._counts = itertools.count(count + count % 2)
+
+    def __reduce__(self) -> tuple[type["CounterKeys"], tuple[int, bool, int]]:
+        count = next(self._counts)
+        self._counts = itertools.count(count)
+        return CounterKeys, (self._worker, self._mirrored, count)

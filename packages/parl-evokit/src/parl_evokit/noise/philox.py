@@ -1,0 +1,120 @@
+"""Random bits by coordinate: Philox4x64-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+
+A stream is named by two 64-bit words, (seed, stream). Its n-th block of four 64-bit words is Philox of the counter
+n + 1, and coordinate c takes the c % 16-th 16 bits of block c // 16, little end first. So any stretch of any stream can
+be had alone.
+
+numpy's generator gives the same blocks many times faster than Python can. It is used where it passes the known-answer
+test, which runs once, at first use; elsewhere `philox_block` works in plain integers.
+"""
+
+import functools
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["COORDINATES_PER_BLOCK", "numpy_is_exact", "philox_block", "random_bits"]
+
+COORDINATES_PER_BLOCK = 16
+WORDS_PER_BLOCK = 4
+MASK = 2**64 - 1
+
+# Counter, key and result of Random123's published known-answer test for ten rounds.
+KNOWN_ANSWERS = (
+    (
+        (0, 0, 0, 0),
+        (0, 0),
+        (0x16554D9ECA36314C, 0xDB20FE9D672D0FDC, 0xD7E772CEE186176B, 0x7E68B68AEC7BA23B),
+    ),
+    (
+        (MASK, MASK, MASK, MASK),
+        (MASK, MASK),
+        (0x87B092C3013FE90B, 0x438C3C67BE8D0224, 0x9CC7D7C69CD777B6, 0xA09CAEBF594F0BA0),
+    ),
+    (
+        (0x243F6A8885A308D3, 0x13198A2E03707344, 0xA4093822299F31D0, 0x082EFA98EC4E6C89),
+        (0x452821E638D01377, 0xBE5466CF34E90C6C),
+        (0xA528F45403E61D95, 0x38C72DBD566E9788, 0xA5A1610E72FD18B5, 0x57BD43B5E52B7FE6),
+    ),
+)
+
+
+def philox_block(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, int, int, int]:
+    """Four 64-bit words for a counter of four words and a key of two, in plain integers."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(10):
+        a, b = 0xD2E7470EE14C6C93 * c0, 0xCA5A826395121157 * c2
+        c0, c1, c2, c3 = (b >> 64) ^ c1 ^ k0, b & MASK, (a >> 64) ^ c3 ^ k1, a & MASK
+        k0, k1 = (k0 + 0x9E3779B97F4A7C15) & MASK, (k1 + 0xBB67AE8584CAA73B) & MASK
+    return c0, c1, c2, c3
+
+
+class _NumpyPhilox(threading.local):
+    """numpy's generator, one a thread; every use sets its whole state, so nothing carries over from call to call."""
+
+    def __init__(self) -> None:
+        self._bits = np.random.Philox(key=0)
+        self._key = np.zeros(2, np.uint64)
+        self._counter = np.zeros(4, np.uint64)
+        self._state: Any = {  # numpy's type for this dictionary is private
+            "bit_generator": "Philox",
+            "state": {"counter": self._counter, "key": self._key},
+            "buffer": np.zeros(WORDS_PER_BLOCK, np.uint64),
+            "buffer_pos": WORDS_PER_BLOCK,
+            "has_uint32": 0,
+            "uinteger": 0,
+        }
+
+    def words(self, key: tuple[int, ...], counter: tuple[int, ...], count: int) -> NDArray[np.uint64]:
+        """The words that follow `counter`: numpy counts up before it makes a block."""
+        self._key[:] = key
+        self._counter[:] = counter
+        self._bits.state = self._state
+        words: NDArray[np.uint64] = self._bits.random_raw(count)
+        return words
+
+
+@functools.cache
+def _generator() -> _NumpyPhilox:
+    return _NumpyPhilox()
+
+
+@functools.cache
+def numpy_is_exact() -> bool:
+    """Whether numpy's Philox gives the published answers on this machine (tested once)."""
+    for counter, key, answer in KNOWN_ANSWERS:
+        total = sum(word << (64 * i) for i, word in enumerate(counter)) - 1
+        before = tuple((total >> (64 * i)) & MASK for i in range(4))
+        if tuple(int(word) for word in _generator().words(key, before, WORDS_PER_BLOCK)) != answer:
+            return False
+    return True
+
+
+def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.uint16]:
+    """16 random bits for each of the coordinates `start` to `start + count - 1`.
+
+    Args:
+        seed: First word of the key, 0 to 2**64 - 1.
+        stream: Second word of the key, 0 to 2**64 - 1.
+        start: First coordinate, 0 or more.
+        count: How many coordinates, 0 or more.
+
+    Returns:
+        An array `[count]`.
+    """
+    first, offset = divmod(start, COORDINATES_PER_BLOCK)
+    blocks = -(-(offset + count) // COORDINATES_PER_BLOCK)
+    if numpy_is_exact():
+        words = _generator().words((seed, stream), (first, 0, 0, 0), WORDS_PER_BLOCK * blocks)
+    else:
+        words = _plain_words(seed, stream, first, blocks)
+    return words.astype("<u8", copy=False).view("<u2")[offset : offset + count]
+
+
+def _plain_words(seed: int, stream: int, first: int, blocks: int) -> NDArray[np.uint64]:
+    key = (seed, stream)
+    words = [word for block in range(first + 1, first + 1 + blocks) for word in philox_block((block, 0, 0, 0), key)]
+    return np.array(words, np.uint64)

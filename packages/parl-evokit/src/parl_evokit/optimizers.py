@@ -1,0 +1,185 @@
+"""SGD, momentum and Adam on one flat vector, to the last bit the same on every machine.
+
+Each step is elementwise float32 arithmetic that IEEE 754 rounds in one way (+, -, *, /, square root): no sums over
+elements, no function of a mathematics library. Scalars are computed in float64 and rounded to float32 once; powers of
+the decay rates are products, because `pow` differs between libraries.
+
+Gradients point uphill on a loss: a step goes against them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from math import sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import EvolutionError, LayoutMismatch
+from parl_evokit.params import FlatVector
+
+__all__ = ["SGD", "Adam", "Momentum", "Optimizer"]
+
+CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay in the cache
+
+
+class Optimizer(ABC):
+    """One update rule with its state for a vector of `size` parameters.
+
+    Args:
+        size: Length of the vector.
+        base_lr: Learning rate, above 0.
+
+    Raises:
+        EvolutionError: A setting is out of its range.
+    """
+
+    moments: tuple[str, ...] = ()
+
+    def __init__(self, size: int, base_lr: float) -> None:
+        if not base_lr > 0.0:
+            raise EvolutionError(f"base_lr is above 0, not {base_lr}")
+        self.base_lr = base_lr
+        self.steps = 0
+        self._state: dict[str, FlatVector] = {name: np.zeros(size, np.float32) for name in self.moments}
+        self._size = size
+
+    def step(self, parameters: FlatVector, gradient: FlatVector, out: FlatVector | None = None) -> FlatVector:
+        """Take one step.
+
+        Args:
+            parameters: `[size]`.
+            gradient: `[size]`; left as it is.
+            out: Where the new parameters go, `[size]`; it may be `parameters`. Default: a new array.
+
+        Returns:
+            `out`.
+        """
+        out = np.empty_like(parameters) if out is None else out
+        self.steps += 1
+        rate = self._rate()
+        for start in range(0, self._size, CHUNK):
+            part = slice(start, start + CHUNK)
+            moments = {name: moment[part] for name, moment in self._state.items()}
+            change = rate * self._direction(gradient[part], moments)
+            np.subtract(parameters[part], change, out=out[part])
+        return out
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The number of steps and the moments, as copies, for a file."""
+        steps: dict[str, NDArray[Any]] = {"steps": np.array(self.steps, np.int64)}
+        return steps | {name: moment.copy() for name, moment in self._state.items()}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` of an optimizer of the same kind and size gave.
+
+        Raises:
+            LayoutMismatch: An array is missing, unknown or of another shape or type; nothing is taken over.
+        """
+        if set(state) != {"steps", *self.moments}:
+            raise LayoutMismatch(f"{type(self).__name__}'s state is steps, {self.moments}; found {sorted(state)}")
+        for name in self.moments:
+            if state[name].shape != (self._size,) or state[name].dtype != np.float32:
+                raise LayoutMismatch(
+                    f"{name} must be float32 of shape ({self._size},), not {state[name].dtype} {state[name].shape}"
+                )
+        self.steps = int(state["steps"])
+        for name in self.moments:
+            self._state[name] = state[name].copy()
+
+    def _rate(self) -> np.float32:
+        """The learning rate of the step that `steps` counts."""
+        return np.float32(self.base_lr)
+
+    @abstractmethod
+    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        """What the rate multiplies before it is subtracted from the parameters; updates the moments in place."""
+
+
+class SGD(Optimizer):
+    """theta <- theta - base_lr * g."""
+
+    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:  # noqa: ARG002  it has none
+        return gradient
+
+
+class Momentum(Optimizer):
+    """m <- b * m + (1 - b) * g; theta <- theta - base_lr * m.
+
+    Args:
+        size: Length of the vector.
+        base_lr: Learning rate, above 0.
+        momentum: b, 0 to below 1.
+    """
+
+    moments = ("m",)
+
+    def __init__(self, size: int, base_lr: float, momentum: float = 0.9) -> None:
+        super().__init__(size, base_lr)
+        self.momentum = _decay("momentum", momentum)
+
+    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        return _decay_towards(moments["m"], self.momentum, gradient)
+
+
+class Adam(Optimizer):
+    """Kingma and Ba 2015, algorithm 1, in the form of its section 2 (the bias correction moved into the rate).
+
+    m <- b1 * m + (1 - b1) * g; v <- b2 * v + (1 - b2) * g * g;
+    theta <- theta - base_lr * sqrt(1 - b2**t) / (1 - b1**t) * (m / (sqrt(v) + epsilon)), t counting steps.
+
+    Args:
+        size: Length of the vector.
+        base_lr: Learning rate, above 0.
+        beta1: b1, 0 to below 1.
+        beta2: b2, 0 to below 1.
+        epsilon: Above 0.
+    """
+
+    moments = ("m", "v")
+
+    def __init__(
+        self, size: int, base_lr: float, beta1: float = 0.9, beta2: float = 0.999, epsilon: float = 1e-8
+    ) -> None:
+        super().__init__(size, base_lr)
+        if not epsilon > 0.0:
+            raise EvolutionError(f"epsilon is above 0, not {epsilon}")
+        self.beta1 = _decay("beta1", beta1)
+        self.beta2 = _decay("beta2", beta2)
+        self.epsilon = epsilon
+
+    def _rate(self) -> np.float32:
+        correction = sqrt(1.0 - _power(self.beta2, self.steps)) / (1.0 - _power(self.beta1, self.steps))
+        return np.float32(self.base_lr * correction)
+
+    def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
+        m = _decay_towards(moments["m"], self.beta1, gradient)
+        v = _decay_towards(moments["v"], self.beta2, gradient * gradient)
+        root: FlatVector = np.sqrt(v)
+        return m / (root + np.float32(self.epsilon))
+
+
+def _decay_towards(moment: FlatVector, decay: float, target: FlatVector) -> FlatVector:
+    moment *= np.float32(decay)
+    moment += np.float32(1.0 - decay) * target
+    return moment
+
+
+def _decay(name: str, value: float) -> float:
+    if not 0.0 <= value < 1.0:
+        raise EvolutionError(f"{name} is 0 to below 1, not {value}")
+    return value
+
+
+def _power(base: float, exponent: int) -> float:
+    """Base ** exponent by squaring: products only, in one order."""
+    result = 1.0
+    for bit in _bits(exponent):
+        result = result * result * (base if bit else 1.0)
+    return result
+
+
+def _bits(number: int) -> Iterator[bool]:
+    """From the highest to the lowest."""
+    for place in reversed(range(number.bit_length())):
+        yield bool(number >> place & 1)

@@ -1,0 +1,111 @@
+"""Named arrays as one flat float32 vector, and back, without copies.
+
+Evolution works on one vector; models work on named arrays. `ParameterLayout` says where each array lies in the
+vector: arrays follow each other in the order in which they were given, each in C order. `views` gives arrays that
+share the vector's memory, so perturbing the vector perturbs the model.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import LayoutMismatch
+
+__all__ = ["FlatVector", "ParameterLayout"]
+
+FlatVector = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Names, shapes and order of a model's parameters.
+
+    Attributes:
+        names: One name an array, without repetition.
+        shapes: The shape that belongs to each name.
+
+    Raises:
+        LayoutMismatch: A name is repeated, or names and shapes differ in number.
+    """
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self) -> None:
+        if len(self.names) != len(self.shapes):
+            raise LayoutMismatch(f"{len(self.names)} names were given, but {len(self.shapes)} shapes")
+        repeated = sorted({name for name in self.names if self.names.count(name) > 1})
+        if repeated:
+            raise LayoutMismatch(f"each parameter needs a name of its own, but {', '.join(repeated)} came twice")
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "ParameterLayout":
+        """The layout of these arrays, in the mapping's order."""
+        return cls(tuple(arrays), tuple(tuple(np.shape(array)) for array in arrays.values()))
+
+    @property
+    def size(self) -> int:
+        """The length of the flat vector."""
+        return sum(prod(shape) for shape in self.shapes)
+
+    def flatten(self, arrays: Mapping[str, NDArray[Any]]) -> FlatVector:
+        """Copy the arrays into a new vector `[size]`.
+
+        Raises:
+            LayoutMismatch: A name is missing or unknown, a shape differs, or an array does not hold real numbers.
+        """
+        self._require_names(arrays)
+        flat = np.empty(self.size, np.float32)
+        for name, view in self.views(flat).items():
+            array = np.asarray(arrays[name])
+            if array.shape != view.shape:
+                raise LayoutMismatch(f"parameter {name!r} has shape {view.shape}, the array given for it {array.shape}")
+            if array.dtype.kind not in "fiu":
+                raise LayoutMismatch(f"parameter {name!r} must hold real numbers, not {array.dtype}")
+            view[...] = array
+        return flat
+
+    def views(self, flat: FlatVector) -> dict[str, FlatVector]:
+        """Arrays by name that share the memory of `flat`; they are read-only where it is.
+
+        Raises:
+            LayoutMismatch: `flat` is not a contiguous float32 vector `[size]`.
+        """
+        self.require_vector(flat)
+        views: dict[str, FlatVector] = {}
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            stop = start + prod(shape)
+            views[name] = flat[start:stop].reshape(shape)
+            start = stop
+        return views
+
+    def require_vector(self, flat: FlatVector) -> None:
+        """Refuse what is not a contiguous float32 vector `[size]`.
+
+        Raises:
+            LayoutMismatch: With the shape and dtype found and those wanted.
+        """
+        if flat.shape != (self.size,) or flat.dtype != np.float32 or not flat.flags.c_contiguous:
+            raise LayoutMismatch(
+                f"a contiguous float32 vector of shape ({self.size},) is wanted, not {flat.dtype} of shape {flat.shape}"
+            )
+
+    def digest(self) -> bytes:
+        """SHA-256 over names, shapes and order; part of the fingerprint that each sample carries."""
+        text = json.dumps([self.names, self.shapes], ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).digest()
+
+    def _require_names(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        missing = [name for name in self.names if name not in arrays]
+        unknown = [name for name in arrays if name not in self.names]
+        if missing or unknown:
+            raise LayoutMismatch(
+                f"the arrays do not fit the parameters: missing {missing or 'none'}, unknown {unknown or 'none'}"
+            )

@@ -1,0 +1,162 @@
+"""Fitness shaping: what a sample's noise counts for, given all rewards.
+
+Every function returns `Utilities`: one integer a sample and the value of one such integer. Integers are what makes
+updates exact: sums of them do not depend on order. Means and deviations are taken with correctly rounded sums, which
+do not depend on it either. Rewards are maximised: larger reward, larger utility.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import fsum, sqrt
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import InvalidReward
+
+__all__ = ["Shaping", "Utilities", "centered", "centered_rank", "normalized", "sign", "top_directions"]
+
+FIXED_POINT = 2**15
+
+
+@dataclass(frozen=True)
+class Utilities:
+    """Utilities of `n` samples: `weights * unit`.
+
+    Attributes:
+        weights: Integers `[n]`.
+        unit: The utility of weight 1, 0 or more.
+    """
+
+    weights: NDArray[np.int64]
+    unit: float
+
+    @property
+    def values(self) -> NDArray[np.float64]:
+        """The utilities as floats `[n]`."""
+        return self.weights.astype(np.float64) * self.unit
+
+
+Shaping = Callable[[NDArray[np.float64]], Utilities]
+
+
+def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
+    """Ranks, spread evenly over -0.5 to 0.5; equal rewards get the mean of their ranks (Salimans et al. 2017).
+
+    Args:
+        rewards: Finite, `[n]`.
+
+    Returns:
+        Weights 2 * rank - (n - 1), which add up to 0.
+
+    Raises:
+        InvalidReward: A reward is not finite.
+    """
+    _require_finite(rewards)
+    n = len(rewards)
+    _, group, counts = np.unique(rewards, return_inverse=True, return_counts=True)
+    # A group's ranks run from above - count to above - 1, so twice their mean is 2 * above - count - 1.
+    above = np.cumsum(counts)
+    return Utilities((2 * above - counts - n)[group].astype(np.int64), 0.5 / max(1, n - 1))
+
+
+def centered(rewards: NDArray[np.float64]) -> Utilities:
+    """Rewards minus their mean, in steps of 2**-15 of the largest difference.
+
+    Args:
+        rewards: Finite, `[n]`.
+
+    Raises:
+        InvalidReward: A reward is not finite.
+    """
+    return _fixed_point(_deviations(rewards), 1.0)
+
+
+def normalized(rewards: NDArray[np.float64]) -> Utilities:
+    """Rewards minus their mean, divided by their standard deviation (0 when all are equal).
+
+    Args:
+        rewards: Finite, `[n]`.
+
+    Raises:
+        InvalidReward: A reward is not finite.
+    """
+    deviations = _deviations(rewards)
+    return _fixed_point(deviations, _inverse_spread(deviations))
+
+
+def sign(rewards: NDArray[np.float64]) -> Utilities:
+    """1 above the median, -1 below it, 0 at it.
+
+    Args:
+        rewards: Finite, `[n]`.
+
+    Raises:
+        InvalidReward: A reward is not finite.
+    """
+    _require_finite(rewards)
+    if not len(rewards):
+        return Utilities(np.zeros(0, np.int64), 1.0)
+    return Utilities(np.sign(rewards - np.median(rewards)).astype(np.int64), 1.0)
+
+
+def top_directions(rewards: NDArray[np.float64], keys: Sequence[int], k: int) -> Utilities:
+    """Augmented random search's rule (Mania et al. 2018, algorithm 2): only the k best directions count.
+
+    A direction is a mirrored pair of keys and is as good as its better half. The rewards of the chosen directions are
+    normalised among themselves; all others get 0.
+
+    Args:
+        rewards: Finite, `[n]`.
+        keys: The samples' keys, `[n]`; halves of a pair differ in the lowest bit only, and a half may be missing.
+        k: How many directions to use, 1 or more; all, when there are fewer.
+
+    Raises:
+        InvalidReward: A reward is not finite, or keys and rewards differ in number.
+        ValueError: `k` is below 1.
+    """
+    _require_finite(rewards)
+    if len(keys) != len(rewards):
+        raise InvalidReward(f"{len(rewards)} rewards came with {len(keys)} keys")
+    if k < 1:
+        raise ValueError(f"k counts directions and is 1 or more, not {k}")
+    if not len(rewards):
+        return Utilities(np.zeros(0, np.int64), 0.0)
+    pairs, place = np.unique(np.array(keys, np.uint64) >> np.uint64(1), return_inverse=True)
+    best = np.full(len(pairs), -np.inf)
+    np.maximum.at(best, place, rewards)
+    # Equal directions are chosen by their keys, which do not depend on the order of the samples as positions would.
+    chosen = np.lexsort((pairs, -best))[:k]
+    used = np.isin(place, chosen)
+    deviations = np.zeros(len(rewards))
+    deviations[used] = _deviations(rewards[used])
+    return _fixed_point(deviations, _inverse_spread(deviations[used]))
+
+
+def _require_finite(rewards: NDArray[np.float64]) -> None:
+    bad = np.flatnonzero(~np.isfinite(rewards))
+    if bad.size:
+        first = int(bad[0])
+        raise InvalidReward(
+            f"rewards must be finite; {bad.size} are not, the first is number {first}: {rewards[first]}"
+        )
+
+
+def _deviations(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    _require_finite(rewards)
+    # The mean of equal rewards, divided after their sum was rounded, may miss them by a last digit.
+    if not len(rewards) or rewards.min() == rewards.max():
+        return np.zeros(len(rewards))
+    return rewards - fsum(rewards) / len(rewards)
+
+
+def _inverse_spread(deviations: NDArray[np.float64]) -> float:
+    variance = fsum(np.square(deviations)) / max(1, len(deviations))
+    return 1.0 / sqrt(variance) if variance > 0.0 else 0.0
+
+
+def _fixed_point(deviations: NDArray[np.float64], scale: float) -> Utilities:
+    largest = float(np.abs(deviations).max(initial=0.0))
+    if largest == 0.0:
+        return Utilities(np.zeros(len(deviations), np.int64), 0.0)
+    return Utilities(np.rint(deviations / largest * FIXED_POINT).astype(np.int64), largest * scale / FIXED_POINT)

@@ -1,0 +1,212 @@
+"""Noise by coordinate: random access, mirrored pairs, one shared table, exact sums."""
+
+import hashlib
+import pickle
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
+from parl_evokit.noise import GaussianNoise, NoiseSpec
+from parl_evokit.noise import quantiles as quantile_module
+from parl_evokit.noise.exact_sum import INT32_BUDGET
+from parl_evokit.params import ParameterLayout
+
+SPECS = [
+    NoiseSpec(1024),
+    NoiseSpec(1024, cached=True, cache_size=100_000),
+    NoiseSpec(7, cached=True, cache_size=64),
+    NoiseSpec(7, cached=True, cache_size=400_000),
+]
+both_kinds = pytest.mark.parametrize(
+    "spec", SPECS, ids=lambda spec: f"table of {spec.cache_size}" if spec.cached else "computed"
+)
+KEY = 0x1234_5678_9ABC_DEF0
+
+
+@both_kinds
+def test_any_stretch_can_be_had_alone(spec: NoiseSpec) -> None:
+    noise = GaussianNoise(spec)
+    whole = noise.units(KEY, 0, 150_000)
+    for start, count in ((0, 1), (15, 2), (65_530, 20), (99_999, 50_001), (149_999, 1), (70, 0)):
+        assert (noise.units(KEY, start, count) == whole[start : start + count]).all()
+
+
+@both_kinds
+def test_the_halves_of_a_pair_are_opposite(spec: NoiseSpec) -> None:
+    noise = GaussianNoise(spec)
+    assert (noise.units(KEY, 3, 1000) == -noise.units(KEY + 1, 3, 1000)).all()
+
+
+@both_kinds
+def test_perturbing_adds_std_times_the_units_and_leaves_the_parameters_alone(spec: NoiseSpec) -> None:
+    noise = GaussianNoise(spec)
+    parameters = np.linspace(-3, 3, 140_000, dtype=np.float32)
+    before = parameters.copy()
+    for key in (KEY, KEY + 1):
+        expected = parameters + noise.units(key, 0, 140_000).astype(np.float32) * (np.float32(0.02) / np.float32(4096))
+        assert (noise.perturb(parameters, key, 0.02) == expected).all()
+        assert (noise.perturb(parameters, key, np.full(140_000, 0.02, np.float32)) == expected).all()
+    assert (parameters == before).all()
+    assert noise.perturb(parameters, KEY, 0.02, out=parameters) is parameters
+    assert not (parameters == before).all()
+
+
+@both_kinds
+def test_each_std_is_used_even_when_the_last_call_had_another(spec: NoiseSpec) -> None:
+    noise = GaussianNoise(spec)
+    zeros = np.zeros(100, np.float32)
+    half, whole = noise.perturb(zeros, KEY, 0.5), noise.perturb(zeros, KEY, 1.0)
+    assert (2 * half == whole).all()
+    assert (noise.perturb(zeros, KEY, 0.5) == half).all()
+
+
+def test_the_control_key_adds_nothing() -> None:
+    noise = GaussianNoise(SPECS[0])
+    parameters = np.arange(5, dtype=np.float32)
+    assert (noise.perturb(parameters, 0, 9.0) == parameters).all()
+    assert not noise.units(0, 0, 5).any()
+    assert not noise.weighted_sum([0, 0], np.array([3, 4]), 0, 5).any()
+
+
+@pytest.mark.parametrize("key", [1, -1, 2**62])
+def test_a_key_outside_of_its_62_bits_or_reserved_is_refused(key: int) -> None:
+    noise = GaussianNoise(SPECS[0])
+    with pytest.raises(InvalidKey, match=str(key)):
+        noise.units(key, 0, 1)
+    with pytest.raises(InvalidKey, match=str(key)):
+        noise.perturb(np.zeros(1, np.float32), key, 1.0)
+    if key >= 0:
+        with pytest.raises(InvalidKey, match=str(key)):
+            noise.weighted_sum([key], np.array([1]), 0, 1)
+
+
+@both_kinds
+@pytest.mark.parametrize("largest", [100, INT32_BUDGET, 2**40])
+def test_a_weighted_sum_is_exact_for_small_and_for_huge_weights(spec: NoiseSpec, largest: int) -> None:
+    draw = random.Random(5)
+    keys = [draw.randrange(2, 2**62) for _ in range(60)]
+    weights = np.array([draw.randint(-largest, largest) for _ in keys])
+    noise = GaussianNoise(spec)
+    columns = [noise.units(key, 90, 40).tolist() for key in keys]
+    expected = [sum(int(w) * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(40)]
+    assert noise.weighted_sum(keys, weights, 90, 40).tolist() == expected
+
+
+@both_kinds
+def test_a_sum_has_the_same_bits_in_any_order_from_any_number_of_threads_and_in_any_pieces(spec: NoiseSpec) -> None:
+    draw = random.Random(6)
+    samples = [(draw.randrange(2, 2**62), draw.randint(-5000, 5000)) for _ in range(50)]
+    noise = GaussianNoise(spec)
+
+    def total(order: list[tuple[int, int]]) -> bytes:
+        return noise.weighted_sum([k for k, _ in order], np.array([w for _, w in order]), 0, 120_000).tobytes()
+
+    first = total(samples)
+    with ThreadPoolExecutor(4) as pool:
+        shuffled = [draw.sample(samples, len(samples)) for _ in range(8)]
+        assert set(pool.map(total, shuffled)) == {first}
+    keys, weights = [k for k, _ in samples], np.array([w for _, w in samples])
+    parts = [noise.weighted_sum(keys, weights, start, 40_000) for start in (0, 40_000, 80_000)]
+    assert np.concatenate(parts).tobytes() == first
+
+
+def test_mirrored_samples_of_equal_weight_cancel_exactly() -> None:
+    noise = GaussianNoise(SPECS[1])
+    assert not noise.weighted_sum([KEY, KEY + 1], np.array([123, 123]), 0, 1000).any()
+
+
+def test_a_sum_over_no_samples_is_zero() -> None:
+    assert GaussianNoise(SPECS[0]).weighted_sum([], np.zeros(0, np.int64), 0, 3).tolist() == [0, 0, 0]
+
+
+def test_weights_that_do_not_fit_the_samples_or_64_bits_are_refused() -> None:
+    noise = GaussianNoise(SPECS[0])
+    with pytest.raises(EvolutionError, match="2 keys"):
+        noise.weighted_sum([2, 4], np.array([1]), 0, 1)
+    with pytest.raises(EvolutionError, match=r"2\*\*48"):
+        noise.weighted_sum([2], np.array([2**49]), 0, 1)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    keys=st.lists(st.integers(2, 2**62 - 1), min_size=1, max_size=12),
+    start=st.integers(0, 2**40),
+    count=st.integers(0, 70),
+    cached=st.booleans(),
+    data=st.data(),
+)
+def test_sums_agree_with_python_integers(
+    keys: list[int], start: int, count: int, cached: bool, data: st.DataObject
+) -> None:
+    weights = data.draw(st.lists(st.integers(-(2**33), 2**33), min_size=len(keys), max_size=len(keys)))
+    noise = GaussianNoise(NoiseSpec(3, cached=cached, cache_size=257))
+    columns = [noise.units(key, start, count).tolist() for key in keys]
+    expected = [sum(w * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(count)]
+    assert noise.weighted_sum(keys, np.array(weights), start, count).tolist() == expected
+
+
+def test_a_table_smaller_than_the_model_still_gives_each_sample_its_own_noise() -> None:
+    noise = GaussianNoise(NoiseSpec(9, cached=True, cache_size=4096))
+    a, b = (noise.units(key, 0, 50_000).astype(np.float64) for key in (2, 4))
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.05
+
+
+def test_noise_is_normal_and_streams_are_independent() -> None:
+    noise = GaussianNoise(NoiseSpec(9))
+    a, b = (noise.units(key, 0, 200_000) / 4096 for key in (2, 4))
+    assert abs(a.mean()) < 0.01
+    assert a.std() == pytest.approx(1.0, abs=0.01)
+    assert abs(np.corrcoef(a, b)[0, 1]) < 0.01
+    assert abs(np.corrcoef(a[:-1], a[1:])[0, 1]) < 0.01
+
+
+def test_noise_pickles_to_its_specification() -> None:
+    noise = GaussianNoise(SPECS[1])
+    noise.perturb(np.zeros(10, np.float32), KEY, 1.0)
+    text = pickle.dumps(noise)
+    assert len(text) < 300
+    assert (pickle.loads(text).units(KEY, 0, 10) == noise.units(KEY, 0, 10)).all()
+
+
+@pytest.mark.parametrize(
+    ("size", "block"),
+    [(64, 16), (100, 16), (127, 16), (128, 32), (100_000, 16_384), (262_144, 65_536), (2**31, 65_536)],
+)
+def test_a_block_is_the_power_of_two_up_to_a_quarter_of_the_table(size: int, block: int) -> None:
+    assert NoiseSpec(cached=True, cache_size=size).block == block
+
+
+@pytest.mark.parametrize("settings_", [{"seed": -1}, {"seed": 2**64}, {"cache_size": 63}, {"cache_size": 2**31 + 1}])
+def test_settings_out_of_range_are_refused(settings_: dict[str, int]) -> None:
+    with pytest.raises(EvolutionError, match=str(next(iter(settings_.values())))[:4]):
+        NoiseSpec(**settings_)  # type: ignore[arg-type]  # each case gives one whole number
+
+
+def test_a_fingerprint_tells_models_seeds_samplers_and_tables_apart() -> None:
+    layout = ParameterLayout(("w", "b"), ((4, 20), (20,)))
+    specs = [NoiseSpec(1), NoiseSpec(2), NoiseSpec(1, cached=True), NoiseSpec(1, cached=True, cache_size=999)]
+    prints = {spec.fingerprint(layout) for spec in specs}
+    prints |= {specs[0].fingerprint(layout, "cma"), specs[0].fingerprint(ParameterLayout(("b", "w"), ((20,), (4, 20))))}
+    prints |= {specs[0].fingerprint(ParameterLayout(("w", "b"), ((20, 4), (20,))))}
+    assert len(prints) == 7
+    assert NoiseSpec(1, cache_size=5000).fingerprint(layout) == specs[0].fingerprint(layout)
+
+
+def test_the_fingerprint_of_specification_1_never_changes() -> None:
+    layout = ParameterLayout(("w", "b"), ((4, 20), (20,)))
+    text = b"evokit noise 1\nseed 1024\nsampler gaussian\ntable 100000\n"
+    layout_text = b'[["w","b"],[[4,20],[20]]]'
+    expected = hashlib.sha256(text + hashlib.sha256(layout_text).digest()).digest()[:4]
+    assert NoiseSpec(1024, cached=True).fingerprint(layout) == int.from_bytes(expected, "little")
+
+
+def test_a_damaged_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    quantile_module.quantiles.cache_clear()
+    monkeypatch.setattr(quantile_module, "FILE", "vectors_v1.json")
+    with pytest.raises(NoiseDataError, match="install parl-evokit again"):
+        quantile_module.quantiles()
