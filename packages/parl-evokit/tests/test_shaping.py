@@ -95,7 +95,7 @@ def test_no_direction_is_preferred_when_all_are_equal_or_there_are_none() -> Non
 @each
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_a_reward_that_is_not_finite_is_refused(shape: Shaping, bad: float) -> None:
-    with pytest.raises(InvalidReward, match="1 are not, the first is .* at 1"):
+    with pytest.raises(InvalidReward, match="1 are not, the first is number 1"):
         shape(np.array([0.0, bad, 2.0]))
 
 

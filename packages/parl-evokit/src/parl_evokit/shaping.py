@@ -136,9 +136,8 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int], k: int) ->
 def _require_finite(rewards: NDArray[np.float64]) -> None:
     bad = np.flatnonzero(~np.isfinite(rewards))
     if bad.size:
-        first = int(bad[0])
         raise InvalidReward(
-            f"rewards must be finite; {bad.size} are not, the first is number {first}: {rewards[first]}"
+            f"rewards must be finite; {bad.size} are not, the first is number {bad[0]}: {rewards[bad[0]]}"
         )
 
 
