@@ -1,0 +1,61 @@
+"""What the loops need of an agent: protocols, each as small as the loop that uses it; and actions made valid.
+
+`parl.Agent` around the algorithms of either backend fulfils them. Everything is batched numpy.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+
+from parl_core.contracts.ppo import PPOBatch
+
+__all__ = ["ActorCriticAgent", "OnPolicyAgent", "PredictingAgent", "into_space"]
+
+
+class PredictingAgent(Protocol):
+    """What an evaluation needs."""
+
+    def predict(self, obs: Any, /) -> Any:
+        """Return deterministic actions `[n, *act]` for observations `[n, *obs]`."""
+
+
+class ActorCriticAgent(Protocol):
+    """What collecting experience needs."""
+
+    def sample(self, obs: Any, /) -> tuple[Any, Any, Any, Any]:
+        """Return value `[n]`, action `[n, *act]`, log-probability `[n]` and entropy `[n]` for `[n, *obs]`."""
+
+    def value(self, obs: Any, /) -> Any:
+        """Return values `[n]` for observations `[n, *obs]`."""
+
+
+class OnPolicyAgent(ActorCriticAgent, Protocol):
+    """What the on-policy loop needs: experience, and learning from a whole rollout at once."""
+
+    def learn_rollout(
+        self,
+        batch: PPOBatch,
+        /,
+        *,
+        epochs: int,
+        minibatch_size: int,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Update the weights from one rollout and return mean losses by name."""
+
+
+def into_space(space: Any) -> Callable[[Any], Any]:
+    """Return what makes a policy's actions valid in `space`: clipping for a box, else nothing.
+
+    A Gaussian policy draws outside of a box. What is learned from is the action as it was drawn.
+    """
+    if not isinstance(space, gymnasium.spaces.Box):
+        return lambda action: action
+    low, high = space.low, space.high
+    return lambda action: np.clip(action, low, high)

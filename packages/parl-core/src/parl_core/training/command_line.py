@@ -1,0 +1,59 @@
+"""A settings dataclass as a command line: each field's text is its help.
+
+@dataclass(frozen=True)
+class Settings:
+seed: Annotated[int, "of weights, environments and sampling"] = 0
+smoke: Annotated[bool, "a few updates only"] = False
+
+settings = parse_settings(Settings)        # --seed 3 --smoke
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from parl_core.errors import HyperparameterError
+
+__all__ = ["parse_settings"]
+
+Settings = TypeVar("Settings")
+
+
+def parse_settings(
+    settings: type[Settings], arguments: Sequence[str] | None = None, description: str | None = None
+) -> Settings:
+    """Build a settings object from the command line.
+
+    Args:
+        settings: a dataclass whose fields all have defaults and are annotated `Annotated[type, "help"]`, with type
+            `int`, `float`, `str` or `bool`. A flag that is off by default is `--name`, one that is on `--no-name`.
+        arguments: default: those of the program.
+        description: shown by `--help`; default: the class's docstring.
+
+    Raises:
+        SystemExit: `--help` was asked for, or an argument is wrong; argparse has said what.
+    """
+    parser = argparse.ArgumentParser(
+        description=description or settings.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
+    hints = get_type_hints(settings, include_extras=True)
+    for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # a TypeVar cannot say "a dataclass"
+        kind, text = _annotation(field.name, hints[field.name])
+        flag = f"--{field.name.replace('_', '-')}"
+        options: dict[str, Any] = {"dest": field.name, "default": field.default, "help": text}
+        if kind is bool:
+            action = argparse.BooleanOptionalAction if field.default else "store_true"
+            parser.add_argument(flag, action=action, **options)
+        else:
+            parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
+    return settings(**vars(parser.parse_args(arguments)))
+
+
+def _annotation(name: str, hint: Any) -> tuple[type, str]:
+    kind, *texts = get_args(hint) or (hint,)
+    if kind not in (int, float, str, bool) or len(texts) != 1 or not isinstance(texts[0], str):
+        raise HyperparameterError(
+            f'the setting {name!r} must be annotated Annotated[int | float | str | bool, "help"], got {hint}'
+        )
+    return kind, texts[0].replace("%", "%%")

@@ -1,0 +1,86 @@
+"""The learning curve of a run as a picture; matplotlib draws it without a display, when the loop has ended."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
+from parl_core.training.run import Run
+
+__all__ = ["LearningCurve", "draw_curve"]
+
+
+class LearningCurve(Callback):
+    """Draws returns over environment steps when training is over, but not when it was interrupted.
+
+    Args:
+        run: the picture is saved in its folder.
+        title: of the picture.
+        goal: mean return that is drawn as a line; None draws none.
+        name: file name of the picture; its suffix is the format.
+    """
+
+    def __init__(self, run: Run, title: str, goal: float | None = None, name: str = "learning-curve.png") -> None:
+        self._run, self._title, self._goal, self._name = run, title, goal, name
+        self._steps: list[int] = []
+        self._returns: list[float] = []
+
+    def on_update(self, update: Update) -> None:
+        self._steps.extend(itertools.repeat(update.step, len(update.episodes)))
+        self._returns.extend(episode.episode_return for episode in update.episodes)
+
+    def on_end(self, ended: Ended) -> None:
+        if ended.stop is Stop.INTERRUPTED or not self._steps:
+            return  # drawing takes longer than a person who pressed Ctrl-C wants to wait
+        path = self._run.path / self._name
+        draw_curve(path, self._title, self._steps, self._returns, ended.evaluations, self._goal)
+        self._run.saved(path, "learning curve")
+
+
+def draw_curve(
+    path: Path,
+    title: str,
+    steps: Sequence[int],
+    returns: Sequence[float],
+    evaluations: Sequence[Evaluation],
+    goal: float | None = None,
+    window: int = 20,
+) -> None:
+    """Draw training episodes (dots, and their mean over `window`) and evaluations (mean and standard deviation).
+
+    Args:
+        path: of the picture; its suffix is the format.
+        title: above the picture.
+        steps: environment steps at which each training episode was over.
+        returns: one a training episode.
+        evaluations: in order.
+        goal: drawn as a line where given.
+        window: training episodes that are averaged.
+    """
+    from matplotlib.figure import Figure
+
+    # The object interface, because pyplot would choose a display and keep the figure for the whole process.
+    figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
+    axes = figure.add_subplot()
+    axes.scatter(steps, returns, s=6, alpha=0.3, color="tab:blue", linewidths=0, label="training episode")
+    if len(returns) >= window:
+        mean = np.convolve(returns, np.full(window, 1 / window), mode="valid")
+        axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window} episodes")
+    if evaluations:
+        axes.errorbar(
+            [evaluation.step for evaluation in evaluations],
+            [evaluation.mean for evaluation in evaluations],
+            [evaluation.std for evaluation in evaluations],
+            color="tab:orange",
+            marker="o",
+            capsize=3,
+            label=f"evaluation, mean and deviation of {len(evaluations[-1].episodes)}",
+        )
+    if goal is not None:
+        axes.axhline(goal, color="tab:green", linestyle="--", linewidth=1, label=f"goal {goal:g}")
+    axes.set(title=title, xlabel="environment steps", ylabel="return of an episode")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="best")
+    figure.savefig(path)

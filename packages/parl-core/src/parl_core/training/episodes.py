@@ -1,0 +1,105 @@
+"""The loop of the documents' QuickStart: play one episode, learn from it, repeat.
+
+for each episode:  run_episode(sample) ── obs, actions, returns ──> agent.learn
+every 10:          log the return         every 100:  run_episode(predict), log the return
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_core.checks import check_int
+from parl_core.returns import calc_discount_norm_reward
+
+__all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
+
+log = logging.getLogger("parl")
+
+
+class EpisodeAgent(Protocol):
+    """What the episode loop needs; one observation at a time, `parl.Agent` around PolicyGradient is one."""
+
+    def sample(self, obs: Any, /) -> Any:
+        """Return an action to explore with."""
+
+    def predict(self, obs: Any, /) -> Any:
+        """Return the best action."""
+
+    def learn(self, obs: Any, action: Any, reward: Any, /) -> Any:
+        """Learn from the steps of one episode."""
+
+
+@dataclass(frozen=True)
+class PlayedEpisode:
+    """The steps of one episode: `obs[t]`, what was done there, and the reward for it."""
+
+    obs: npt.NDArray[Any]
+    actions: npt.NDArray[Any]
+    rewards: Sequence[float]
+
+    @property
+    def episode_return(self) -> float:
+        """Undiscounted sum of the rewards."""
+        return float(sum(self.rewards))
+
+
+def run_episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> PlayedEpisode:
+    """Play one episode to its end.
+
+    Args:
+        env: a Gymnasium environment.
+        act: chooses an action for an observation: `agent.sample` or `agent.predict`.
+        seed: of the environment's reset; None goes on with its generator.
+    """
+    obs, _ = env.reset(seed=seed)
+    seen, actions, rewards = [], [], []
+    over = False
+    while not over:
+        seen.append(obs)
+        actions.append(act(obs))
+        obs, reward, terminated, truncated, _ = env.step(actions[-1])
+        rewards.append(float(reward))
+        over = terminated or truncated
+    return PlayedEpisode(np.array(seen), np.array(actions), rewards)
+
+
+def train_by_episodes(
+    agent: EpisodeAgent,
+    env: Any,
+    episodes: int = 1000,
+    *,
+    gamma: float = 0.99,
+    log_every: int = 10,
+    test_every: int = 100,
+    seed: int | None = None,
+) -> list[float]:
+    """Train with the Monte-Carlo returns of one episode at a time (REINFORCE).
+
+    Args:
+        agent: acts and learns.
+        env: a Gymnasium environment.
+        episodes: how many to learn from.
+        gamma: discount of the next step.
+        log_every: episodes between log lines.
+        test_every: episodes between test episodes, played with `predict`.
+        seed: of the environment's first reset.
+
+    Returns:
+        the returns of the test episodes.
+    """
+    for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
+        check_int(name, number)
+    tested = []
+    for i in range(episodes):
+        played = run_episode(env, agent.sample, seed if i == 0 else None)
+        if i % log_every == 0:
+            log.info("Episode %d, Reward Sum %s.", i, played.episode_return)
+        agent.learn(played.obs, played.actions, calc_discount_norm_reward(played.rewards, gamma))
+        if (i + 1) % test_every == 0:
+            tested.append(run_episode(env, agent.predict).episode_return)
+            log.info("Test reward: %s", tested[-1])
+    return tested

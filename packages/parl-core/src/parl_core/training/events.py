@@ -1,0 +1,117 @@
+"""What a training loop tells its callbacks, and the callback itself.
+
+loop ── Update ────────> callbacks      after every update of the agent
+── Evaluation ────> callbacks      after every evaluation
+── Ended ─────────> callbacks      once, however the loop ends
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+__all__ = ["Callback", "Ended", "Episode", "Evaluation", "Stop", "Update"]
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One finished episode: the undiscounted sum of its rewards, and its steps."""
+
+    episode_return: float
+    length: int
+
+
+@dataclass(frozen=True)
+class Update:
+    """What happened since the update before.
+
+    Attributes:
+        step: environment steps so far, over all environments.
+        total_steps: the loop's budget of environment steps.
+        seconds: since the loop began, evaluations included.
+        episodes: those that ended since the update before.
+        losses: what the agent's update returned, by name.
+        schedules: scheduled values that were used, by name, such as `lr`.
+    """
+
+    step: int
+    total_steps: int
+    seconds: float
+    episodes: Sequence[Episode] = ()
+    losses: Mapping[str, float] = field(default_factory=dict)
+    schedules: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Episodes played without exploration and without learning.
+
+    Attributes:
+        episodes: one for each evaluated episode, in the order of their seeds.
+        step: environment steps that training had taken by then.
+        seconds: since the loop began.
+    """
+
+    episodes: Sequence[Episode]
+    step: int = 0
+    seconds: float = 0.0
+
+    @property
+    def returns(self) -> list[float]:
+        """The episodes' returns."""
+        return [episode.episode_return for episode in self.episodes]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation of the returns over episodes (population)."""
+        return float(np.std(self.returns))
+
+
+class Stop(Enum):
+    """Why a loop ended."""
+
+    BUDGET = "the step budget is used up"
+    CALLBACK = "a callback asked for it"
+    INTERRUPTED = "it was interrupted"
+    FAILED = "an error ended it"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a loop ended.
+
+    Attributes:
+        stop: the kind of end.
+        reason: the same in words, with the values.
+        step: environment steps that were taken.
+        seconds: since the loop began.
+        evaluations: all of them, in order.
+    """
+
+    stop: Stop
+    reason: str
+    step: int
+    seconds: float
+    evaluations: Sequence[Evaluation] = ()
+
+
+class Callback:
+    """Something that watches a loop; a subclass overrides what it needs.
+
+    The first two methods may return a reason to stop, in words; the loop then ends after all callbacks were told.
+    """
+
+    def on_update(self, update: Update) -> str | None:
+        """Called after every update of the agent."""
+
+    def on_evaluation(self, evaluation: Evaluation) -> str | None:
+        """Called after every evaluation."""
+
+    def on_end(self, ended: Ended) -> None:
+        """Called once; not after a callback of the same kind has failed in its turn."""

@@ -1,0 +1,169 @@
+"""The on-policy loop: collect a rollout, estimate advantages, learn from it, forget it.
+
+    envs <──── actions ──── RolloutCollector ───> Rollout ──> gae ──> agent.learn_rollout
+         ─── observations ──>                                              │
+    callbacks <── Update, Evaluation, Ended ── train_on_policy <───────────┘
+
+Nothing here knows a framework, where the environments live, or what is written to disk.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_core.checks import check_finite, check_fraction, check_int, check_non_negative, check_positive
+from parl_core.contracts.ppo import PPOBatch
+from parl_core.returns import gae
+from parl_core.training.acting import OnPolicyAgent
+from parl_core.training.evaluation import Evaluator
+from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
+from parl_core.training.rollout import Rollout, RolloutCollector
+
+__all__ = ["OnPolicySettings", "train_on_policy"]
+
+
+@dataclass(frozen=True)
+class OnPolicySettings:
+    """Hyper-parameters of the loop; defaults are those of the PPO paper for MuJoCo (arXiv:1707.06347, table 3).
+
+    Attributes:
+        total_steps: environment steps, over all environments; the last rollout is always completed.
+        n_steps: steps of every environment in one rollout.
+        epochs: passes over each rollout.
+        minibatch_size: samples of one gradient step; must divide nothing in particular.
+        gamma: discount of the next step, in [0, 1].
+        gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout.
+        lr: learning rate at the beginning.
+        clip: clip range at the beginning.
+        decay: whether learning rate and clip range go linearly to 0 over `total_steps`.
+        entropy_coef: weight of the entropy bonus.
+        target_kl: where given, passes over a rollout end early when the policy has moved this far.
+    """
+
+    total_steps: int = 1_000_000
+    n_steps: int = 2048
+    epochs: int = 10
+    minibatch_size: int = 64
+    gamma: float = 0.99
+    gae_lambda: float = 0.95
+    lr: float = 3e-4
+    clip: float = 0.2
+    decay: bool = False
+    entropy_coef: float = 0.0
+    target_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "n_steps", "epochs", "minibatch_size"):
+            check_int(name, getattr(self, name))
+        for name in ("gamma", "gae_lambda"):
+            check_fraction(name, getattr(self, name))
+        for name in ("lr", "clip"):
+            check_positive(name, getattr(self, name))
+        check_non_negative("entropy_coef", self.entropy_coef)
+
+    def remaining(self, step: int) -> float:
+        """The factor of the scheduled values after `step` environment steps: 1 without `decay`."""
+        return max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
+
+
+def train_on_policy(
+    agent: OnPolicyAgent,
+    envs: Any,
+    settings: OnPolicySettings,
+    *,
+    evaluator: Evaluator | None = None,
+    evaluate_every: int = 2048,
+    callbacks: Sequence[Callback] = (),
+    seed: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Train an agent on the experience of its own policy until the budget is used up or a callback stops it.
+
+    Args:
+        agent: acts and learns; `parl.Agent` around `parl.algorithms.PPO` is one.
+        envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
+        settings: hyper-parameters of the loop.
+        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluate_every: environment steps between evaluations, rounded up to whole rollouts.
+        callbacks: told of every update and evaluation, and once of the end, however it comes.
+        seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
+        clock: seconds from an arbitrary zero.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
+        KeyboardInterrupt: after the callbacks were told.
+        Exception: what an environment, the agent or a callback raised, after the callbacks were told.
+    """
+    check_int("evaluate_every", evaluate_every)
+    began = clock()
+    rng = np.random.default_rng(seed)
+    evaluations: list[Evaluation] = []
+    step, next_evaluation = 0, evaluate_every
+    stop, reason = Stop.FAILED, "an error before the first update"
+    try:
+        collector = RolloutCollector(agent, envs, settings.n_steps, seed)
+        reasons: list[str] = []
+        while step < settings.total_steps and not reasons:
+            left = settings.remaining(step)
+            schedules = {"lr": settings.lr * left, "clip": settings.clip * left}
+            rollout = collector.collect()
+            losses = agent.learn_rollout(
+                _learnable(rollout, settings),
+                epochs=settings.epochs,
+                minibatch_size=settings.minibatch_size,
+                rng=rng,
+                entropy_coef=settings.entropy_coef,
+                target_kl=settings.target_kl,
+                **schedules,
+            )
+            step += rollout.reward.size
+            check_finite(f"update after {step} steps", losses)
+            update = Update(step, settings.total_steps, clock() - began, rollout.episodes, losses, schedules)
+            reasons += [said for callback in callbacks if (said := callback.on_update(update))]
+            if evaluator is not None and step >= next_evaluation:
+                next_evaluation += evaluate_every
+                evaluations.append(replace(evaluator(), step=step, seconds=clock() - began))
+                reasons += [said for callback in callbacks if (said := callback.on_evaluation(evaluations[-1]))]
+        stop, reason = (Stop.CALLBACK, "; ".join(reasons)) if reasons else (Stop.BUDGET, f"{step} steps were taken")
+    except KeyboardInterrupt:
+        stop, reason = Stop.INTERRUPTED, f"interrupted after {step} steps"
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__} after {step} steps: {error}"
+        raise
+    finally:
+        ended = Ended(stop, reason, step, clock() - began, evaluations)
+        for callback in callbacks:
+            callback.on_end(ended)
+    return ended
+
+
+def _learnable(rollout: Rollout, settings: OnPolicySettings) -> PPOBatch:
+    advantage = gae(
+        rollout.reward,
+        rollout.value,
+        rollout.next_value,
+        rollout.terminated,
+        rollout.truncated,
+        gamma=settings.gamma,
+        lam=settings.gae_lambda,
+    )
+
+    def rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return array.reshape(-1, *array.shape[2:])
+
+    return PPOBatch(
+        obs=rows(rollout.obs),
+        action=rows(rollout.action),
+        value=rows(rollout.value),
+        return_=rows(advantage + rollout.value),
+        log_prob=rows(rollout.log_prob),
+        advantage=rows(advantage),
+    )

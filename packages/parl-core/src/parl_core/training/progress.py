@@ -1,0 +1,82 @@
+"""The progress of a loop on the terminal: a bar where a person watches, plain lines where a file does."""
+
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from parl_core.training.events import Callback, Ended, Evaluation, Update
+
+__all__ = ["Progress"]
+
+# A log that is read later wants a line now and then, not one an update.
+SECONDS_BETWEEN_LINES = 5.0
+
+
+class Progress(Callback):
+    """Shows steps, the mean return of the latest training episodes, and the latest evaluation.
+
+    Args:
+        out: where to; default: standard error.
+        window: training episodes whose returns are averaged.
+        clock: seconds from an arbitrary zero.
+    """
+
+    def __init__(
+        self, out: TextIO | None = None, window: int = 20, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._out = sys.stderr if out is None else out
+        self._clock = clock
+        self._returns: deque[float] = deque(maxlen=window)
+        self._evaluated: float | None = None
+        self._bar: Any = None
+        self._printed_at = -float("inf")
+        self._step, self._total = 0, 0
+
+    def on_update(self, update: Update) -> None:
+        self._returns.extend(episode.episode_return for episode in update.episodes)
+        self._step, self._total = update.step, update.total_steps
+        if self._out.isatty():
+            self._draw(update)
+        elif self._clock() - self._printed_at >= SECONDS_BETWEEN_LINES:
+            self._print()
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._evaluated = evaluation.mean
+        if self._bar is None:
+            self._print()
+        else:
+            self._bar.set_postfix_str(self._figures())
+
+    def on_end(self, ended: Ended) -> None:
+        if self._bar is not None:
+            self._bar.close()
+        print(f"Stopped after {ended.step} steps and {ended.seconds:.1f} s: {ended.reason}", file=self._out, flush=True)
+
+    def _draw(self, update: Update) -> None:
+        if self._bar is None:
+            self._bar = _bar_class()(total=update.total_steps, unit="step", file=self._out, dynamic_ncols=True)
+        self._bar.set_postfix_str(self._figures(), refresh=False)
+        self._bar.update(update.step - self._bar.n)
+
+    def _print(self) -> None:
+        self._printed_at = self._clock()
+        print(f"step {self._step}/{self._total}  {self._figures()}", file=self._out, flush=True)
+
+    def _figures(self) -> str:
+        parts = [f"return {sum(self._returns) / len(self._returns):.1f}"] if self._returns else []
+        if self._evaluated is not None:
+            parts.append(f"evaluated {self._evaluated:.1f}")
+        return "  ".join(parts) or "no episode has ended yet"
+
+
+def _bar_class() -> Any:
+    from tqdm import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]  # generic in its stubs only
+        """A bar with a lock of its own: tqdm's default one is shared with other processes and may start one."""
+
+    Bar.set_lock(threading.RLock())
+    return Bar

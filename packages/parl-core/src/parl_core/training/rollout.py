@@ -1,0 +1,92 @@
+"""Experience of one policy: `n_steps` steps of all environments, with the values that bootstrapping needs.
+
+An array `x[t, i]` belongs to step t of environment i. `next_value[t, i]` is the value of the observation that step
+really led to: after a truncation that of the episode's last observation, not that of the next episode's first one.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from parl_core.seeding import spawn_seeds
+from parl_core.training.acting import ActorCriticAgent, into_space
+from parl_core.training.events import Episode
+
+__all__ = ["Rollout", "RolloutCollector"]
+
+Floats = npt.NDArray[np.float32]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """`T` steps of `N` environments.
+
+    Attributes:
+        obs: `[T, N, *obs]`, what the action was chosen from.
+        action: `[T, N, *act]`, as the policy drew it, before clipping to the action space.
+        log_prob: `[T, N]`, of the action under the policy that drew it.
+        reward: `[T, N]`.
+        value: `[T, N]`, of `obs`.
+        next_value: `[T, N]`, of the observation that the step led to.
+        terminated: `[T, N]`: the episode ended by itself; nothing follows.
+        truncated: `[T, N]`: the episode was cut, by a time limit for instance; `next_value` stands for the rest.
+        episodes: those that ended within the rollout.
+    """
+
+    obs: npt.NDArray[Any]
+    action: npt.NDArray[Any]
+    log_prob: Floats
+    reward: Floats
+    value: Floats
+    next_value: Floats
+    terminated: Bools
+    truncated: Bools
+    episodes: tuple[Episode, ...]
+
+
+class RolloutCollector:
+    """Steps a vector environment with an agent and remembers where it stopped.
+
+    Args:
+        agent: chooses the actions.
+        envs: a vector environment with same-step autoreset, such as `make_vector_env` gives.
+        n_steps: steps of every environment in one rollout.
+        seed: the environments' seeds are derived from it; None takes them from the system.
+    """
+
+    def __init__(self, agent: ActorCriticAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
+        self._agent, self._envs, self._n_steps = agent, envs, n_steps
+        self._into_space = into_space(envs.single_action_space)
+        self._obs, _ = envs.reset(seed=spawn_seeds(seed, envs.num_envs))
+
+    def collect(self) -> Rollout:
+        """Take `n_steps` steps in every environment."""
+        shape = (self._n_steps, self._envs.num_envs)
+        obs = np.empty((*shape, *self._obs.shape[1:]), self._obs.dtype)
+        log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
+        terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
+        actions, episodes = [], []
+        last_obs: dict[tuple[int, int], npt.NDArray[Any]] = {}
+        for t in range(self._n_steps):
+            obs[t] = self._obs
+            value[t], action, log_prob[t], _ = self._agent.sample(self._obs)
+            actions.append(action)
+            self._obs, reward[t], terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
+            if "_episode" in infos:
+                for i in np.flatnonzero(infos["_episode"]):
+                    statistics = infos["episode"]
+                    episodes.append(Episode(float(statistics["r"][i]), int(statistics["l"][i])))
+                    if not terminated[t, i]:
+                        last_obs[t, int(i)] = infos["final_obs"][i]
+        next_value = np.empty_like(value)
+        next_value[:-1] = value[1:]
+        next_value[-1] = self._agent.value(self._obs)
+        if last_obs:  # all truncations of the rollout in one call of the network
+            rows, columns = zip(*last_obs, strict=True)
+            next_value[rows, columns] = self._agent.value(np.stack(list(last_obs.values())))
+        return Rollout(
+            obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
+        )

@@ -1,0 +1,97 @@
+"""The folder of one training run, and what a program says when it is interrupted.
+
+runs/<name>-<date>-<time>/      made at first use, never one that exists
+"""
+
+import sys
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TextIO
+
+from parl_core.errors import HyperparameterError
+
+__all__ = ["Run"]
+
+# What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
+INTERRUPTED_EXIT_CODE = 130
+
+
+class Run:
+    """One run's folder, as a context manager that turns Ctrl-C into a message about what was saved.
+
+    Nothing that exists is overwritten or deleted: a name that is taken gets a number behind it.
+
+    Args:
+        name: first part of the folder's name; no path separators.
+        root: where the folders of all runs lie.
+        started: date and time in the name; default: now.
+        out: where messages go; default: standard error.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        root: str | Path = "runs",
+        *,
+        started: datetime | None = None,
+        out: TextIO | None = None,
+    ) -> None:
+        if not name or Path(name).name != name:
+            raise HyperparameterError(f"the name of a run must be one part of a path, got {name!r}")
+        self.name = name
+        self._stem = Path(root) / f"{name}-{(started or datetime.now()):%Y%m%d-%H%M%S}"
+        self._path: Path | None = None
+        self._out = out
+        self._saved: dict[Path, str] = {}
+        self._told = False
+
+    @property
+    def path(self) -> Path:
+        """The folder; made when it is asked for first."""
+        if self._path is None:
+            self._path = _make_new(self._stem)
+        return self._path
+
+    def saved(self, path: Path, what: str) -> None:
+        """Note that a file is complete, for the message after an interruption.
+
+        Args:
+            path: the file or folder.
+            what: what it holds, such as `"agent with evaluated return 497.3"`; replaces an earlier note of the path.
+        """
+        self._saved[path] = what
+
+    def tell_interrupted(self) -> None:
+        """Say once what was saved; at once, because a second signal may follow soon."""
+        if self._told:
+            return
+        self._told = True
+        lines = [f"  {path}: {what}" for path, what in self._saved.items()]
+        print("\nInterrupted. Saved:" if lines else "\nInterrupted. Nothing was saved yet.", file=self._stream)
+        print(*lines, sep="\n", end="\n" if lines else "", file=self._stream, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, KeyboardInterrupt):
+            self.tell_interrupted()
+            raise SystemExit(INTERRUPTED_EXIT_CODE) from None
+
+    @property
+    def _stream(self) -> TextIO:
+        return sys.stderr if self._out is None else self._out
+
+
+def _make_new(stem: Path) -> Path:
+    number = 1
+    while True:
+        path = stem if number == 1 else stem.with_name(f"{stem.name}-{number}")
+        try:
+            path.mkdir(parents=True)  # the test and the making in one step: two runs never share a folder
+            return path
+        except FileExistsError:
+            number += 1

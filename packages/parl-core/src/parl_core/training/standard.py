@@ -1,0 +1,55 @@
+"""The callbacks that most runs want, put together."""
+
+from parl_core.training.curve import LearningCurve
+from parl_core.training.events import Callback, Ended, Stop
+from parl_core.training.logs import CsvTables, TensorBoard
+from parl_core.training.progress import Progress
+from parl_core.training.run import Run
+from parl_core.training.stopping import ConfirmedReturn, KeepBest, SavableAgent, TimeBudget
+
+__all__ = ["standard_callbacks"]
+
+
+class _TellInterrupted(Callback):
+    """Says what was saved before anything else is closed, because a second signal may follow."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def on_end(self, ended: Ended) -> None:
+        if ended.stop is Stop.INTERRUPTED:
+            self._run.tell_interrupted()
+
+
+def standard_callbacks(
+    run: Run,
+    agent: SavableAgent,
+    *,
+    title: str = "",
+    goal: float | None = None,
+    confirmations: int = 2,
+    max_seconds: float | None = None,
+) -> list[Callback]:
+    """Progress on the terminal, TensorBoard, CSV tables, a learning curve, the best weights, and when to stop.
+
+    Args:
+        run: whose folder takes all files.
+        agent: whose best weights are kept in `best.ckpt`, and put back at the end.
+        title: of the learning curve.
+        goal: mean return of an evaluation that counts as solved; None trains until the budget is used up.
+        confirmations: evaluations in a row that have to reach the goal.
+        max_seconds: time budget; None for none.
+    """
+    callbacks: list[Callback] = [
+        Progress(),
+        _TellInterrupted(run),
+        KeepBest(agent, run),
+        TensorBoard(run),
+        CsvTables(run),
+        LearningCurve(run, title or run.name, goal),
+    ]
+    if goal is not None:
+        callbacks.append(ConfirmedReturn(goal, confirmations))
+    if max_seconds is not None:
+        callbacks.append(TimeBudget(max_seconds))
+    return callbacks

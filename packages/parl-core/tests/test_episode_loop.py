@@ -1,0 +1,77 @@
+"""The loop of the QuickStart: one episode, one update, with the log lines that its documents show."""
+
+import logging
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.training import run_episode, train_by_episodes
+
+
+class ThreeSteps(gymnasium.Env[Any, Any]):
+    """Three steps with rewards 1, 2, 4; the second episode is cut instead of ending."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.seeds: list[int | None] = []
+        self._count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.seeds.append(seed)
+        self._count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        over, cut = self._count == 3, len(self.seeds) == 2
+        return np.full(1, self._count, np.float32), 2.0 ** (self._count - 1), over and not cut, over and cut, {}
+
+
+class Recording:
+    def __init__(self) -> None:
+        self.learned: list[tuple[Any, Any, Any]] = []
+
+    def sample(self, obs: Any) -> int:
+        return 0
+
+    def predict(self, obs: Any) -> int:
+        return 1
+
+    def learn(self, obs: Any, action: Any, reward: Any) -> float:
+        self.learned.append((obs, action, reward))
+        return 0.0
+
+
+def test_an_episode_is_what_was_seen_done_and_got() -> None:
+    played = run_episode(ThreeSteps(), Recording().predict)
+    np.testing.assert_array_equal(played.obs, [[0.0], [1.0], [2.0]])
+    np.testing.assert_array_equal(played.actions, [1, 1, 1])
+    assert list(played.rewards) == [1.0, 2.0, 4.0]
+    assert played.episode_return == 7.0
+
+
+def test_the_agent_learns_from_normalised_discounted_returns() -> None:
+    # Discounted by 0.5 the returns are 1 + 2/2 + 4/4 = 3, 2 + 4/2 = 4, 4; their mean 11/3, deviation sqrt(2)/3.
+    agent = Recording()
+    train_by_episodes(agent, ThreeSteps(), 1, gamma=0.5)
+    obs, action, reward = agent.learned[0]
+    assert obs.shape == (3, 1)
+    np.testing.assert_array_equal(action, [0, 0, 0])
+    np.testing.assert_allclose(reward, np.array([-2.0, 1.0, 1.0]) / np.sqrt(2.0), rtol=1e-5)
+
+
+def test_every_tenth_episode_is_logged_and_every_hundredth_tested(caplog: pytest.LogCaptureFixture) -> None:
+    env, agent = ThreeSteps(), Recording()
+    with caplog.at_level(logging.INFO, "parl"):
+        tested = train_by_episodes(agent, env, 200, seed=4)
+    messages = [record.getMessage() for record in caplog.records]
+    assert messages[:2] == ["Episode 0, Reward Sum 7.0.", "Episode 10, Reward Sum 7.0."]
+    assert sum(message.startswith("Episode") for message in messages) == 20
+    assert [message for message in messages if message.startswith("Test")] == ["Test reward: 7.0"] * 2
+    assert tested == [7.0, 7.0]
+    assert len(agent.learned) == 200
+    assert env.seeds == [4] + [None] * 201

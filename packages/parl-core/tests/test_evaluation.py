@@ -1,0 +1,85 @@
+"""Evaluation plays the asked-for episodes, each with its own seed, however many run side by side."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.training import Episode, Evaluation, evaluate
+
+
+class SeededLength(gymnasium.Env[Any, Any]):
+    """An episode's length and reward come from its seed alone; it is angry when stepped after its end."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        assert seed is not None, "every evaluated episode has a seed"
+        self._left = int(self.np_random.integers(1, 30))
+        self._reward = float(self.np_random.integers(1, 9))
+        return np.full(1, self._left, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self._left > 0, "stepped after the end"
+        self._left -= 1
+        return np.full(1, self._left, np.float32), self._reward * action, self._left == 0, False, {}
+
+
+class AlwaysOne:
+    def __init__(self) -> None:
+        self.batch_sizes: set[int] = set()
+
+    def predict(self, obs: Any) -> Any:
+        self.batch_sizes.add(len(obs))
+        return np.ones(len(obs), np.int64)
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 8, 50])
+def test_episodes_do_not_depend_on_how_many_are_played_at_once(at_once: int) -> None:
+    reference = evaluate(AlwaysOne(), SeededLength, 11, seed=5, at_once=2)
+    assert evaluate(AlwaysOne(), SeededLength, 11, seed=5, at_once=at_once) == reference
+    assert len(reference.episodes) == 11
+    assert len({episode.length for episode in reference.episodes}) > 3
+
+
+def test_another_seed_plays_other_episodes_and_more_episodes_begin_with_the_same() -> None:
+    few = evaluate(AlwaysOne(), SeededLength, 4, seed=1)
+    many = evaluate(AlwaysOne(), SeededLength, 9, seed=1)
+    assert few.episodes == many.episodes[:4]
+    assert few.episodes != evaluate(AlwaysOne(), SeededLength, 4, seed=2).episodes
+
+
+def test_the_agent_always_sees_a_batch_of_the_same_size() -> None:
+    agent = AlwaysOne()
+    evaluate(agent, SeededLength, 10, at_once=4)
+    assert agent.batch_sizes == {4}
+
+
+def test_a_constant_policy_on_cartpole_gets_the_returns_that_a_plain_loop_counts() -> None:
+    from parl_core.seeding import spawn_seeds
+
+    expected = []
+    env = gymnasium.make("CartPole-v1")
+    for seed in spawn_seeds(3, 6):
+        env.reset(seed=seed)
+        total, over = 0.0, False
+        while not over:
+            _, reward, terminated, truncated, _ = env.step(1)
+            total += float(reward)
+            over = terminated or truncated
+        expected.append(total)
+    assert evaluate(AlwaysOne(), "CartPole-v1", 6, seed=3).returns == expected
+
+
+def test_mean_and_deviation_are_over_episodes() -> None:
+    evaluation = Evaluation([Episode(1.0, 1), Episode(3.0, 2)])
+    assert (evaluation.mean, evaluation.std) == (2.0, 1.0)
+
+
+def test_no_episodes_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="episodes must be at least 1"):
+        evaluate(AlwaysOne(), SeededLength, 0)

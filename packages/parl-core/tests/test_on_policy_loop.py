@@ -1,0 +1,223 @@
+"""The on-policy loop, with an agent whose numbers can be followed by hand."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.contracts.ppo import PPOBatch
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.training import (
+    Callback,
+    Ended,
+    Episode,
+    Evaluation,
+    OnPolicySettings,
+    Stop,
+    Update,
+    train_on_policy,
+)
+from parl_core.training.rollout import RolloutCollector
+from parl_core.training.stopping import ConfirmedReturn, KeepBest
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observes how many steps its episode has taken; the reward is 1; ends or is cut after some steps."""
+
+    observation_space = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, ends: int = 1000, cut: int = 1000) -> None:
+        self._ends, self._cut, self._count = ends, cut, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert abs(float(action[0])) <= 1.0, "the loop must clip what a Gaussian draws"
+        self._count += 1
+        return np.full(1, self._count, np.float32), 1.0, self._count == self._ends, self._count == self._cut, {}
+
+
+class TenTimesTheCount:
+    """Values an observation at ten times its count; draws an action outside of the box; learns nothing."""
+
+    def __init__(self, losses: list[float] | None = None) -> None:
+        self.batches: list[PPOBatch] = []
+        self.given: list[dict[str, Any]] = []
+        self.weights: dict[str, float] = {"updates": 0.0}
+        self.saved: dict[Path, float] = {}
+        self._losses = losses or []
+
+    def value(self, obs: Any) -> Any:
+        return 10.0 * obs[:, 0]
+
+    def sample(self, obs: Any) -> Any:
+        return self.value(obs), np.full((len(obs), 1), 3.0, np.float32), np.full(len(obs), -1.0), np.zeros(len(obs))
+
+    def learn_rollout(self, batch: PPOBatch, **given: Any) -> dict[str, float]:
+        self.batches.append(batch)
+        self.given.append(given)
+        self.weights = {"updates": self.weights["updates"] + 1.0}
+        return {"policy_loss": self._losses.pop(0) if self._losses else 0.0}
+
+    def get_weights(self) -> dict[str, float]:
+        return dict(self.weights)
+
+    def set_weights(self, weights: dict[str, float]) -> None:
+        self.weights = dict(weights)
+
+    def save(self, path: Path) -> None:
+        self.saved[path] = self.weights["updates"]
+
+
+class Recorder(Callback):
+    def __init__(self) -> None:
+        self.events: list[Update | Evaluation | Ended] = []
+
+    def on_update(self, update: Update) -> None:
+        self.events.append(update)
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self.events.append(evaluation)
+
+    def on_end(self, ended: Ended) -> None:
+        self.events.append(ended)
+
+
+def settings(**changes: Any) -> OnPolicySettings:
+    return OnPolicySettings(**{"total_steps": 3, "n_steps": 3, "gamma": 0.5, "gae_lambda": 1.0, **changes})
+
+
+def learned_from(env_kwargs: dict[str, int]) -> PPOBatch:
+    agent = TenTimesTheCount()
+    train_on_policy(agent, make_vector_env(Counting, 1, env_kwargs=env_kwargs), settings())
+    return agent.batches[0]
+
+
+def test_a_truncated_episode_bootstraps_from_its_last_observation() -> None:
+    # Observations 0 1 | 0, values 0 10 | 0; the cut step led to observation 2, worth 20, the last one to 1, worth 10.
+    # A_2 = 1 + 0.5*10 - 0 = 6; A_1 = 1 + 0.5*20 - 10 = 1; A_0 = 1 + 0.5*10 - 0 + 0.5*A_1 = 6.5
+    batch = learned_from({"cut": 2})
+    np.testing.assert_allclose(batch.obs[:, 0], [0.0, 1.0, 0.0])
+    np.testing.assert_allclose(batch.advantage, [6.5, 1.0, 6.0])
+    np.testing.assert_allclose(batch.return_, [6.5, 11.0, 6.0])
+
+
+def test_a_terminated_episode_does_not_bootstrap() -> None:
+    # As above, but A_1 = 1 - 10 = -9 and A_0 = 6 + 0.5*A_1 = 1.5
+    batch = learned_from({"ends": 2})
+    np.testing.assert_allclose(batch.advantage, [1.5, -9.0, 6.0])
+
+
+def test_an_episode_that_ends_and_is_cut_in_the_same_step_has_ended() -> None:
+    np.testing.assert_allclose(learned_from({"ends": 2, "cut": 2}).advantage, [1.5, -9.0, 6.0])
+
+
+def test_a_rollout_goes_on_where_the_one_before_stopped() -> None:
+    collector = RolloutCollector(TenTimesTheCount(), make_vector_env(Counting, 2, env_kwargs={"ends": 5}), 4, seed=0)
+    first, second = collector.collect(), collector.collect()
+    np.testing.assert_array_equal(first.obs[:, 1, 0], [0, 1, 2, 3])
+    np.testing.assert_array_equal(second.obs[:, 1, 0], [4, 0, 1, 2])
+    assert first.episodes == ()
+    assert second.episodes == (Episode(5.0, 5), Episode(5.0, 5))
+
+
+def test_actions_are_learned_as_they_were_drawn_although_the_environment_gets_them_clipped() -> None:
+    np.testing.assert_array_equal(learned_from({}).action, [[3.0], [3.0], [3.0]])
+
+
+def test_learning_rate_and_clip_range_decay_linearly_only_when_asked_to() -> None:
+    for decay, factors in ((True, [1.0, 2 / 3, 1 / 3]), (False, [1.0, 1.0, 1.0])):
+        agent = TenTimesTheCount()
+        train_on_policy(agent, make_vector_env(Counting, 1), settings(total_steps=9, lr=0.3, clip=0.6, decay=decay))
+        np.testing.assert_allclose([given["lr"] for given in agent.given], 0.3 * np.array(factors))
+        np.testing.assert_allclose([given["clip"] for given in agent.given], 0.6 * np.array(factors))
+
+
+def test_callbacks_are_told_of_every_update_and_evaluation_and_once_of_the_end() -> None:
+    recorder = Recorder()
+    ticks = iter(range(100))
+    ended = train_on_policy(
+        TenTimesTheCount(),
+        make_vector_env(Counting, 2, env_kwargs={"cut": 4}),
+        settings(total_steps=20, n_steps=2),
+        evaluator=lambda: Evaluation([Episode(7.0, 7)]),
+        evaluate_every=8,
+        callbacks=[recorder],
+        clock=lambda: float(next(ticks)),
+    )
+    kinds = [type(event).__name__ for event in recorder.events]
+    assert kinds == ["Update", "Update", "Evaluation", "Update", "Update", "Evaluation", "Update", "Ended"]
+    assert [event.step for event in recorder.events] == [4, 8, 8, 12, 16, 16, 20, 20]
+    assert recorder.events[-1] is ended
+    assert ended.stop is Stop.BUDGET
+    assert [evaluation.step for evaluation in ended.evaluations] == [8, 16]
+    second = recorder.events[1]
+    assert isinstance(second, Update)
+    assert list(second.episodes) == [Episode(4.0, 4)] * 2
+
+
+def test_two_confirmed_evaluations_stop_the_loop_and_the_best_weights_come_back() -> None:
+    means = iter([480.0, 300.0, 490.0, 480.0, 500.0])
+    agent = TenTimesTheCount()
+    ended = train_on_policy(
+        agent,
+        make_vector_env(Counting, 1),
+        settings(total_steps=300),
+        evaluator=lambda: Evaluation([Episode(next(means), 1)]),
+        evaluate_every=3,
+        callbacks=[KeepBest(agent), ConfirmedReturn(475.0, times=2)],
+    )
+    assert ended.stop is Stop.CALLBACK
+    assert ended.step == 12
+    assert "475: 490.0, 480.0" in ended.reason
+    assert agent.weights["updates"] == 3.0
+
+
+def test_a_loss_that_is_not_finite_stops_the_loop_with_a_message_and_callbacks_are_told() -> None:
+    recorder = Recorder()
+    agent = TenTimesTheCount(losses=[0.5, math.nan])
+    with pytest.raises(DivergedError, match="policy_loss is nan"):
+        train_on_policy(agent, make_vector_env(Counting, 1), settings(total_steps=30), callbacks=[recorder])
+    *_, last_update, ended = recorder.events
+    assert isinstance(last_update, Update)
+    assert last_update.step == 3
+    assert isinstance(ended, Ended)
+    assert ended.stop is Stop.FAILED
+    assert "DivergedError" in ended.reason
+
+
+def test_an_interruption_passes_through_after_callbacks_were_told() -> None:
+    class Interrupting(Callback):
+        def on_update(self, update: Update) -> None:
+            raise KeyboardInterrupt
+
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt):
+        train_on_policy(
+            TenTimesTheCount(), make_vector_env(Counting, 1), settings(), callbacks=[Interrupting(), recorder]
+        )
+    (ended,) = recorder.events
+    assert isinstance(ended, Ended)
+    assert ended.stop is Stop.INTERRUPTED
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"n_steps": 0}, "n_steps"),
+        ({"gamma": 1.5}, "gamma"),
+        ({"lr": 0.0}, "lr"),
+        ({"entropy_coef": -0.1}, "entropy_coef"),
+    ],
+)
+def test_settings_out_of_range_are_refused_by_name(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(HyperparameterError, match=message):
+        settings(**change)

@@ -1,0 +1,59 @@
+"""A run's folder is always a new one, and an interruption says what was saved."""
+
+import io
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.training import Run
+
+NOON = datetime(2026, 11, 21, 12, 0, 5)
+
+
+def test_the_folder_is_named_by_name_and_time_and_made_at_first_use(tmp_path: Path) -> None:
+    run = Run("ppo", tmp_path / "runs", started=NOON)
+    assert not (tmp_path / "runs").exists()
+    assert run.path == tmp_path / "runs" / "ppo-20261121-120005"
+    assert run.path.is_dir()
+
+
+def test_a_taken_name_gets_a_number_and_what_is_there_stays(tmp_path: Path) -> None:
+    first = Run("ppo", tmp_path, started=NOON)
+    (first.path / "precious").write_text("kept")
+    second, third = Run("ppo", tmp_path, started=NOON), Run("ppo", tmp_path, started=NOON)
+    assert [second.path.name, third.path.name] == ["ppo-20261121-120005-2", "ppo-20261121-120005-3"]
+    assert list(second.path.iterdir()) == []
+    assert (first.path / "precious").read_text() == "kept"
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../a", "/"])
+def test_a_name_that_is_no_single_folder_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(HyperparameterError, match="one part of a path"):
+        Run(name, tmp_path)
+
+
+def test_an_interruption_names_what_was_saved_once_and_exits_as_shells_expect(tmp_path: Path) -> None:
+    out = io.StringIO()
+    run = Run("ppo", tmp_path, out=out)
+    run.saved(run.path / "best.ckpt", "agent, return 12")
+    run.saved(run.path / "best.ckpt", "agent, return 300")
+    run.tell_interrupted()
+    with pytest.raises(SystemExit) as exit_info, run:
+        raise KeyboardInterrupt
+    assert exit_info.value.code == 130
+    assert out.getvalue() == f"\nInterrupted. Saved:\n  {run.path / 'best.ckpt'}: agent, return 300\n"
+
+
+def test_an_interruption_before_anything_was_saved_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
+    out = io.StringIO()
+    with pytest.raises(SystemExit), Run("ppo", tmp_path / "runs", out=out):
+        raise KeyboardInterrupt
+    assert out.getvalue() == "\nInterrupted. Nothing was saved yet.\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_other_exceptions_pass_through(tmp_path: Path) -> None:
+    with pytest.raises(LookupError), Run("ppo", tmp_path, out=io.StringIO()):
+        raise LookupError

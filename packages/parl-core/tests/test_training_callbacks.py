@@ -1,0 +1,203 @@
+"""The callbacks that most runs use: what they show, what they leave on disk, when they stop a loop."""
+
+import csv
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, standard_callbacks
+from parl_core.training.curve import LearningCurve
+from parl_core.training.logs import CsvTables, TensorBoard
+from parl_core.training.progress import Progress
+from parl_core.training.stopping import ConfirmedReturn, KeepBest, TimeBudget
+
+
+class Weights:
+    """An agent with one number for weights, saved as text."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def get_weights(self) -> int:
+        return self.number
+
+    def set_weights(self, weights: int) -> None:
+        self.number = weights
+
+    def save(self, path: Path) -> None:
+        path.write_text(str(self.number))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def update(step: int, *returns: float, seconds: float = 1.0) -> Update:
+    episodes = [Episode(episode_return, 10) for episode_return in returns]
+    return Update(step, 1000, seconds, episodes, {"policy_loss": 0.25}, {"lr": 0.5})
+
+
+def evaluation(step: int, *returns: float) -> Evaluation:
+    return Evaluation([Episode(episode_return, 10) for episode_return in returns], step, 2.0)
+
+
+def ended(stop: Stop = Stop.BUDGET, *evaluations: Evaluation) -> Ended:
+    return Ended(stop, "in a test", 1000, 9.0, evaluations)
+
+
+def test_a_goal_has_to_be_reached_by_evaluations_in_a_row() -> None:
+    rule = ConfirmedReturn(475.0, times=2)
+    verdicts = [rule.on_evaluation(evaluation(0, mean)) for mean in (475.0, 474.9, 480.0, 475.0)]
+    assert verdicts[:3] == [None, None, None]
+    assert verdicts[3] == "evaluations in a row reached 475: 480.0, 475.0"
+
+
+def test_the_time_budget_stops_the_first_update_after_it() -> None:
+    rule = TimeBudget(10.0)
+    assert rule.on_update(update(1, seconds=9.9)) is None
+    assert "10 s" in (rule.on_update(update(2, seconds=10.0)) or "")
+
+
+@pytest.mark.parametrize("wrong", [lambda: TimeBudget(0.0), lambda: ConfirmedReturn(1.0, times=0)])
+def test_stop_rules_out_of_range_are_refused(wrong: Any) -> None:
+    with pytest.raises(HyperparameterError):
+        wrong()
+
+
+def test_the_best_weights_are_saved_and_come_back_of_equals_the_latest(tmp_path: Path) -> None:
+    agent = Weights()
+    run = Run("r", tmp_path)
+    keeper = KeepBest(agent, run)
+    assert not (run.path / "best.ckpt").exists()
+    for number, mean in enumerate([3.0, 9.0, 9.0, 4.0], start=1):
+        agent.number = number
+        keeper.on_evaluation(evaluation(number, mean))
+    keeper.on_end(ended())
+    assert agent.number == 3
+    assert keeper.path is not None
+    assert keeper.path.read_text() == "3"
+
+
+@pytest.mark.parametrize("stop", [Stop.INTERRUPTED, Stop.FAILED])
+def test_after_an_error_the_file_holds_the_best_and_the_agent_stays_as_it_is(stop: Stop, tmp_path: Path) -> None:
+    agent = Weights()
+    keeper = KeepBest(agent, Run("r", tmp_path))
+    agent.number = 1
+    keeper.on_evaluation(evaluation(1, 5.0))
+    agent.number = 2
+    keeper.on_end(ended(stop))
+    assert agent.number == 2
+    assert keeper.path is not None
+    assert keeper.path.read_text() == "1"
+
+
+def test_where_nobody_watches_progress_is_plain_lines_now_and_then() -> None:
+    out = io.StringIO()
+    now = [0.0]
+    progress = Progress(out, clock=lambda: now[0])
+    progress.on_update(update(100))
+    progress.on_update(update(200, 10.0))
+    now[0] = 6.0
+    progress.on_update(update(300, 20.0))
+    progress.on_evaluation(evaluation(300, 40.0, 50.0))
+    progress.on_end(ended())
+    assert out.getvalue().splitlines() == [
+        "step 100/1000  no episode has ended yet",
+        "step 300/1000  return 15.0",
+        "step 300/1000  return 15.0  evaluated 45.0",
+        "Stopped after 1000 steps and 9.0 s: in a test",
+    ]
+
+
+def test_on_a_terminal_progress_is_a_bar_with_the_current_return() -> None:
+    out = Terminal()
+    progress = Progress(out)
+    progress.on_update(update(250, 10.0, 30.0))
+    progress.on_evaluation(evaluation(250, 40.0))
+    progress.on_end(ended())
+    shown = out.getvalue()
+    assert "25%" in shown
+    assert "return 20.0  evaluated 40.0" in shown
+    assert shown.endswith("Stopped after 1000 steps and 9.0 s: in a test\n")
+
+
+def test_tables_have_a_row_an_event_that_can_be_read_before_the_end(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    tables = CsvTables(run)
+    tables.on_update(update(100))
+    tables.on_update(update(200, 10.0, 30.0))
+    tables.on_evaluation(evaluation(200, 1.0, 3.0))
+    with (run.path / "updates.csv").open(newline="") as file:
+        updates = list(csv.DictReader(file))
+    with (run.path / "evaluations.csv").open(newline="") as file:
+        evaluations = list(csv.DictReader(file))
+    tables.on_end(ended())
+    assert [row["step"] for row in updates] == ["100", "200"]
+    assert [row["train/return"] for row in updates] == ["", "20.0"]
+    assert updates[0]["loss/policy_loss"] == "0.25"
+    assert updates[0]["schedule/lr"] == "0.5"
+    assert evaluations[0]["evaluation/return"] == "2.0"
+    assert evaluations[0]["evaluation/deviation"] == "1.0"
+
+
+def test_tensorboard_files_hold_the_scalars_at_their_steps(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+
+    run = Run("r", tmp_path)
+    board = TensorBoard(run)
+    board.on_update(update(100, 10.0))
+    board.on_evaluation(evaluation(200, 40.0))
+    board.on_end(ended())
+    (file,) = (run.path / "tensorboard").iterdir()
+    content = file.read_bytes()
+    scalars = {}
+    while content:  # a record: length (8 bytes), its checksum (4), the event, its checksum (4)
+        length = int.from_bytes(content[:8], "little")
+        event = Event.FromString(content[12 : 12 + length])
+        content = content[16 + length :]
+        scalars.update({(value.tag, event.step): value.simple_value for value in event.summary.value})
+    assert scalars["train/return", 100] == 10.0
+    assert scalars["loss/policy_loss", 100] == 0.25
+    assert scalars["evaluation/return", 200] == 40.0
+
+
+def test_the_learning_curve_is_a_picture_of_the_promised_size(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    curve = LearningCurve(run, "CartPole-v1", goal=40.0)
+    for step in range(100, 1100, 100):
+        curve.on_update(update(step, *[step / 20] * 5))
+    curve.on_end(ended(Stop.CALLBACK, evaluation(500, 20.0, 30.0), evaluation(1000, 50.0, 50.0)))
+    picture = (run.path / "learning-curve.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert (int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")) == (960, 540)
+
+
+def test_an_interrupted_run_draws_nothing_because_that_takes_too_long(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    curve = LearningCurve(run, "CartPole-v1")
+    curve.on_update(update(100, 1.0))
+    curve.on_end(ended(Stop.INTERRUPTED))
+    assert list(run.path.iterdir()) == []
+
+
+def test_the_standard_callbacks_leave_what_the_message_after_an_interruption_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run("r", tmp_path)
+    callbacks = standard_callbacks(run, Weights(), goal=40.0, max_seconds=60.0)
+    reasons = []
+    for callback in callbacks:
+        reasons.append(callback.on_update(update(100, 10.0)))
+        reasons += [callback.on_evaluation(evaluation(step, 40.0)) for step in (100, 200)]
+    for callback in callbacks:
+        callback.on_end(ended(Stop.INTERRUPTED))
+    assert [reason for reason in reasons if reason] == ["evaluations in a row reached 40: 40.0, 40.0"]
+    message = capsys.readouterr().err
+    for name in ("best.ckpt", "tensorboard", "updates.csv", "evaluations.csv"):
+        assert (run.path / name).exists()
+        assert f"{run.path / name}: " in message
+    assert "evaluated return 40.0" in message
