@@ -1,0 +1,122 @@
+"""Values that change while training goes on: learning rates, clip ranges, epsilons, betas.
+
+A schedule is a plain function of the number of steps taken so far; `constant`, `linear` and `piecewise` make the
+usual ones. `PiecewiseScheduler` and `LinearDecayScheduler` count the steps themselves, as PARL's programs expect.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+from parl_core.checks import check_int, check_positive
+from parl_core.errors import HyperparameterError
+
+__all__ = ["LinearDecayScheduler", "PiecewiseScheduler", "Schedule", "as_schedule", "constant", "linear", "piecewise"]
+
+Schedule = Callable[[float], float]
+"""From the number of steps taken (or any other progress) to a value."""
+
+
+def constant(value: float) -> Schedule:
+    """Return a schedule that always gives `value`."""
+    return lambda _step: value
+
+
+def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Schedule:
+    """Return a schedule that goes in a straight line from `start` to `end` and stays there.
+
+    Args:
+        start: value up to step `begin`.
+        end: value from step `begin + steps` on.
+        steps: length of the way, above 0.
+        begin: the step at which it starts.
+
+    Raises:
+        HyperparameterError: `steps` is not above 0.
+    """
+    check_positive("steps", steps)
+
+    def value(step: float) -> float:
+        done = min(max((step - begin) / steps, 0.0), 1.0)
+        return start * (1.0 - done) + end * done  # exact at both ends
+
+    return value
+
+
+def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
+    """Return a schedule that jumps: `[(0, 1e-3), (10_000, 5e-4)]` is 1e-3 below step 10,000 and 5e-4 from there on.
+
+    Args:
+        stages: pairs of a step and the value from there on; the steps ascend. Before the first step the first value
+            holds.
+
+    Raises:
+        HyperparameterError: there is no stage, or the steps do not ascend.
+    """
+    steps = [step for step, _ in stages]
+    values = [value for _, value in stages]
+    if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
+        raise HyperparameterError(f"a piecewise schedule needs stages with ascending steps, got {list(stages)}")
+    return lambda step: values[max(bisect_right(steps, step) - 1, 0)]
+
+
+def as_schedule(value: float | Schedule) -> Schedule:
+    """Return a schedule as it is, and a number as a constant one."""
+    return value if callable(value) else constant(value)
+
+
+class PiecewiseScheduler:
+    """A piecewise constant value that is asked for step by step.
+
+    Args:
+        scheduler_list: pairs of a step and the value from there on, with ascending steps.
+
+    Raises:
+        HyperparameterError: there is no stage, or the steps do not ascend.
+    """
+
+    def __init__(self, scheduler_list: Sequence[tuple[int, float]]) -> None:
+        self._value = piecewise(scheduler_list)
+        self.scheduler_list = list(scheduler_list)
+        self.cur_step = 0
+
+    @property
+    def cur_value(self) -> float:
+        """The value at the current step."""
+        return self._value(self.cur_step)
+
+    def step(self, step_num: int = 1) -> float:
+        """Count `step_num` steps and return the value that holds there, however many stages were passed.
+
+        Raises:
+            HyperparameterError: `step_num` is not a whole number of at least 1.
+        """
+        self.cur_step += check_int("step_num", step_num)
+        return self.cur_value
+
+
+class LinearDecayScheduler:
+    """A value that falls in a straight line from `start_value` to 0 and is asked for step by step.
+
+    Args:
+        start_value: value before the first step.
+        max_steps: number of steps to 0, at least 1.
+
+    Raises:
+        HyperparameterError: `max_steps` is not a whole number of at least 1.
+    """
+
+    def __init__(self, start_value: float, max_steps: int) -> None:
+        self.start_value = start_value
+        self.max_steps = check_int("max_steps", max_steps)
+        self._value = linear(start_value, 0.0, max_steps)
+        self.cur_step = 0
+
+    def step(self, step_num: int = 1) -> float:
+        """Count `step_num` steps and return the value there; after `max_steps` it stays 0.
+
+        Raises:
+            HyperparameterError: `step_num` is not a whole number of at least 1.
+        """
+        self.cur_step = min(self.cur_step + check_int("step_num", step_num), self.max_steps)
+        return self._value(self.cur_step)

@@ -1,0 +1,160 @@
+"""Numbers about numbers: of the last few, of the time a block takes, and of everything seen so far."""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_core.checks import check_int
+
+__all__ = ["RunningMeanStd", "TimeStat", "WindowStat"]
+
+
+class WindowStat:
+    """Mean, minimum and maximum of the last `window_size` numbers; None while there are none.
+
+    Raises:
+        HyperparameterError: `window_size` is not a whole number of at least 1.
+    """
+
+    def __init__(self, window_size: int) -> None:
+        self._items: deque[float] = deque(maxlen=check_int("window_size", window_size))
+        self.count = 0
+
+    def add(self, obj: float) -> None:
+        """Add a number; the oldest one drops out of a full window. `count` counts all that were ever added."""
+        self._items.append(float(obj))
+        self.count += 1
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the window."""
+        return sum(self._items) / len(self._items) if self._items else None
+
+    @property
+    def min(self) -> float | None:
+        """Smallest of the window."""
+        return min(self._items, default=None)
+
+    @property
+    def max(self) -> float | None:
+        """Largest of the window."""
+        return max(self._items, default=None)
+
+
+class TimeStat:
+    """How long a block of code takes, in seconds, over the last `window_size` times.
+
+        time_stat = TimeStat(window_size=100)
+        with time_stat:
+            learn()
+        print(time_stat.mean)
+
+    A block that raises counts as well. Not for nested or concurrent blocks: use one object for each.
+
+    Args:
+        window_size: number of times that are remembered, at least 1.
+        clock: gives seconds from an arbitrary zero; the default never goes backwards.
+    """
+
+    def __init__(self, window_size: int = 1, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.time_samples = WindowStat(window_size)
+        self._clock = clock
+        self._started = 0.0
+
+    def __enter__(self) -> "TimeStat":
+        self._started = self._clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.time_samples.add(self._clock() - self._started)
+
+    @property
+    def mean(self) -> float | None:
+        """Mean seconds; None before the first time."""
+        return self.time_samples.mean
+
+    @property
+    def min(self) -> float | None:
+        """Shortest seconds; None before the first time."""
+        return self.time_samples.min
+
+    @property
+    def max(self) -> float | None:
+        """Longest seconds; None before the first time."""
+        return self.time_samples.max
+
+
+class RunningMeanStd:
+    """Mean and variance of everything seen so far, in float64, without keeping it.
+
+    T. F. Chan, G. H. Golub, R. J. LeVeque: Updating Formulae and a Pairwise Algorithm for Computing Sample Variances
+    (1979), equation 2.1; for one sample at a time it is Welford's method. Objects of several actors can be merged.
+
+    Args:
+        shape: of one sample.
+        epsilon: weight of the start (mean 0, variance 1), in samples: it keeps the first variances away from 0.
+
+    Attributes:
+        mean: `[*shape]`.
+        var: `[*shape]`, the population variance.
+        count: samples seen, and epsilon.
+    """
+
+    def __init__(self, shape: tuple[int, ...] = (), epsilon: float = 1e-4) -> None:
+        self.mean: NDArray[np.float64] = np.zeros(shape)
+        self.var: NDArray[np.float64] = np.ones(shape)
+        self.count = epsilon
+
+    def update(self, x: ArrayLike) -> None:
+        """Add samples `[n, *shape]`; none changes nothing.
+
+        Raises:
+            ValueError: the samples have another shape.
+        """
+        samples = np.asarray(x, np.float64)
+        if samples.shape[1:] != self.mean.shape or samples.ndim != self.mean.ndim + 1:
+            raise ValueError(
+                f"got samples of shape {list(samples.shape)} for statistics of shape {list(self.mean.shape)}: "
+                "pass them as [n, *shape]"
+            )
+        if len(samples) == 1:  # one sample at a time is the common case, and much cheaper this way
+            self._combine(samples[0], 0.0, 1)
+        elif len(samples):
+            self._combine(samples.mean(axis=0), samples.var(axis=0), len(samples))
+
+    def merge(self, other: "RunningMeanStd") -> None:
+        """Add what another object has seen. The two starts of weight epsilon both count."""
+        self._combine(other.mean, other.var, other.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of mean, variance and count, for a checkpoint."""
+        return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.float64(self.count)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over what `state_dict` returned.
+
+        Raises:
+            ValueError: it is of another shape.
+        """
+        mean, var = np.array(state["mean"], np.float64), np.array(state["var"], np.float64)
+        if mean.shape != self.mean.shape or var.shape != self.var.shape:
+            raise ValueError(
+                f"the saved statistics have the shape {list(mean.shape)}, these {list(self.mean.shape)}: "
+                "they belong to another observation space"
+            )
+        self.mean, self.var, self.count = mean, var, float(state["count"])
+
+    def _combine(self, mean: NDArray[np.float64], var: NDArray[np.float64] | float, count: float) -> None:
+        total = self.count + count
+        delta = mean - self.mean
+        self.mean = self.mean + delta * (count / total)
+        squares = self.var * self.count + var * count + delta**2 * (self.count * count / total)
+        self.var = squares / total
+        self.count = total
