@@ -11,7 +11,8 @@ actors there are, nor on where they live.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -152,6 +153,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             np.concatenate([answer.truncated for answer in answers]),
             infos,
         )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     def close_extras(self, **_: Any) -> None:
         """Close the environments and end their actors; called by `close`."""
