@@ -65,6 +65,10 @@ class OnPolicySettings:
             check_positive(name, getattr(self, name))
         check_non_negative("entropy_coef", self.entropy_coef)
 
+    def with_total_steps(self, total_steps: int) -> "OnPolicySettings":
+        """The same with another budget of environment steps."""
+        return replace(self, total_steps=total_steps)
+
     def remaining(self, step: int) -> float:
         """The factor of the scheduled values after `step` environment steps: 1 without `decay`."""
         return max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
