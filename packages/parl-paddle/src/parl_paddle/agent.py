@@ -11,6 +11,7 @@ from parl_core.agent import Agent as AgentContract
 
 from parl_paddle.model import Model
 from parl_paddle.programs import Programs
+from parl_paddle.tensors import place_of
 
 __all__ = ["Agent"]
 
@@ -102,7 +103,7 @@ class Agent(AgentContract):
         build_program: Callable[[], object] | None = getattr(self, "build_program", None)
         if build_program is None:
             return
-        self._programs = Programs(self.alg.device)
+        self._programs = Programs(place_of(self.alg.device))
         self.fluid_executor = self._programs.executor
         self._programs.build(build_program)
 

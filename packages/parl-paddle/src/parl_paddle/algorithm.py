@@ -19,18 +19,19 @@ __all__ = ["Algorithm"]
 class Algorithm(AlgorithmContract):
     """See `parl_core.algorithm.Algorithm`, whose documentation holds here."""
 
-    def _resolve_device(self, device: str) -> Any:
+    def _resolve_device(self, device: str) -> str:
         return tensors.resolve_device(device)
 
-    def _place(self, model: Model, device: Any) -> Model:
+    def _place(self, model: Model, device: str) -> Model:
         model.move_to(device)
         return model
 
-    def _device_of_models(self) -> Any:
-        for model in self._models().values():
-            for parameter in model.parameters():
-                return parameter.place
-        return tensors.resolve_device(paddle.get_device())
+    def _device_of_models(self) -> str:
+        places = (parameter.place for model in self._models().values() for parameter in model.parameters())
+        place = next(places, None)
+        if place is None:
+            return str(paddle.get_device())
+        return "cpu" if place.is_cpu_place() else f"gpu:{place.gpu_device_id()}"
 
     def _adam(
         self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
@@ -38,10 +39,18 @@ class Algorithm(AlgorithmContract):
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
     def _tensor(self, array: Any) -> paddle.Tensor:
-        return tensors.to_tensor(array, self.device)
+        return tensors.to_tensor(array, self.device, self._float_dtype())
+
+    def _float_dtype(self) -> Any:
+        # Remembered, because looking through the layers costs as much as the conversion.
+        found = self.__dict__.get("_computes_in")
+        if found is None:
+            found = next((p.dtype for model in self._models().values() for p in model.parameters()), None)
+            self._computes_in = found
+        return found or paddle.float32
 
     def _array(self, tensor: Any) -> Any:
-        return tensors.to_numpy(tensor)
+        return tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return paddle.no_grad()  # type: ignore[no-any-return]  # paddle comes without usable types

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Self
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
-from parl_core.model import Model as ModelContract
+from parl_core import model as contract
 from parl_core.model import Weights
 
-from parl_paddle.layers.lazy import LazyLayer
-from parl_paddle.tensors import to_numpy
+from parl_paddle.lazy import LazyLayer
+from parl_paddle.tensors import to_array
 
 __all__ = ["Model"]
 
@@ -21,7 +21,7 @@ __all__ = ["Model"]
 _PORTABLE_NAMES = {"_mean": "running_mean", "_variance": "running_var"}
 
 
-class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle comes without usable types
+class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle comes without usable types
     """See `parl_core.model.Model`, whose documentation holds here."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
@@ -46,13 +46,13 @@ class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle com
         twin._model_id = model_id
         return twin
 
-    def move_to(self, place: Any) -> None:
-        """Move the weights to `place`; lazily shaped layers create theirs there."""
-        self.to(device=place)
-        for _, layer in self._lazy_layers():
-            layer.place = place
+    def move_to(self, device: str) -> None:
+        """Move the weights to a device; lazily shaped layers create theirs there."""
+        self.to(device=device)
+        for layer in self._lazy_layers().values():
+            layer.device = device
 
-    def _plain_model(self) -> type[ModelContract]:
+    def _plain_model(self) -> type[contract.Model]:
         return Model
 
     def _named_parameters(self) -> dict[str, paddle.Tensor]:
@@ -63,7 +63,7 @@ class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle com
         named: dict[str, paddle.Tensor | None] = {}
         seen: set[int] = set()
         for prefix, layer in self.named_sublayers(include_self=True):
-            waiting = layer.waiting_names() if isinstance(layer, LazyLayer) else ()
+            waiting = layer.waiting if isinstance(layer, LazyLayer) else ()
             own = layer.state_dict(include_sublayers=False) if not waiting else dict.fromkeys(waiting)
             for name, tensor in own.items():
                 if tensor is None or id(tensor) not in seen:
@@ -72,7 +72,7 @@ class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle com
         return named
 
     def _array_of(self, tensor: paddle.Tensor) -> NDArray[Any]:
-        return np.array(to_numpy(tensor))
+        return to_array(tensor)
 
     def _assign(self, tensors: Mapping[str, paddle.Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, tensor in tensors.items():
@@ -86,31 +86,32 @@ class Model(paddle.nn.Layer, ModelContract):  # type: ignore[misc]  # paddle com
                 else:
                     old.lerp_(new, 1.0 - decay)
 
-    def _lazy_layers(self) -> Iterator[tuple[str, LazyLayer]]:
-        for prefix, layer in self.named_sublayers(include_self=False):
-            if isinstance(layer, LazyLayer):
-                yield prefix, layer
+    def _lazy_layers(self) -> dict[str, LazyLayer]:
+        return {name: layer for name, layer in self.named_sublayers() if isinstance(layer, LazyLayer)}
 
     def _lacks_shapes(self) -> str | None:
-        return next((f"{prefix}.weight" for prefix, layer in self._lazy_layers() if not layer.has_shape), None)
+        names = (f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting)
+        return next(names, None)
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        for prefix, layer in self._lazy_layers():
-            shape = shapes.get(f"{prefix}.weight")
-            if shape is not None and not layer.has_shape:
-                layer.create_weights(layer.inputs_of(shape))
+        for prefix, layer in self._lazy_layers().items():
+            layer.take_shapes(
+                {name: shapes[f"{prefix}.{name}"] for name in layer.waiting if f"{prefix}.{name}" in shapes}
+            )
 
-    def _share_initial_weights(self, target_model: ModelContract) -> None:
+    def _share_initial_weights(self, target_model: contract.Model) -> None:
         assert isinstance(target_model, Model)
-        for (_, layer), (_, twin) in zip(self._lazy_layers(), target_model._lazy_layers(), strict=True):
-            twin.initial_seed = layer.initial_seed
+        layers = self._lazy_layers()
+        for name, layer in target_model._lazy_layers().items():
+            if name in layers:
+                layer.seed = layers[name].seed
 
     def _transposed(self) -> set[str]:
         """Names of the weights that PyTorch keeps the other way round."""
         return {
             f"{prefix}.weight" if prefix else "weight"
             for prefix, layer in self.named_sublayers(include_self=True)
-            if isinstance(layer, paddle.nn.Linear) or getattr(layer, "weight_is_transposed", False)
+            if isinstance(layer, paddle.nn.Linear) or (isinstance(layer, LazyLayer) and layer.TRANSPOSED)
         }
 
     def _to_portable(self, weights: Weights) -> Weights:

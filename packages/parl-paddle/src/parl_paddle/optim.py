@@ -13,7 +13,7 @@ from parl_core.optimizer import Optimizer
 
 from parl_paddle.model import Model
 from parl_paddle.programs import in_program
-from parl_paddle.tensors import to_numpy
+from parl_paddle.tensors import to_array
 
 __all__ = ["Adam"]
 
@@ -71,7 +71,7 @@ class Adam(Optimizer):
         state = self._adam.state_dict()
         moments = {
             moment: {
-                name: np.array(to_numpy(state[f"{tensor.name}_{moment}_0"])) for name, tensor in self._named().items()
+                name: to_array(state[f"{tensor.name}_{moment}_0"]) for name, tensor in self._named().items()
             }
             for moment in _MOMENTS
         }

@@ -1,56 +1,75 @@
-"""The only place that turns numpy arrays into paddle tensors and back, and that chooses devices."""
+"""Numpy to tensors and back, and the choice of the device: the only module that does either."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 import paddle
 from numpy.typing import NDArray
+
 from parl_core import config
+from parl_core.errors import HyperparameterError
 
-__all__ = ["resolve_device", "to_numpy", "to_tensor"]
+__all__ = ["place_of", "resolve_device", "to_array", "to_tensor"]
 
 
-def resolve_device(device: str = "auto") -> Any:
-    """The place that a device's name means.
+def resolve_device(device: str = "auto") -> str:
+    """The device to use, in paddle's spelling: `"cpu"` or `"gpu:0"`.
 
     Args:
-        device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when paddle can use one, else the CPU),
-            `"cpu"`, `"cuda"`, `"cuda:1"`, or paddle's own spelling, `"gpu:1"`.
+        device: `"auto"` (the environment variable `PARL_DEVICE`, else CUDA when there is one, else the CPU), `"cpu"`,
+            `"cuda"`, `"cuda:1"`, or as paddle calls them `"gpu"` and `"gpu:1"`.
 
     Raises:
-        ValueError: paddle knows no such device, or was built without it.
+        HyperparameterError: the name is unknown, or the machine has no such device.
     """
-    name = device if device != "auto" else config.device_choice() or _best_device()
-    kind, _, index = name.partition(":")
-    if kind == "cpu" and not index:
-        return paddle.CPUPlace()
-    if kind in {"cuda", "gpu"}:
-        if not paddle.device.is_compiled_with_cuda() or paddle.device.cuda.device_count() == 0:
-            raise ValueError(f"device {name!r} was asked for, but this paddle sees no GPU; use device='cpu'")
-        return paddle.CUDAPlace(int(index or 0))
-    raise ValueError(f"unknown device {name!r}; use 'auto', 'cpu', 'cuda' or 'cuda:<index>'")
+    asked = str(device)
+    if asked == "auto":
+        asked = config.device_choice() or ("cuda" if _gpus() else "cpu")
+    kind, _, index = asked.partition(":")
+    if asked == "cpu":
+        return asked
+    if kind not in {"cuda", "gpu"} or not (index or "0").isdigit():
+        raise HyperparameterError(f"device {asked!r} is unknown to paddle; use auto, cpu, cuda or cuda:<n>")
+    if int(index or 0) >= _gpus():
+        raise HyperparameterError(
+            f"device {asked!r} is not there: this paddle sees {_gpus()} CUDA devices; "
+            'use device="cpu", or unset PARL_DEVICE'
+        )
+    return f"gpu:{int(index or 0)}"
 
 
-def to_tensor(array: Any, place: Any) -> paddle.Tensor:
-    """A tensor at `place` with the array's values; float64 becomes float32, the precision networks have.
+@functools.cache
+def place_of(device: str) -> Any:
+    """Paddle's place for a device that `resolve_device` returned."""
+    return paddle.CPUPlace() if device == "cpu" else paddle.CUDAPlace(int(device.partition(":")[2]))
 
-    A tensor passes unchanged if it is at `place` already.
+
+def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> paddle.Tensor:
+    """A tensor with the values of an array, in memory of its own.
+
+    Args:
+        values: an array, or what numpy makes one of; a tensor is only moved.
+        device: where to, in paddle's spelling.
+        float_dtype: what floating-point numbers become; other dtypes stay.
     """
-    if isinstance(array, paddle.Tensor):
-        return array if array.place._equals(place) else array._copy_to(place, False)
-    values = np.asarray(array)
-    if values.dtype == np.float64:
-        values = values.astype(np.float32)
-    return paddle.to_tensor(values, place=place)
+    if isinstance(values, paddle.Tensor):
+        return values.to(device)
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        return paddle.to_tensor(array, place=place_of(device))
+    return paddle.to_tensor(array, dtype=float_dtype, place=place_of(device))
 
 
-def to_numpy(tensor: Any) -> NDArray[Any] | Any:
-    """A numpy array with the tensor's values, in memory of its own; what is no tensor passes unchanged."""
-    return tensor.numpy() if isinstance(tensor, paddle.Tensor) else tensor
+def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
+    """A copy of the tensor's values, which later updates do not change; bfloat16, which numpy lacks, as float32."""
+    if tensor.dtype == paddle.bfloat16:
+        tensor = tensor.astype("float32")
+    array: NDArray[Any] = tensor.detach().numpy()
+    return array
 
 
-def _best_device() -> str:
-    has_gpu = paddle.device.is_compiled_with_cuda() and paddle.device.cuda.device_count() > 0
-    return "cuda" if has_gpu else "cpu"
+def _gpus() -> int:
+    return int(paddle.device.cuda.device_count()) if paddle.device.is_compiled_with_cuda() else 0
