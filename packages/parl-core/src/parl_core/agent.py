@@ -203,7 +203,7 @@ class Agent:
                 model.set_weights(_unprefixed(saved.state.arrays), portable=True)
         except (WeightsMismatchError, CheckpointError) as error:
             raise CheckpointError(
-                f"{agent_file.locate(save_path)}, written by {saved.algorithm} on {saved.backend or 'no backend'}, does "
+                f"{agent_file.locate(save_path)}, written by {saved.algorithm} on {saved.backend}, does "
                 f"not fit this {type(self.alg).__name__}: {error}"
             ) from error
 

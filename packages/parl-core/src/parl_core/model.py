@@ -26,8 +26,8 @@ class Model:
     """A forward network: a policy, a value function, or both, given observations.
 
     It is the framework's own module class (`torch.nn.Module`, `paddle.nn.Layer`) with PARL's methods. A subclass
-    creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed) and defines `forward`, or the
-    methods that its algorithm names: `policy(obs)`, `value(obs)`.
+    creates its layers in `__init__` (calling `super().__init__()` is allowed and not needed) and defines `forward`, or
+    the methods that its algorithm names: `policy(obs)`, `value(obs)`.
 
     `copy.deepcopy(model)` duplicates it, also before lazily shaped layers (`parl.layers.fc(size=...)`) have seen their
     first batch: original and duplicate then start from equal weights all the same.
@@ -120,6 +120,8 @@ class Model:
             WeightsMismatchError: the target is this very model, or its names or shapes differ.
         """
         decay = check_fraction("decay", decay)
+        if not isinstance(target_model, self._plain_model()):
+            raise WeightsMismatchError(f"sync_weights_to needs a parl.Model of the same backend, got {target_model!r}")
         if target_model is self:
             raise WeightsMismatchError("sync_weights_to needs another model; make one with copy.deepcopy(model)")
         if self._lacks_shapes():

@@ -1,0 +1,13 @@
+"""`parl.Agent` on PyTorch: everything is the contract's; the algorithm converts."""
+
+from typing import ClassVar
+
+from parl_core import agent as contract
+
+__all__ = ["Agent"]
+
+
+class Agent(contract.Agent):
+    __doc__ = contract.Agent.__doc__
+
+    BACKEND: ClassVar[str] = "torch"

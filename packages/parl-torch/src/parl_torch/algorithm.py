@@ -1,0 +1,55 @@
+"""`parl.Algorithm` on PyTorch."""
+
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from parl_core import algorithm as contract
+from parl_core.checks import first_method
+from parl_torch.model import Model
+from parl_torch.optim import Adam
+from parl_torch.tensors import resolve_device, to_array, to_tensor
+
+__all__ = ["Algorithm"]
+
+
+class Algorithm(contract.Algorithm):
+    __doc__ = contract.Algorithm.__doc__
+
+    model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
+
+    def _resolve_device(self, device: str) -> torch.device:
+        return resolve_device(device)
+
+    def _place(self, model: Any, device: torch.device) -> Any:
+        if not isinstance(model, nn.Module):
+            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
+        return model.to(device)
+
+    def _first_parameter(self) -> nn.Parameter | None:
+        for model in self._models().values():
+            for parameter in model.parameters():
+                return parameter if isinstance(parameter, nn.Parameter) else None
+        return None
+
+    def _device_of_models(self) -> torch.device:
+        parameter = self._first_parameter()
+        return torch.device("cpu") if parameter is None else parameter.device
+
+    def _adam(
+        self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+    ) -> Adam:
+        return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
+
+    def _tensor(self, array: Any) -> Tensor:
+        parameter = self._first_parameter()
+        float_dtype = torch.float32 if parameter is None else parameter.dtype
+        return to_tensor(array, self.device, float_dtype)
+
+    def _array(self, tensor: Any) -> Any:
+        return to_array(tensor) if isinstance(tensor, Tensor) else tensor
+
+    def _no_gradients(self) -> AbstractContextManager[Any]:
+        return torch.no_grad()

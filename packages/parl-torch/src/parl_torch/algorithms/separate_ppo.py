@@ -1,0 +1,61 @@
+"""PPO on PyTorch, in the form of PARL 1.x."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parl_core.contracts import separate_ppo as contract
+from parl_torch.algorithms.ppo import PPO
+from parl_torch.distributions import DiagGaussianDistribution
+from parl_torch.losses.policy import clipped_surrogate, kl_penalised_surrogate
+from parl_torch.losses.shapes import same_shape
+from parl_torch.losses.value import squared_error
+
+__all__ = ["SeparatePPO"]
+
+
+class SeparatePPO(contract.SeparatePPO, PPO):
+    __doc__ = contract.SeparatePPO.__doc__
+
+    # The two forms of PPO return different things from predict and sample, hence Any.
+    @torch.no_grad()
+    def predict(self, obs: Tensor) -> Any:
+        means, logvars = self.model.policy(obs)
+        return means, logvars.expand_as(means)
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor) -> Any:
+        return self._gaussian(self.model, obs).sample()
+
+    def policy_learn(
+        self, obs: Tensor, actions: Tensor, advantages: Tensor, beta: float | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        with torch.no_grad():
+            old = self._gaussian(self.old_policy_model, obs)
+        new = self._gaussian(self.model, obs)
+        adv_t = advantages.reshape(-1)
+        ratio_t = (new.logp(actions) - old.logp(actions)).exp()
+        kl_t = old.kl(new)
+        if beta is None:
+            loss = clipped_surrogate(ratio_t, adv_t, self.epsilon)
+        else:
+            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, beta)
+        self.policy_optimizer.minimize(loss)
+        return loss.detach(), kl_t.detach().mean()
+
+    def value_learn(self, obs: Tensor, val: Tensor) -> Tensor:
+        v_t, return_t = self.model.value(obs).reshape(-1), val.reshape(-1)
+        same_shape(v_t=v_t, return_t=return_t)
+        loss = squared_error(v_t - return_t)
+        self.value_optimizer.minimize(loss)
+        return loss.detach()
+
+    @torch.no_grad()
+    def value_predict(self, obs: Tensor) -> Tensor:
+        value: Tensor = self.model.value(obs)
+        return value.reshape(-1)
+
+    def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
+        means, logvars = model.policy(obs)
+        return DiagGaussianDistribution((means, 0.5 * logvars))

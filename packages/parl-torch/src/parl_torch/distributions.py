@@ -1,0 +1,158 @@
+"""Distributions of actions: draw, entropy, log-probability, divergence; natural logarithms throughout."""
+
+import itertools
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+__all__ = [
+    "CategoricalDistribution",
+    "DiagGaussianDistribution",
+    "PolicyDistribution",
+    "SoftCategoricalDistribution",
+    "SoftMultiCategoricalDistribution",
+]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+
+
+class PolicyDistribution(Protocol):
+    """What every distribution of actions offers; `[batch]` results."""
+
+    def sample(self) -> Tensor: ...
+    def entropy(self) -> Tensor: ...
+    def logp(self, action: Tensor) -> Tensor: ...
+
+
+class CategoricalDistribution:
+    """One of `act_dim` actions.
+
+    Args:
+        logits: `[batch, act_dim]`, unnormalised.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.logits = logits
+        self.log_probabilities = torch.log_softmax(logits, dim=-1)
+
+    def sample(self) -> Tensor:
+        """Actions, int64 `[batch]`."""
+        return torch.multinomial(self.log_probabilities.exp(), 1).squeeze(-1)
+
+    def mode(self) -> Tensor:
+        """The most probable actions, int64 `[batch]`."""
+        return self.logits.argmax(dim=-1)
+
+    def entropy(self) -> Tensor:
+        """`[batch]`, in nats."""
+        return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-probability of actions, int64 `[batch]`; `[batch]`."""
+        return self.log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
+
+    def kl(self, other: "CategoricalDistribution") -> Tensor:
+        """KL(self || other), `[batch]`."""
+        difference = self.log_probabilities - other.log_probabilities
+        return (self.log_probabilities.exp() * difference).sum(dim=-1)
+
+
+class DiagGaussianDistribution:
+    """Independent Gaussians, one a dimension.
+
+    Args:
+        logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
+    """
+
+    def __init__(self, logits: tuple[Tensor, Tensor]) -> None:
+        mean, logstd = logits
+        self.mean = mean
+        self.logstd = logstd.expand_as(mean)
+        self.std = self.logstd.exp()
+
+    @classmethod
+    def from_std(cls, mean: Tensor, std: Tensor) -> "DiagGaussianDistribution":
+        """The same from standard deviations, above 0."""
+        return cls((mean, std.log()))
+
+    def sample(self) -> Tensor:
+        """Actions `[batch, act_dim]`; no gradient flows through them."""
+        return (self.mean + self.std * torch.randn_like(self.mean)).detach()
+
+    def mode(self) -> Tensor:
+        """The means `[batch, act_dim]`."""
+        return self.mean
+
+    def entropy(self) -> Tensor:
+        """`[batch]`, in nats."""
+        return (self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-density of actions `[batch, act_dim]`; `[batch]`."""
+        scaled = (action - self.mean) / self.std
+        return -(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
+
+    def kl(self, other: "DiagGaussianDistribution") -> Tensor:
+        """KL(self || other), `[batch]`."""
+        shift = (self.std.square() + (self.mean - other.mean).square()) / (2.0 * other.std.square())
+        return (other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
+
+
+class SoftCategoricalDistribution(CategoricalDistribution):
+    """A categorical whose draws are differentiable: softmax(logits + Gumbel noise), rows on the simplex.
+
+    Jang, Gu & Poole 2017, equation 2, with temperature 1. Actions are vectors `[batch, act_dim]`.
+    """
+
+    def sample(self) -> Tensor:
+        """Points on the simplex `[batch, act_dim]`; gradients flow into the logits."""
+        noise = -torch.empty_like(self.logits).exponential_().log()
+        return torch.softmax(self.logits + noise, dim=-1)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Cross-entropy of soft actions `[batch, act_dim]` with the distribution, negated; `[batch]`."""
+        return (action * self.log_probabilities).sum(dim=-1)
+
+
+class SoftMultiCategoricalDistribution:
+    """Several soft categoricals side by side, as MADDPG uses for multi-discrete actions.
+
+    Args:
+        logits: `[batch, sum of sizes]`.
+        low: smallest value of each action.
+        high: largest value of each action; its size is high - low + 1.
+    """
+
+    def __init__(self, logits: Tensor, low: list[int], high: list[int]) -> None:
+        self.sizes = [top - bottom + 1 for bottom, top in zip(low, high, strict=True)]
+        if logits.shape[-1] != sum(self.sizes):
+            raise ValueError(f"actions of sizes {self.sizes} need {sum(self.sizes)} logits, got {logits.shape[-1]}")
+        self.parts = [SoftCategoricalDistribution(part) for part in _split(logits, self.sizes)]
+
+    def sample(self) -> Tensor:
+        """`[batch, sum of sizes]`, each part on its simplex."""
+        return torch.cat([part.sample() for part in self.parts], dim=-1)
+
+    def mode(self) -> Tensor:
+        """The most probable values, int64 `[batch, number of actions]`, counted from 0."""
+        return torch.stack([part.mode() for part in self.parts], dim=-1)
+
+    def entropy(self) -> Tensor:
+        """`[batch]`, in nats."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Of soft actions `[batch, sum of sizes]`; `[batch]`."""
+        pieces = zip(self.parts, _split(action, self.sizes), strict=True)
+        return torch.stack([part.logp(piece) for part, piece in pieces]).sum(dim=0)
+
+    def kl(self, other: "SoftMultiCategoricalDistribution") -> Tensor:
+        """KL(self || other), `[batch]`."""
+        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
+
+
+def _split(columns: Tensor, sizes: list[int]) -> list[Tensor]:
+    edges = [0, *itertools.accumulate(sizes)]
+    return [columns[..., start:stop] for start, stop in itertools.pairwise(edges)]

@@ -1,0 +1,72 @@
+"""Losses and errors of value functions."""
+
+import torch
+from torch import Tensor
+
+from parl_torch.losses.shapes import same_shape
+
+__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error"]
+
+
+def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
+    """Temporal difference of Q-learning: r_t + discount_t * max_a q_t[a] - q_tm1[a_tm1].
+
+    Watkins & Dayan 1992. The target carries no gradient.
+
+    Args:
+        q_tm1: `[batch, act_dim]`.
+        a_tm1: int64 `[batch]`.
+        r_t: `[batch]`.
+        discount_t: `[batch]`, 0 where the episode terminated.
+        q_t: `[batch, act_dim]`, of the target network.
+
+    Returns:
+        `[batch]`.
+    """
+    return _difference(q_tm1, a_tm1, r_t, discount_t, q_t.amax(dim=1))
+
+
+def double_q_learning(
+    q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t_value: Tensor, q_t_selector: Tensor
+) -> Tensor:
+    """The same with the action picked by one network and valued by the other.
+
+    van Hasselt, Guez & Silver 2016, equation 4.
+
+    Args:
+        q_tm1: `[batch, act_dim]`.
+        a_tm1: int64 `[batch]`.
+        r_t: `[batch]`.
+        discount_t: `[batch]`, 0 where the episode terminated.
+        q_t_value: `[batch, act_dim]`, of the target network.
+        q_t_selector: `[batch, act_dim]`, of the trained network.
+
+    Returns:
+        `[batch]`.
+    """
+    best = q_t_selector.argmax(dim=1, keepdim=True)
+    return _difference(q_tm1, a_tm1, r_t, discount_t, q_t_value.gather(1, best).squeeze(1))
+
+
+def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:
+    """mean(weights * error**2) over the batch; without weights, mean(error**2)."""
+    if weights is None:
+        return error.square().mean()
+    same_shape(error=error, weights=weights)
+    return (weights * error.square()).mean()
+
+
+def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: float) -> Tensor:
+    """0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
+
+    From OpenAI's baselines (ppo2).
+    """
+    same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
+    near = v_old_t + (v_t - v_old_t).clamp(-clip, clip)
+    return 0.5 * torch.maximum((v_t - return_t).square(), (near - return_t).square()).mean()
+
+
+def _difference(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
+    same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
+    target = (r_t + discount_t * v_t).detach()
+    return target - q_tm1.gather(1, a_tm1.unsqueeze(1)).squeeze(1)

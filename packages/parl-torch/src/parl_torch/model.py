@@ -1,0 +1,101 @@
+"""`parl.Model` on PyTorch: a `torch.nn.Module` with the contract's methods."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from parl_core import model as contract
+from parl_core.model import Weights
+from parl_torch.lazy import LazyLayer
+from parl_torch.tensors import to_array
+
+__all__ = ["Model"]
+
+_COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks have none, and nothing computes with it
+
+
+class Model(nn.Module, contract.Model):
+    __doc__ = contract.Model.__doc__
+
+    def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:
+        # A subclass need not call super().__init__(), so what PyTorch needs before the first layer is set up here.
+        model = super().__new__(cls)
+        nn.Module.__init__(model)
+        model._model_id = model._fresh_id()
+        return model
+
+    def __init__(self, model_id: str | None = None) -> None:
+        if model_id is not None:
+            self.set_model_id(model_id)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Model:
+        duplicate = type(self).__new__(type(self))
+        memo[id(self)] = duplicate
+        duplicate.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        duplicate.set_model_id(duplicate._fresh_id())
+        return duplicate
+
+    def _plain_model(self) -> type[contract.Model]:
+        return Model
+
+    def _named_parameters(self) -> dict[str, Tensor]:
+        return dict(self.named_parameters())
+
+    def _named_tensors(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+
+    def _array_of(self, tensor: Tensor) -> NDArray[Any]:
+        return to_array(tensor)
+
+    @torch.no_grad()
+    def _assign(self, tensors: Mapping[str, Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, tensor in tensors.items():
+            tensor.copy_(torch.tensor(arrays[name]))
+
+    @torch.no_grad()
+    def _blend(self, target: list[Tensor], source: list[Tensor], decay: float) -> None:
+        pairs = list(zip(target, source, strict=True))
+        floating = [pair for pair in pairs if pair[0].is_floating_point()]
+        counters = [pair for pair in pairs if not pair[0].is_floating_point()]
+        for pairs, weight in ((floating, 1.0 - decay), (counters, 1.0)):
+            if not pairs:
+                continue
+            targets, sources = [list(column) for column in zip(*pairs, strict=True)]
+            if weight == 1.0:
+                torch._foreach_copy_(targets, sources)
+            else:
+                torch._foreach_lerp_(targets, sources, weight)
+
+    def _lazy_layers(self) -> dict[str, LazyLayer]:
+        return {name: layer for name, layer in self.named_modules() if isinstance(layer, LazyLayer)}
+
+    def _lacks_shapes(self) -> str | None:
+        for name, parameter in self.named_parameters():
+            if isinstance(parameter, nn.UninitializedParameter):
+                return name
+        return None
+
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        for name, layer in self._lazy_layers().items():
+            layer.take_shapes(
+                {key: shapes[f"{name}.{key}"] for key in layer.state_dict(keep_vars=True) if f"{name}.{key}" in shapes}
+            )
+
+    def _share_initial_weights(self, target_model: contract.Model) -> None:
+        layers = self._lazy_layers()
+        for name, layer in cast(Model, target_model)._lazy_layers().items():
+            if name in layers:
+                layer.seed = layers[name].seed
+
+    def _to_portable(self, weights: Weights) -> Weights:
+        return {name: array for name, array in weights.items() if not name.endswith(_COUNTER)}
+
+    def _from_portable(self, weights: Weights) -> Weights:
+        counters = {name: to_array(value) for name, value in self._named_tensors().items() if name.endswith(_COUNTER)}
+        return {**counters, **weights}

@@ -1,0 +1,71 @@
+"""Numpy to tensors and back, and the choice of the device: the only module that does either."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from parl_core import config
+from parl_core.errors import HyperparameterError
+
+__all__ = ["resolve_device", "to_array", "to_tensor"]
+
+
+def resolve_device(device: str | torch.device) -> torch.device:
+    """The device to use.
+
+    Args:
+        device: `"auto"` (the environment variable `PARL_DEVICE`, else CUDA when there is one, else the CPU), or a name
+            of PyTorch's; `gpu` and `gpu:1`, as paddle calls them, mean CUDA, too.
+
+    Raises:
+        HyperparameterError: PyTorch does not know the name, or the machine has no such device.
+    """
+    asked = str(device)
+    if asked == "auto":
+        asked = config.device_choice() or ("cuda" if torch.cuda.is_available() else "cpu")
+    name = asked.replace("gpu", "cuda", 1) if asked.startswith("gpu") else asked
+    try:
+        found = torch.device(name)
+    except RuntimeError as error:
+        raise HyperparameterError(f"device {asked!r} is unknown to PyTorch; use auto, cpu, cuda or cuda:<n>") from error
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise HyperparameterError(
+            f"device {asked!r} is not there: this PyTorch sees {torch.cuda.device_count()} CUDA devices; "
+            'use device="cpu", or unset PARL_DEVICE'
+        )
+    return found
+
+
+def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torch.float32) -> Tensor:
+    """A tensor with the values of an array.
+
+    On the CPU it shares the array's memory where no conversion is needed; to CUDA it goes through pinned memory without
+    waiting.
+
+    Args:
+        values: an array, or what numpy makes one of; a tensor is only moved.
+        device: where to.
+        float_dtype: what floating-point numbers become; other dtypes stay.
+    """
+    if isinstance(values, Tensor):
+        return values.to(device)
+    array = np.asarray(values)
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()  # PyTorch has neither read-only nor backwards tensors
+    tensor = torch.from_numpy(array)
+    if tensor.is_floating_point() and tensor.dtype != float_dtype:
+        tensor = tensor.to(float_dtype)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor if device.type == "cpu" else tensor.to(device)
+
+
+def to_array(tensor: Tensor) -> NDArray[Any]:
+    """A copy of the tensor's values, which later updates do not change; bfloat16, which numpy lacks, as float32."""
+    detached = tensor.detach()
+    if detached.dtype == torch.bfloat16:
+        detached = detached.float()
+    return np.array(detached.cpu().numpy())
