@@ -2,7 +2,7 @@
 
 import os
 
-__all__ = ["backend_choice", "device_choice"]
+__all__ = ["backend_choice", "device_choice", "visible_gpus"]
 
 
 def backend_choice() -> str | None:
@@ -13,3 +13,8 @@ def backend_choice() -> str | None:
 def device_choice() -> str | None:
     """`PARL_DEVICE`: where algorithms put their models (`cpu`, `cuda`, `cuda:1`), or None when unset or empty."""
     return os.environ.get("PARL_DEVICE", "").strip() or None
+
+
+def visible_gpus() -> str | None:
+    """`CUDA_VISIBLE_DEVICES`: which GPUs CUDA shows to this process, or None when unset; empty means none."""
+    return os.environ.get("CUDA_VISIBLE_DEVICES")

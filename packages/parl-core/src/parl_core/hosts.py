@@ -1,0 +1,130 @@
+"""What this machine is and has: its address, free ports, accelerators. Nothing is dialled and no framework imported.
+
+The answers come from the operating system: routing table and interfaces (Linux), device files, the environment.
+"""
+
+import random
+import socket
+import struct
+from pathlib import Path
+
+from parl_core.config import visible_gpus
+
+__all__ = [
+    "get_free_tcp_port",
+    "get_gpu_count",
+    "get_ip_address",
+    "get_port_from_range",
+    "is_gpu_available",
+    "is_port_available",
+    "is_xpu_available",
+]
+
+LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915  # Linux: the IPv4 address of an interface
+_TUNNELS = ("tun", "tap", "wg", "utun", "ppp", "tailscale", "docker", "br-", "veth", "virbr")
+
+
+def get_ip_address() -> str:
+    """Return the IPv4 address under which other hosts most likely reach this one.
+
+    That is the address of the interface with the default route, else of another real one; interfaces of tunnels,
+    bridges and containers come last. A machine without network answers `"127.0.0.1"`. On a machine with several
+    networks nobody can know which is meant: pass the address by hand there.
+    """
+    addresses = {name: address for _, name in socket.if_nameindex() if (address := _address_of(name))}
+    routed = _default_route()
+    ranked = sorted(addresses, key=lambda name: (name.startswith(_TUNNELS), name != routed, name))
+    for name in ranked:
+        if not addresses[name].startswith("127."):
+            return addresses[name]
+    return LOOPBACK
+
+
+def get_free_tcp_port() -> int:
+    """Return a TCP port that nobody listens on at this moment.
+
+    Another program may take it before you do: where you can, bind port 0 yourself and ask the socket for its number.
+    """
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
+
+
+def is_port_available(port: int | str) -> bool:
+    """Say whether a TCP port of this machine can be listened on at this moment."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT can be listened on
+        try:
+            probe.bind(("", int(port)))
+        except OSError:
+            return False
+        return True
+
+
+def get_port_from_range(start: int, end: int) -> int:
+    """Return a free TCP port between `start` and `end`, both included.
+
+    Raises:
+        ValueError: the range is empty.
+        OSError: all ports of the range are taken.
+    """
+    ports = list(range(start, end + 1))
+    if not ports:
+        raise ValueError(f"the port range {start} to {end} is empty: start must not be above end")
+    random.Random().shuffle(ports)  # programs that start together should not all try the same ones
+    for port in ports:
+        if is_port_available(port):
+            return port
+    raise OSError(f"all ports from {start} to {end} are taken: give a wider range")
+
+
+def get_gpu_count() -> int:
+    """Return the number of NVIDIA GPUs that this process may use, `CUDA_VISIBLE_DEVICES` considered."""
+    present = len(list(Path("/dev").glob("nvidia[0-9]*")))
+    visible = visible_gpus()
+    if visible is None:
+        return present
+    count = 0
+    for device in visible.split(","):  # CUDA ignores everything from the first invalid entry on
+        device = device.strip()
+        if not device or device.startswith("-") or (device.isdigit() and int(device) >= present):
+            break
+        count += 1
+    return min(count, present)
+
+
+def is_gpu_available() -> bool:
+    """Say whether there is an NVIDIA GPU that this process may use."""
+    return get_gpu_count() > 0
+
+
+def is_xpu_available() -> bool:
+    """Say whether there is a Kunlun XPU."""
+    return any(Path("/dev").glob("xpu[0-9]*"))
+
+
+def _address_of(interface: str) -> str | None:
+    try:
+        import fcntl
+    except ImportError:  # not a Unix
+        return None
+    request = struct.pack("256s", interface.encode()[:15])
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, request)
+        except OSError:  # no IPv4 address, or not Linux
+            return None
+    return socket.inet_ntoa(answer[20:24])
+
+
+def _default_route() -> str | None:
+    try:
+        lines = Path("/proc/net/route").read_text().splitlines()[1:]
+    except OSError:
+        return None
+    for line in lines:
+        interface, destination = line.split()[:2]
+        if destination == "00000000":
+            return interface
+    return None
