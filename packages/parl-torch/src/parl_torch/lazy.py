@@ -11,7 +11,6 @@ from typing import ClassVar, cast
 import torch
 from torch import Tensor, nn
 
-from parl_core.errors import WeightsMismatchError
 from parl_torch.activations import Activation, activation
 
 __all__ = ["LazyLayer", "Shapes"]
@@ -65,18 +64,6 @@ class LazyLayer(nn.Module):
             self.materialise(self.shapes_for(inputs))
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
-
-    def take_shapes(self, shapes: Shapes) -> None:
-        """Settle the shapes from weights; a layer that knows its own keeps them.
-
-        Raises:
-            WeightsMismatchError: such weights cannot belong to this layer.
-        """
-        if self.shaped or not shapes:
-            return
-        if not self.accepts(shapes):
-            raise WeightsMismatchError(f"weights of shapes {dict(shapes)} do not fit {self}")
-        self.materialise(shapes)
 
     @torch.no_grad()
     def materialise(self, shapes: Shapes) -> None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from parl_core import model as contract
+from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
 from parl_torch.lazy import LazyLayer
 from parl_torch.tensors import to_array
@@ -82,10 +83,18 @@ class Model(nn.Module, contract.Model):
         return None
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []
         for name, layer in self._lazy_layers().items():
-            layer.take_shapes(
-                {key: shapes[f"{name}.{key}"] for key in layer.state_dict(keep_vars=True) if f"{name}.{key}" in shapes}
-            )
+            keys = {key: f"{name}.{key}" for key in layer.state_dict(keep_vars=True)}
+            own = {key: shapes[full] for key, full in keys.items() if full in shapes}
+            if layer.shaped or not own:
+                continue
+            if not layer.accepts(own):
+                listed = ", ".join(f"{keys[key]} {shape}" for key, shape in own.items())
+                raise WeightsMismatchError(f"weights do not fit {type(self).__name__}: {name} is {layer}, got {listed}")
+            taken.append((layer, own))
+        for layer, own in taken:
+            layer.materialise(own)
 
     def _share_initial_weights(self, target_model: contract.Model) -> None:
         layers = self._lazy_layers()
