@@ -1,20 +1,27 @@
 """The errors that parl-evokit raises, below `parl_core.errors.ParlError`.
 
-ParlError
-└─ EvolutionError
-├─ InvalidKey (ValueError)
-├─ InvalidReward (ValueError)
-├─ LayoutMismatch (ValueError)
-└─ NoiseDataError
+    ParlError
+    └─ EvolutionError
+       ├─ ConfigError (ValueError)
+       ├─ InvalidKey (ValueError)
+       ├─ InvalidReward (ValueError)
+       ├─ LayoutMismatch (ValueError)
+       └─ NoiseDataError
+
+An `EvolutionError` that is none of its branches reports a call that the object does not offer.
 """
 
 from parl_core.errors import ParlError
 
-__all__ = ["EvolutionError", "InvalidKey", "InvalidReward", "LayoutMismatch", "NoiseDataError"]
+__all__ = ["ConfigError", "EvolutionError", "InvalidKey", "InvalidReward", "LayoutMismatch", "NoiseDataError"]
 
 
 class EvolutionError(ParlError):
-    """Anything that parl-evokit itself reports; raised as such for a call that this object does not offer."""
+    """Anything that parl-evokit itself reports."""
+
+
+class ConfigError(EvolutionError, ValueError):
+    """A configuration cannot be read, or a setting is unknown, repeated, mistyped or out of its range."""
 
 
 class InvalidKey(EvolutionError, ValueError):

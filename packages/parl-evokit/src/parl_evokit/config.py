@@ -1,0 +1,255 @@
+"""All settings, typed and frozen, with their defaults and ranges.
+
+The tree is the documents' nested form: `solver { type optimizer sampling update }`. `Config.load` reads prototxt (that
+form and the flat one of the original's public code), TOML, JSON and dictionaries; see `config_reader`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from math import isfinite
+from os import PathLike
+from typing import Any, Union
+
+from parl_evokit.errors import ConfigError
+from parl_evokit.noise.spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
+
+__all__ = [
+    "AdamConfig",
+    "AsyncConfig",
+    "Config",
+    "GaussianConfig",
+    "KeyKind",
+    "MomentumConfig",
+    "OptimizerConfig",
+    "OptimizerKind",
+    "SamplingConfig",
+    "SamplingKind",
+    "ShapingKind",
+    "SolverConfig",
+    "SolverKind",
+    "StaleKind",
+    "UpdateConfig",
+]
+
+
+class SolverKind(Enum):
+    """The evolutionary algorithm."""
+
+    BASIC_ES = "BASIC_ES"
+
+
+class OptimizerKind(Enum):
+    """What turns the estimated gradient into a step."""
+
+    SGD = "SGD"
+    MOMENTUM = "MOMENTUM"
+    ADAM = "ADAM"
+
+
+class SamplingKind(Enum):
+    """What perturbs the parameters."""
+
+    GAUSSIAN_SAMPLING = "GAUSSIAN_SAMPLING"
+
+
+class ShapingKind(Enum):
+    """How rewards become utilities; see `shaping`."""
+
+    CENTERED_RANK = "CENTERED_RANK"
+    CENTERED = "CENTERED"
+    NORMALIZED = "NORMALIZED"
+    SIGN = "SIGN"
+
+
+class StaleKind(Enum):
+    """How samples of an older model count: ranked among themselves, weighted by `stale_decay` to the power of age."""
+
+    GROUPED = "GROUPED"
+
+
+class KeyKind(Enum):
+    """Where keys come from: the system's randomness, or (worker, counter) for runs that repeat."""
+
+    SECRETS = "SECRETS"
+    COUNTER = "COUNTER"
+
+
+@dataclass(frozen=True)
+class MomentumConfig:
+    """Settings of `optimizers.Momentum`."""
+
+    momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.momentum < 1.0, "momentum", self.momentum, "0 to below 1")
+
+
+@dataclass(frozen=True)
+class AdamConfig:
+    """Settings of `optimizers.Adam`."""
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        _require(0.0 <= self.beta1 < 1.0, "beta1", self.beta1, "0 to below 1")
+        _require(0.0 <= self.beta2 < 1.0, "beta2", self.beta2, "0 to below 1")
+        _require(self.epsilon > 0.0 and isfinite(self.epsilon), "epsilon", self.epsilon, "above 0")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """`base_lr` is the learning rate; `momentum` and `adam` count where `type` names them."""
+
+    type: OptimizerKind = OptimizerKind.SGD
+    base_lr: float = 1e-3
+    momentum: MomentumConfig = field(default_factory=MomentumConfig)
+    adam: AdamConfig = field(default_factory=AdamConfig)
+
+    def __post_init__(self) -> None:
+        _require(self.base_lr > 0.0 and isfinite(self.base_lr), "base_lr", self.base_lr, "above 0")
+
+
+@dataclass(frozen=True)
+class GaussianConfig:
+    """`std` of the noise; `cached` and `cache_size` of its table; `mirrored` draws keys in pairs of opposite noise."""
+
+    std: float = 1.0
+    cached: bool = False
+    seed: int = 18
+    cache_size: int = 100_000
+    mirrored: bool = True
+
+    def __post_init__(self) -> None:
+        _require(self.std > 0.0 and isfinite(self.std), "std", self.std, "above 0")
+        _require(0 <= self.seed < 2**64, "seed", self.seed, "0 to 2**64 - 1")
+        _require(
+            SMALLEST_TABLE <= self.cache_size <= LARGEST_TABLE,
+            "cache_size",
+            self.cache_size,
+            f"{SMALLEST_TABLE} to 2**31",
+        )
+
+    @property
+    def noise(self) -> NoiseSpec:
+        """What of this the noise depends on."""
+        return NoiseSpec(self.seed, self.cached, self.cache_size)
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """The kind of perturbation and its settings."""
+
+    type: SamplingKind = SamplingKind.GAUSSIAN_SAMPLING
+    gaussian_sampling: GaussianConfig = field(default_factory=GaussianConfig)
+
+
+@dataclass(frozen=True)
+class UpdateConfig:
+    """How rewards are used.
+
+    Attributes:
+        shaping: From rewards to utilities.
+        weight_decay: This times the parameters is added to the gradient; 0 or more.
+        max_age: Samples of models more than this many updates old are left out; 0 or more.
+        stale: How older samples count.
+        stale_decay: Weight of a sample is this to the power of its age; 0 to 1.
+        min_samples: With fewer usable samples nothing is updated; 1 or more.
+    """
+
+    shaping: ShapingKind = ShapingKind.CENTERED_RANK
+    weight_decay: float = 0.0
+    max_age: int = 8
+    stale: StaleKind = StaleKind.GROUPED
+    stale_decay: float = 0.8
+    min_samples: int = 2
+
+    def __post_init__(self) -> None:
+        _require(
+            self.weight_decay >= 0.0 and isfinite(self.weight_decay), "weight_decay", self.weight_decay, "0 or more"
+        )
+        _require(self.max_age >= 0, "max_age", self.max_age, "0 or more")
+        _require(0.0 <= self.stale_decay <= 1.0, "stale_decay", self.stale_decay, "0 to 1")
+        _require(self.min_samples >= 1, "min_samples", self.min_samples, "1 or more")
+
+
+@dataclass(frozen=True)
+class SolverConfig:
+    """The algorithm and its parts."""
+
+    type: SolverKind = SolverKind.BASIC_ES
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    sampling: SamplingConfig = field(default_factory=SamplingConfig)
+    update: UpdateConfig = field(default_factory=UpdateConfig)
+
+
+@dataclass(frozen=True)
+class AsyncConfig:
+    """Where asynchronous updates keep their models, and how many of them.
+
+    Attributes:
+        model_warehouse: Directory with one subdirectory for each model.
+        model_md5: Read because the original's files have it; checksums are SHA-256 here.
+        max_to_keep: Models kept; 1 or more.
+        model_iter_id: The model to start from; 0 or more.
+    """
+
+    model_warehouse: str = "./model_warehouse"
+    model_md5: tuple[str, ...] = ()
+    max_to_keep: int = 5
+    model_iter_id: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.max_to_keep >= 1, "max_to_keep", self.max_to_keep, "1 or more")
+        _require(0 <= self.model_iter_id < 2**31, "model_iter_id", self.model_iter_id, "0 to 2**31 - 1")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that can be set.
+
+    Attributes:
+        solver: Algorithm, optimizer, sampling, update.
+        async_es: For asynchronous updates.
+        keys: Where samples get their keys.
+        worker: With `keys: COUNTER`, the number of this process; 0 to 2**31 - 1.
+
+    Raises:
+        ConfigError: A value is out of its range (raised by each part's constructor).
+    """
+
+    solver: SolverConfig = field(default_factory=SolverConfig)
+    async_es: AsyncConfig = field(default_factory=AsyncConfig)
+    keys: KeyKind = KeyKind.SECRETS
+    worker: int = 0
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.worker < 2**31, "worker", self.worker, "0 to 2**31 - 1")
+
+    @classmethod
+    def load(cls, source: Union["Config", Mapping[str, Any], str, "PathLike[str]"]) -> "Config":
+        """Settings from a file, a dictionary or another `Config`.
+
+        Args:
+            source: A path that ends in `.prototxt`, `.toml` or `.json`; a nested dictionary; or a `Config`.
+
+        Raises:
+            ConfigError: The file cannot be read, a field is unknown (with its line and the nearest name), repeated, of
+                another type, or out of its range.
+        """
+        from parl_evokit.config_reader import load_config  # it builds these classes, so it imports this module
+
+        return load_config(source)
+
+    def to_prototxt(self) -> str:
+        """All settings in the documents' nested form; `load` of a file with this text gives an equal `Config`."""
+        from parl_evokit.config_reader import to_prototxt
+
+        return to_prototxt(self)
+
+
+def _require(holds: bool, name: str, value: object, wanted: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {wanted}, not {value}")

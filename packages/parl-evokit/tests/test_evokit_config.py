@@ -1,0 +1,237 @@
+"""Both prototxt dialects, the documents' own text, TOML, JSON and dictionaries give the same typed settings."""
+
+import contextlib
+import dataclasses
+import json
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parl_evokit.config import (
+    AdamConfig,
+    AsyncConfig,
+    Config,
+    GaussianConfig,
+    KeyKind,
+    MomentumConfig,
+    OptimizerConfig,
+    OptimizerKind,
+    SamplingConfig,
+    ShapingKind,
+    SolverConfig,
+    UpdateConfig,
+)
+from parl_evokit.errors import ConfigError
+from parl_evokit.prototxt import Block, Field, Quoted, Word, parse_prototxt, quote
+
+# The configuration of the documents, comments included.
+DOCUMENTED = """
+solver {
+  type: BASIC_ES
+  optimizer { // 线下Adam更新
+    type: ADAM
+    base_lr: 0.05
+    adam {
+      beta1: 0.9
+      beta2: 0.999
+      epsilon: 1e-08
+    }
+  }
+  sampling { // 线上高斯采样
+    type: GAUSSIAN_SAMPLING
+    gaussian_sampling {
+      std: 0.5
+      cached: true
+      seed: 1024
+      cache_size : 100000
+    }
+  }
+}
+"""
+DOCUMENTED_CONFIG = Config(
+    solver=SolverConfig(
+        optimizer=OptimizerConfig(OptimizerKind.ADAM, 0.05, adam=AdamConfig(0.9, 0.999, 1e-8)),
+        sampling=SamplingConfig(gaussian_sampling=GaussianConfig(0.5, True, 1024, 100_000)),
+    )
+)
+# The flat form of the original's public code.
+FLAT = """
+# DeepES config
+seed: 1024
+gaussian_sampling { std: 0.5 cached: true cache_size: 100000 }
+optimizer { type: "Adam", base_lr: 0.05; momentum: 0.8 beta1: 0.9 beta2: 0.999 epsilon: 1e-8 }
+async_es { model_warehouse: "./models" model_md5: "aa" model_md5: "bb" max_to_keep: 3 model_iter_id: 4 }
+"""
+FLAT_CONFIG = Config(
+    solver=dataclasses.replace(
+        DOCUMENTED_CONFIG.solver,
+        optimizer=dataclasses.replace(DOCUMENTED_CONFIG.solver.optimizer, momentum=MomentumConfig(0.8)),
+    ),
+    async_es=AsyncConfig("./models", ("aa", "bb"), 3, 4),
+)
+
+
+def load(tmp_path: Path, text: str, suffix: str = ".prototxt") -> Config:
+    path = tmp_path / f"config{suffix}"
+    path.write_text(text, encoding="utf-8")
+    return Config.load(path)
+
+
+def test_the_documents_configuration_reads_as_written(tmp_path: Path) -> None:
+    assert load(tmp_path, DOCUMENTED) == DOCUMENTED_CONFIG
+
+
+def test_the_flat_form_reads_into_the_same_places(tmp_path: Path) -> None:
+    assert load(tmp_path, FLAT) == FLAT_CONFIG
+
+
+def test_an_empty_configuration_is_the_defaults(tmp_path: Path) -> None:
+    assert load(tmp_path, "  # nothing\n") == Config() == Config.load({})
+    assert Config().solver.sampling.gaussian_sampling == GaussianConfig(1.0, False, 18, 100_000, True)
+    assert Config().solver.optimizer.type is OptimizerKind.SGD
+
+
+def test_toml_json_and_dictionaries_read_the_same_tree(tmp_path: Path) -> None:
+    tree = {
+        "solver": {
+            "type": "basic_es",
+            "optimizer": {"type": OptimizerKind.ADAM.name, "base_lr": 0.05},
+            "sampling": {"gaussian_sampling": {"std": 0.5, "cached": True, "seed": 1024}},
+        }
+    }
+    toml = (
+        "[solver.optimizer]\ntype = 'ADAM'\nbase_lr = 0.05\n"
+        "[solver.sampling.gaussian_sampling]\nstd = 0.5\ncached = true\nseed = 1024\n"
+    )
+    assert Config.load(tree) == DOCUMENTED_CONFIG
+    assert load(tmp_path, json.dumps(tree), ".json") == DOCUMENTED_CONFIG
+    assert load(tmp_path, toml, ".toml") == DOCUMENTED_CONFIG
+    assert Config.load(DOCUMENTED_CONFIG) is DOCUMENTED_CONFIG
+    assert Config.load({"async_es": {"model_md5": ["a", "b"]}}).async_es.model_md5 == ("a", "b")
+
+
+@pytest.mark.parametrize("config", [Config(), DOCUMENTED_CONFIG, FLAT_CONFIG])
+def test_written_settings_read_back_equal(tmp_path: Path, config: Config) -> None:
+    assert load(tmp_path, config.to_prototxt()) == config
+
+
+@given(
+    lr=st.floats(1e-30, 1e30),
+    seed=st.integers(0, 2**64 - 1),
+    shaping=st.sampled_from(ShapingKind),
+    keys=st.sampled_from(KeyKind),
+    warehouse=st.text(st.characters(exclude_categories=["Cs"])),
+)
+def test_any_settings_survive_their_text(
+    lr: float, seed: int, shaping: ShapingKind, keys: KeyKind, warehouse: str
+) -> None:
+    config = Config(
+        SolverConfig(
+            optimizer=OptimizerConfig(base_lr=lr),
+            sampling=SamplingConfig(gaussian_sampling=GaussianConfig(seed=seed)),
+            update=UpdateConfig(shaping),
+        ),
+        AsyncConfig(warehouse),
+        keys,
+    )
+    tree = parse_prototxt(config.to_prototxt())
+    names = [field.name for field in tree.fields]
+    assert names == ["solver", "async_es", "keys", "worker"]
+    from parl_evokit.config_reader import _build, _nested
+
+    assert _build(Config, _nested(tree), "the configuration") == config
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("solver {\n  optimiser { }\n}", r"line 2: solver has no field optimiser; did you mean optimizer\?"),
+        ("solver { type: BASIC_ES\n\n sampling { gaussian_sampling { sdt: 1 } } }", "line 3: .* did you mean std"),
+        ("whatever: 1", "the configuration has no field whatever, only solver, async_es"),
+        ("solver { type: CMAES }", "line 1: type is one of BASIC_ES, not CMAES"),
+        ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr is of type float, which 'fast' is not"),
+        ("solver { optimizer { base_lr: '0.1' } }", "base_lr is of type float"),
+        ("seed: 1.5", "seed is of type int, which '1.5' is not"),
+        ("seed: 1\nseed: 2", "line 2: seed is given twice"),
+        ("seed: 1\nsolver { sampling { gaussian_sampling { seed: 2 } } }", "line 2: seed is given twice"),
+        ("seed { }", "seed is one value"),
+        ("solver: 3", "solver is a block of settings, not 3"),
+        ("solver { type BASIC_ES }", "line 1: after type a colon or a block is wanted, not BASIC_ES"),
+        ("solver {\n type:\n}", "line 3: type has no value: } follows"),
+        ("solver {\n", "line 2: a name or } is wanted, not the end of the text"),
+        ("solver { } }", "line 1: a name or the end of the text is wanted, not }"),
+        ("seed: 1 @", "line 1: '@' does not belong here"),
+        ("gaussian_sampling { cached: maybe }", "cached is of type bool"),
+        ("gaussian_sampling { std: 0 }", "std is above 0, not 0.0"),
+        ("gaussian_sampling { cache_size: 3 }", r"cache_size is 64 to 2\*\*31, not 3"),
+        ("optimizer { base_lr: nan }", "base_lr is above 0, not nan"),
+        ("optimizer { base_lr: 1_0 }", "base_lr is of type float"),
+        ("async_es { model_warehouse: here }", "model_warehouse is of type str"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(tmp_path, text)
+
+
+def test_a_file_that_is_not_there_or_of_another_kind_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        Config.load(tmp_path / "missing.prototxt")
+    with pytest.raises(ConfigError, match="ends in"):
+        Config.load("config.yaml")
+    with pytest.raises(ConfigError, match="Expecting"):
+        load(tmp_path, "{", ".json")
+    with pytest.raises(ConfigError, match="an object is wanted, not list"):
+        load(tmp_path, "[]", ".json")
+    with pytest.raises(ConfigError, match=r"config\.toml"):
+        load(tmp_path, "= 3", ".toml")
+    with pytest.raises(ConfigError, match="std cannot be a NoneType"):
+        Config.load({"gaussian_sampling": {"std": None}})
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1f", 1.0), (".5", 0.5), ("+2.", 2.0), ("0x10", None), ("1e-3", 1e-3), ("7", 7.0)]
+)
+def test_numbers_are_written_as_protobuf_allows(text: str, value: float | None) -> None:
+    source = {"optimizer": {"base_lr": 1}}
+    assert Config.load(source).solver.optimizer.base_lr == 1.0
+    tree = parse_prototxt(f"optimizer {{ base_lr: {text} }}")
+    from parl_evokit.config_reader import _build, _nested
+
+    if value is None:
+        with pytest.raises(ConfigError):
+            _build(Config, _nested(tree), "")
+    else:
+        assert _build(Config, _nested(tree), "").solver.optimizer.base_lr == value
+
+
+def test_whole_numbers_may_be_decimal_octal_or_hexadecimal(tmp_path: Path) -> None:
+    for text in ("26", "0x1A", "032"):
+        assert load(tmp_path, f"seed: {text}").solver.sampling.gaussian_sampling.seed == 26
+
+
+def test_blocks_strings_lists_and_separators_read_as_in_protobuf() -> None:
+    text = 'a: <b: \'x\' "y">, c: [1, 2]; d { } e: "q\\"\\n\\x41\\101"'
+    assert parse_prototxt(text) == Block(
+        (
+            Field("a", Block((Field("b", Quoted("xy"), 1),)), 1),
+            Field("c", Word("1"), 1),
+            Field("c", Word("2"), 1),
+            Field("d", Block(()), 1),
+            Field("e", Quoted('q"\nAA'), 1),
+        )
+    )
+
+
+@given(st.text(string.printable))
+def test_quoted_text_reads_back(text: str) -> None:
+    assert parse_prototxt(f"name: {quote(text)}") == Block((Field("name", Quoted(text), 1),))
+
+
+@given(st.text("solver{}<>:,;[]\"'# \n/\\ab1."))
+def test_no_text_breaks_the_reader_but_by_its_own_error(text: str) -> None:
+    with contextlib.suppress(ConfigError):
+        assert isinstance(parse_prototxt(text), Block)
