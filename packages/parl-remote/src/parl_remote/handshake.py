@@ -6,7 +6,8 @@
             ---- messages ------>  Reception --received(link, frames)--> the same
 
 What is no Hello, comes in another protocol version or asks for a service that is not here gets Refused, is dropped
-and counted. A service never sees a peer that has not said Hello; when it raises `RemoteProtocolError` its peer is dropped.
+and counted. A service never sees a peer that has not said Hello, and loses one that makes it raise
+`RemoteProtocolError`.
 """
 
 from __future__ import annotations

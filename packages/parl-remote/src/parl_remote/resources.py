@@ -17,6 +17,7 @@ from types import MappingProxyType
 __all__ = ["Resources"]
 
 _DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
+_OWN_KINDS = ("cpu", "gpu", "memory")
 _LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
 
 
@@ -42,6 +43,8 @@ class Resources:
     def __post_init__(self) -> None:
         for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *self.labels.items()):
             _check_amount(name, amount)
+        if clash := self.labels.keys() & set(_OWN_KINDS):
+            raise ValueError(f"{min(clash)!r} is no name for a label, it is an amount of its own")
         object.__setattr__(self, "labels", MappingProxyType({k: v for k, v in sorted(self.labels.items()) if v}))
 
     def __hash__(self) -> int:
@@ -49,6 +52,17 @@ class Resources:
 
     def __reduce__(self) -> tuple[type[Resources], tuple[float, float, int, dict[str, float]]]:
         return Resources, (self.cpu, self.gpu, self.memory, dict(self.labels))
+
+    def amount(self, kind: str) -> float:
+        """How much of "cpu", "gpu", "memory" or a label."""
+        if kind in _OWN_KINDS:
+            own: float = getattr(self, kind)
+            return own
+        return self.labels.get(kind, 0.0)
+
+    def kinds(self) -> frozenset[str]:
+        """The names of what there is any of."""
+        return frozenset((*(kind for kind in _OWN_KINDS if getattr(self, kind)), *self.labels))
 
     def fits(self, need: Resources) -> bool:
         """Whether `need` can be taken from this."""

@@ -1,0 +1,130 @@
+"""The life of an actor as one table, used on both ends of its connection.
+
+    IDLE --Lease--> LEASED --Create--> CREATING --Finished--> READY <--> BUSY
+                                           |Failed
+    any --Close, LeaseExpired, MemoryExceeded--> CLOSED
+
+The machine says what an event means and counts what is outstanding; it does nothing itself. What is not in the table
+closes the actor and raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from types import MappingProxyType
+from typing import TypeAlias
+
+from parl_remote.errors import ProtocolError, RemoteProtocolError
+
+__all__ = ["TABLE", "ActorEvent", "ActorMachine", "ActorState", "Effect"]
+
+
+class ActorState(Enum):
+    """Where an actor is in its life."""
+
+    IDLE = "idle"
+    LEASED = "leased"
+    CREATING = "creating"
+    READY = "ready"
+    BUSY = "busy"
+    CLOSED = "closed"
+
+
+class ActorEvent(Enum):
+    """What can happen to it."""
+
+    LEASE = "lease"
+    CREATE = "create"
+    CALL = "call"
+    GET_ATTR = "get_attr"
+    SET_ATTR = "set_attr"
+    CANCEL = "cancel"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CLOSE = "close"
+    LEASE_EXPIRED = "lease_expired"
+    MEMORY_EXCEEDED = "memory_exceeded"
+
+
+class Effect(Enum):
+    """What whoever drives the machine has to do."""
+
+    PREPARE = "unpack files, set limits and visible GPUs"
+    CONSTRUCT = "run the constructor"
+    REPLY_CREATED = "reply with attribute names"
+    REPLY_CREATE_FAILED = "reply with the constructor's error, then exit"
+    QUEUE = "queue it; run in order per caller"
+    DROP_IF_QUEUED = "drop it if it is still queued; reply either way"
+    REPLY_VALUE = "reply with the value"
+    REPLY_ERROR = "reply with the error; the actor lives on"
+    EXIT = "reply if asked, exit, tell the worker why"
+
+
+_S, _E = ActorState, ActorEvent
+_Moves: TypeAlias = Mapping[ActorEvent, tuple[ActorState, Effect]]
+_QUEUEING: _Moves = dict.fromkeys((_E.CALL, _E.GET_ATTR, _E.SET_ATTR), (_S.BUSY, Effect.QUEUE))
+_ENDINGS: _Moves = dict.fromkeys((_E.CLOSE, _E.LEASE_EXPIRED, _E.MEMORY_EXCEEDED), (_S.CLOSED, Effect.EXIT))
+
+TABLE: Mapping[ActorState, _Moves] = MappingProxyType(
+    {
+        _S.IDLE: {_E.LEASE: (_S.LEASED, Effect.PREPARE), **_ENDINGS},
+        _S.LEASED: {_E.CREATE: (_S.CREATING, Effect.CONSTRUCT), **_ENDINGS},
+        _S.CREATING: {
+            _E.FINISHED: (_S.READY, Effect.REPLY_CREATED),
+            _E.FAILED: (_S.CLOSED, Effect.REPLY_CREATE_FAILED),
+            **_ENDINGS,
+        },
+        _S.READY: {
+            **_QUEUEING,
+            _E.CANCEL: (_S.READY, Effect.DROP_IF_QUEUED),  # it crossed the reply of the call that it cancels
+            **_ENDINGS,
+        },
+        _S.BUSY: {
+            **_QUEUEING,
+            _E.CANCEL: (_S.BUSY, Effect.DROP_IF_QUEUED),
+            _E.FINISHED: (_S.BUSY, Effect.REPLY_VALUE),  # READY instead when nothing else is outstanding
+            _E.FAILED: (_S.BUSY, Effect.REPLY_ERROR),
+            **_ENDINGS,
+        },
+        _S.CLOSED: {},
+    }
+)
+
+
+class ActorMachine:
+    """One actor's state.
+
+    Attributes:
+        state: Where it is.
+        outstanding: Calls, reads and writes that were queued and have not been answered.
+    """
+
+    __slots__ = ("outstanding", "state")
+
+    def __init__(self, state: ActorState = ActorState.IDLE) -> None:
+        self.state = state
+        self.outstanding = 0
+
+    def on(self, event: ActorEvent, error: type[ProtocolError] = RemoteProtocolError) -> Effect:
+        """Apply an event and say what to do.
+
+        Args:
+            event: What happened.
+            error: What to raise if it may not happen now; `LocalProtocolError` where this side caused it.
+
+        Raises:
+            ProtocolError: The table has no such move; the state is CLOSED afterwards.
+        """
+        move = TABLE[self.state].get(event)
+        if move is None:
+            state, self.state = self.state, ActorState.CLOSED
+            raise error(f"an actor in state {state.name} cannot take {event.name}; the actor is closed")
+        self.state, effect = move
+        if effect is Effect.QUEUE:
+            self.outstanding += 1
+        elif effect is Effect.REPLY_VALUE or effect is Effect.REPLY_ERROR:
+            self.outstanding -= 1
+            if not self.outstanding:
+                self.state = ActorState.READY
+        return effect
