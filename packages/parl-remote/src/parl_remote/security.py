@@ -1,0 +1,136 @@
+"""The cluster's key, and files that only their owner may read or change.
+
+Whoever holds the key is a member: it may connect, lease, run code. The key is 32 random bytes; the secrets of both ends
+of an encrypted connection are derived from it, so that one short line is all that another host needs.
+Keys from files are taken only from regular files of the own user without rights for anyone else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parl_remote.errors import AuthenticationFailed
+
+__all__ = ["ClusterKey", "make_private_dir", "read_private_file", "write_private_file"]
+
+_KEY_BYTES = 32
+_PREFIX = "parl1-"  # tells a key from other text, and its version
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterKey:
+    """One cluster's secret; never shown by `repr`."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != _KEY_BYTES:
+            raise AuthenticationFailed(f"a cluster key has {_KEY_BYTES} bytes, this one {len(self.secret)}")
+
+    @classmethod
+    def generate(cls) -> ClusterKey:
+        """A new random key."""
+        return cls(secrets.token_bytes(_KEY_BYTES))
+
+    @classmethod
+    def from_text(cls, text: str, *, source: str) -> ClusterKey:
+        """Read what `to_text` wrote.
+
+        Args:
+            text: The key's line.
+            source: Where it comes from, for messages; the text itself is never shown.
+
+        Raises:
+            AuthenticationFailed: It is no key.
+        """
+        line = text.strip()
+        try:
+            if not line.startswith(_PREFIX):
+                raise ValueError
+            return cls(bytes.fromhex(line.removeprefix(_PREFIX)))
+        except (ValueError, AuthenticationFailed):
+            raise AuthenticationFailed(
+                f"{source} holds no cluster key: that is one line, '{_PREFIX}' and {2 * _KEY_BYTES} hexadecimal digits"
+            ) from None
+
+    @classmethod
+    def from_file(cls, path: Path) -> ClusterKey:
+        """Read a key file.
+
+        Raises:
+            AuthenticationFailed: It is missing, not private to this user, or holds no key.
+        """
+        return cls.from_text(read_private_file(path), source=str(path))
+
+    def to_text(self) -> str:
+        """The key as one line, for `PARL_KEY` and key files."""
+        return _PREFIX + self.secret.hex()
+
+    def derive(self, purpose: str) -> bytes:
+        """32 bytes for one purpose, which tell nothing about the key or those for other purposes."""
+        return hashlib.blake2b(purpose.encode(), key=self.secret, digest_size=32).digest()
+
+
+def make_private_dir(path: Path) -> Path:
+    """Create a directory of mode 0700, or check that the one that is there is ours and nobody else's.
+
+    Raises:
+        AuthenticationFailed: It belongs to somebody else, others have rights on it, or it is no directory.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    _check_private(path, path.lstat(), stat.S_ISDIR, "directory", "0700")
+    return path
+
+
+def write_private_file(path: Path, text: str) -> None:
+    """Write a file of mode 0600 in one step: readers see the old content or the new, nobody else sees any.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
+    """Read a file that only this user can have written and read.
+
+    Raises:
+        AuthenticationFailed: It is missing, unreadable, of another user, or others have rights on it.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
+    with open(descriptor, "rb") as file:
+        _check_private(path, os.fstat(descriptor), stat.S_ISREG, "file", "0600")
+        return file.read(max_bytes).decode("utf-8", errors="replace")
+
+
+def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], kind: str, mode: str) -> None:
+    if not is_kind(found.st_mode):
+        raise AuthenticationFailed(f"{path} is no {kind}; move it away")
+    if found.st_uid != os.geteuid():
+        raise AuthenticationFailed(
+            f"{path} belongs to user {found.st_uid}, not to you (user {os.geteuid()}); PARL takes only your own {kind}"
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077:
+        raise AuthenticationFailed(
+            f"{path} has mode {stat.S_IMODE(found.st_mode):04o}: others could read it; run: chmod {mode} {path}"
+        )

@@ -1,0 +1,246 @@
+"""The connecting end: one DEALER, used by many threads under a lock, with no thread of its own beside zmq's.
+
+Who waits does so on descriptors, outside the lock. zmq announces a message once: a thread that sends takes the
+announcement in, and so it rings a bell for the one that waits to receive.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import selectors
+import threading
+import time
+from collections.abc import Sequence
+
+import zmq
+
+from parl_remote.config import Limits
+from parl_remote.errors import (
+    AuthenticationFailed,
+    ChannelClosed,
+    ClusterUnreachable,
+    RemoteProtocolError,
+    ResultTimeout,
+)
+from parl_remote.security import ClusterKey
+from parl_remote.transport import Buffer
+from parl_remote.transport_zmq.sockets import (
+    Bell,
+    Context,
+    Curve,
+    Socket,
+    configure,
+    connection_events,
+    descriptor,
+    monitored,
+    readable,
+)
+from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
+
+__all__ = ["ZmqChannel"]
+
+_QUEUE = 1000  # small messages that wait for a slow peer before `send` does
+_FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
+
+
+class ZmqChannel:
+    """A connection to a listener on any host, made by `connect`."""
+
+    def __init__(self, socket: Socket, monitor: Socket, address: str) -> None:
+        self._socket = socket
+        self._monitor = monitor
+        self._address = address
+        self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
+        self._receiving = threading.Lock()
+        self._bell = Bell()
+        self._selector = selectors.DefaultSelector()
+        for source in (descriptor(socket), descriptor(monitor), self._bell.fileno()):
+            self._selector.register(source, selectors.EVENT_READ)
+        self._lost = ""
+        self._closed = False
+
+    @classmethod
+    def connect(
+        cls, address: str, key: ClusterKey, *, limits: Limits | None = None, context: Context | None = None
+    ) -> ZmqChannel:
+        """Connect and authenticate.
+
+        Args:
+            address: "host:port"; an IPv6 host in brackets.
+            key: The cluster's key.
+            limits: `connect_timeout_s` says how long to try.
+            context: Shares zmq's thread with other channels; by default all channels of a process share one.
+
+        Raises:
+            ClusterUnreachable: Nobody answers there, or nobody who speaks this protocol.
+            AuthenticationFailed: The peer holds another key.
+        """
+        limits = limits or Limits()
+        curve = Curve.of(key)
+        socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
+        configure(socket, limits)
+        socket.setsockopt(zmq.SNDHWM, _QUEUE)
+        socket.setsockopt(zmq.RECONNECT_IVL, -1)
+        socket.curve_serverkey = curve.server_public
+        socket.curve_publickey = curve.client_public
+        socket.curve_secretkey = curve.client_secret
+        monitor = monitored(socket, zmq.EVENT_ALL)
+        try:
+            try:
+                socket.connect(f"tcp://{address}")
+            except zmq.ZMQError as error:
+                raise ClusterUnreachable(f"cannot connect to {address!r}: {error}", address=address) from error
+            _await_handshake(monitor, address, limits.connect_timeout_s)
+            socket.send(pack_bare(Kind.OPEN))
+        except BaseException:
+            socket.disable_monitor()
+            monitor.close(0)
+            socket.close(0)
+            raise
+        return cls(socket, monitor, address)
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message; long frames are not copied, so this returns when zmq has encrypted them."""
+        parts = pack(frames)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            with self._lock:
+                self._check_open()
+                try:
+                    tracker = self._hand_over(parts)
+                    break
+                except zmq.Again:
+                    self._note_loss()
+            if deadline is not None and time.monotonic() >= deadline:
+                raise ResultTimeout(f"{self._address} did not take a message within {timeout_s} s")
+            time.sleep(_FULL_QUEUE_POLL_S)
+        if tracker is not None:
+            self._await_encrypted(tracker, deadline)
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._receiving:
+            while (frames := self._look()) is None:
+                remaining_s = None if deadline is None else deadline - time.monotonic()
+                if remaining_s is not None and remaining_s <= 0:
+                    raise ResultTimeout(f"nothing came from {self._address} within {timeout_s} s")
+                self._selector.select(remaining_s)
+        return frames
+
+    def fileno(self) -> int:
+        """Readable when `receive` may have something."""
+        return self._selector.fileno()
+
+    def pending(self) -> bool:
+        """Whether a message waits that zmq has already announced."""
+        with self._lock:
+            return not self._closed and readable(self._socket)
+
+    def close(self) -> None:
+        """Say goodbye and close."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            if not self._lost:
+                with contextlib.suppress(zmq.ZMQError):
+                    self._socket.send(pack_bare(Kind.BYE), zmq.NOBLOCK)
+            self._bell.ring()
+        with self._receiving:  # whoever waited has left
+            self._selector.close()
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close()
+            self._bell.close()
+
+    def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
+        tracker: zmq.MessageTracker | None = None
+        if len(parts) == 1:
+            self._socket.send(parts[0], zmq.NOBLOCK)
+        else:
+            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=True)
+        if readable(self._socket):
+            self._bell.ring()
+        return tracker
+
+    def _await_encrypted(self, tracker: zmq.MessageTracker, deadline: float | None) -> None:
+        try:
+            tracker.wait(-1 if deadline is None else max(0.0, deadline - time.monotonic()))
+        except zmq.NotDone:
+            self.close()  # half of the message may be on its way, so nothing can follow it
+            raise ChannelClosed(f"{self._address} took a long message too slowly; the connection is closed") from None
+
+    def _look(self) -> list[memoryview] | None:
+        """Take one message if there is one."""
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed(f"the connection to {self._address} was closed here")
+            self._bell.quiet()
+            frames = self._next_message()
+            if frames is None and not self._lost:
+                self._note_loss()
+                frames = self._next_message()  # what came before the loss may have come just now
+            if frames is None:
+                self._check_open()
+            return frames
+
+    def _next_message(self) -> list[memoryview] | None:
+        while not self._lost or readable(self._socket):
+            try:
+                parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+            except zmq.Again:
+                return None
+            try:
+                kind, frames = unpack([part.buffer for part in parts])
+            except RemoteProtocolError as error:
+                self._lost = f"{self._address} sent what is no message: {error}"
+                return None
+            if kind is Kind.BYE:
+                self._lost = f"{self._address} closed the connection"
+            elif kind is not Kind.OPEN:
+                return frames
+        return None
+
+    def _note_loss(self) -> None:
+        for event, _ in connection_events(self._monitor):
+            if event == zmq.EVENT_DISCONNECTED:
+                self._lost = f"the connection to {self._address} was lost"
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ChannelClosed(f"the connection to {self._address} was closed here")
+        if self._lost:
+            raise ChannelClosed(self._lost)
+
+
+def _await_handshake(monitor: Socket, address: str, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    connected = False
+    while (remaining_s := deadline - time.monotonic()) > 0:
+        if not monitor.poll(int(remaining_s * 1000) + 1):
+            continue
+        for event, value in connection_events(monitor):
+            if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                return
+            if event == zmq.EVENT_CONNECTED:
+                connected = True
+            elif event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}:
+                raise AuthenticationFailed(
+                    f"{address} refused our cluster key (ZAP {value}): it belongs to another cluster or another user; "
+                    "pass the key of this cluster by key_file=, PARL_KEY_FILE or PARL_KEY"
+                )
+            elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connected and event == zmq.EVENT_DISCONNECTED):
+                raise ClusterUnreachable(
+                    f"what answers at {address} is no PARL cluster; is the port right?", address=address
+                )
+            elif event == zmq.EVENT_CLOSED:
+                raise ClusterUnreachable(
+                    f"nobody listens at {address}; start a cluster there (xparl start) or check the address",
+                    address=address,
+                )
+    what = "answered, but not as a PARL cluster does" if connected else "did not answer"
+    raise ClusterUnreachable(
+        f"{address} {what} within {timeout_s:g} s; check the address, and that no firewall is in between",
+        address=address,
+    )

@@ -1,0 +1,114 @@
+"""zmq sockets set up for a cluster: CURVE keys, heartbeats, limits, and a monitor that tells of connections."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from parl_remote.config import Limits
+from parl_remote.security import ClusterKey
+from parl_remote.transport_zmq.wire import MAX_PART
+
+__all__ = [
+    "Bell",
+    "Context",
+    "Curve",
+    "Socket",
+    "configure",
+    "connection_events",
+    "descriptor",
+    "monitored",
+    "readable",
+]
+
+Socket: TypeAlias = "zmq.Socket[bytes]"
+Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+
+_LONGEST_TTL_MS = 6_553_500  # ZMTP sends it as 16 bits of tenths of a second
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The CURVE key pairs of one cluster, in zmq's text form."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    @classmethod
+    def of(cls, key: ClusterKey) -> Curve:
+        """Derive them from the cluster's key."""
+        server, client = z85.encode(key.derive("curve server")), z85.encode(key.derive("curve client"))
+        return cls(zmq.curve_public(server), server, zmq.curve_public(client), client)
+
+
+def configure(socket: Socket, limits: Limits) -> None:
+    """Set what both ends have in common."""
+    silence_ms = int(limits.liveness_limit_s * 1000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, int(limits.heartbeat_interval_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, min(silence_ms, _LONGEST_TTL_MS))
+    socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.hello_timeout_s * 1000))
+    socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART)
+    socket.setsockopt(zmq.LINGER, int(limits.linger_s * 1000))
+    socket.setsockopt(zmq.IPV6, 1)
+
+
+def monitored(socket: Socket, events: int) -> Socket:
+    """A socket that receives the connection events of another."""
+    # zmq's default name is made of the descriptor's number, which a socket that is still closing may hold as well
+    monitor: Socket = socket.get_monitor_socket(events, addr=f"inproc://monitor-{os.urandom(8).hex()}")
+    return monitor
+
+
+def connection_events(monitor: Socket) -> Iterator[tuple[int, int]]:
+    """The events that have come, as (event, value); the value is a descriptor or an error number."""
+    while readable(monitor):
+        event = recv_monitor_message(monitor)
+        yield event["event"], event["value"]
+
+
+def readable(socket: Socket) -> bool:
+    """Whether a message waits; asking also takes in what zmq's thread has announced."""
+    events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
+    return bool(events & zmq.POLLIN)
+
+
+def descriptor(socket: Socket) -> int:
+    """Readable when zmq's thread has announced something."""
+    fileno: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
+    return fileno
+
+
+class Bell:
+    """A descriptor that any thread can make readable."""
+
+    def __init__(self) -> None:
+        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def fileno(self) -> int:
+        """Readable while it is rung."""
+        return self._read
+
+    def ring(self) -> None:
+        """Make it readable."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._write, b"\0")
+
+    def quiet(self) -> None:
+        """Make it unreadable."""
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._read, 4096)
+
+    def close(self) -> None:
+        """Give back the descriptors."""
+        os.close(self._read)
+        os.close(self._write)
