@@ -20,6 +20,8 @@ class Algorithm(contract.Algorithm):
 
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
+    _found_parameter: Tensor | None = None
+
     def _resolve_device(self, device: str) -> torch.device:
         return resolve_device(device)
 
@@ -28,11 +30,14 @@ class Algorithm(contract.Algorithm):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
         return model.to(device)
 
-    def _first_parameter(self) -> nn.Parameter | None:
-        for model in self._models().values():
-            for parameter in model.parameters():
-                return parameter if isinstance(parameter, nn.Parameter) else None
-        return None
+    def _first_parameter(self) -> Tensor | None:
+        found: Tensor | None = self._found_parameter
+        if found is None:
+            for model in self._models().values():
+                # Moving a model or giving it shapes changes its parameters in place, so this one stays the right one.
+                self._found_parameter = found = next(iter(model.parameters()), None)
+                break
+        return found
 
     def _device_of_models(self) -> torch.device:
         parameter = self._first_parameter()
