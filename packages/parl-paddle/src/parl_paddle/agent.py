@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import paddle
-from parl_core.agent import Agent as AgentContract
 
+from parl_core.agent import Agent as AgentContract
 from parl_paddle.model import Model
 from parl_paddle.programs import Programs
 from parl_paddle.tensors import place_of

@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
+
 from parl_core.algorithm import Algorithm as AlgorithmContract
 from parl_core.optimizer import Optimizer
-
 from parl_paddle import tensors
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam

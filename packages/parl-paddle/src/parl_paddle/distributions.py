@@ -13,15 +13,18 @@ from typing import Any
 import paddle
 import paddle.nn.functional as F
 
-from parl_core.errors import HyperparameterError
-
-__all__ = ["Categorical", "DiagGaussian", "SoftCategorical", "SoftMultiCategorical"]
+__all__ = [
+    "CategoricalDistribution",
+    "DiagGaussianDistribution",
+    "SoftCategoricalDistribution",
+    "SoftMultiCategoricalDistribution",
+]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 _SMALLEST = 1e-20  # keeps log(-log(u)) finite
 
 
-class Categorical:
+class CategoricalDistribution:
     """One of `act_dim` actions.
 
     Args:
@@ -32,7 +35,7 @@ class Categorical:
         self.logits = logits
 
     @cached_property
-    def log_probs(self) -> Any:
+    def log_probabilities(self) -> Any:
         """Log-probabilities `[batch, act_dim]`."""
         return F.log_softmax(self.logits, axis=-1)
 
@@ -47,19 +50,22 @@ class Categorical:
 
     def entropy(self) -> Any:
         """In nats, `[batch]`."""
-        return -(paddle.exp(self.log_probs) * self.log_probs).sum(axis=-1)
+        return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
     def logp(self, action: Any) -> Any:
         """Log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
-        return paddle.index_sample(self.log_probs, action.reshape([-1, 1])).squeeze(-1)
+        return paddle.index_sample(self.log_probabilities, action.reshape([-1, 1])).squeeze(-1)
 
-    def kl(self, other: Categorical) -> Any:
+    def kl(self, other: CategoricalDistribution) -> Any:
         """KL(self || other) in nats, `[batch]`."""
-        return (paddle.exp(self.log_probs) * (self.log_probs - other.log_probs)).sum(axis=-1)
+        return (paddle.exp(self.log_probabilities) * (self.log_probabilities - other.log_probabilities)).sum(axis=-1)
 
 
-class SoftCategorical(Categorical):
-    """Like `Categorical`, with samples that gradients pass through: vectors on the simplex (Jang et al. 2017)."""
+class SoftCategoricalDistribution(CategoricalDistribution):
+    """A categorical whose draws are differentiable: softmax(logits + Gumbel noise), rows on the simplex.
+
+    Jang, Gu & Poole 2017, equation 2, with temperature 1. Actions are vectors `[batch, act_dim]`.
+    """
 
     def sample(self) -> Any:
         """Relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
@@ -67,11 +73,11 @@ class SoftCategorical(Categorical):
 
     def logp(self, action: Any) -> Any:
         """Log-probability of one-hot actions `[batch, act_dim]`; of relaxed ones the mixture of the logarithms."""
-        return (action * self.log_probs).sum(axis=-1)
+        return (action * self.log_probabilities).sum(axis=-1)
 
 
-class SoftMultiCategorical:
-    """Several independent `SoftCategorical` actions, concatenated: a `MultiDiscrete` space.
+class SoftMultiCategoricalDistribution:
+    """Several soft categoricals side by side, as MADDPG uses for multi-discrete actions.
 
     Args:
         logits: `[batch, sum(high - low + 1)]`.
@@ -82,51 +88,54 @@ class SoftMultiCategorical:
     def __init__(self, logits: Any, low: Sequence[int], high: Sequence[int]) -> None:
         sizes = [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)]
         if min(sizes) < 1 or sum(sizes) != logits.shape[-1]:
-            raise HyperparameterError(
-                f"low {list(low)} and high {list(high)} need {sum(sizes)} logits in parts of at least 1, "
-                f"got {logits.shape[-1]}"
-            )
-        self._sizes = sizes
-        self._parts = [SoftCategorical(part) for part in paddle.split(logits, sizes, axis=-1)]
+            raise ValueError(f"actions of sizes {sizes} need {sum(sizes)} logits, got {logits.shape[-1]}")
+        self.sizes = sizes
+        self.parts = [SoftCategoricalDistribution(part) for part in paddle.split(logits, sizes, axis=-1)]
 
     def sample(self) -> Any:
         """Relaxed one-hot actions side by side, as wide as the logits."""
-        return paddle.concat([part.sample() for part in self._parts], axis=-1)
+        return paddle.concat([part.sample() for part in self.parts], axis=-1)
+
+    def mode(self) -> Any:
+        """The most probable values, int64 `[batch, number of actions]`, counted from 0."""
+        return paddle.stack([part.mode() for part in self.parts], axis=-1)
 
     def entropy(self) -> Any:
         """Sum over the actions in nats, `[batch]`."""
-        return paddle.add_n([part.entropy() for part in self._parts])
+        return paddle.add_n([part.entropy() for part in self.parts])
 
     def logp(self, action: Any) -> Any:
         """Log-probability of one-hot actions, as wide as the logits; `[batch]`."""
-        columns = paddle.split(action, self._sizes, axis=-1)
-        return paddle.add_n([part.logp(column) for part, column in zip(self._parts, columns, strict=True)])
+        columns = paddle.split(action, self.sizes, axis=-1)
+        return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
 
-    def kl(self, other: SoftMultiCategorical) -> Any:
+    def kl(self, other: SoftMultiCategoricalDistribution) -> Any:
         """KL(self || other), summed over the actions, `[batch]`."""
-        return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self._parts, other._parts, strict=True)])
+        return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
-class DiagGaussian:
+class DiagGaussianDistribution:
     """Independent normal distributions, one a dimension of the action.
 
     Args:
-        mean: `[batch, act_dim]`.
-        log_std: logarithm of the standard deviation, broadcastable to `mean`.
+        logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
     """
 
-    def __init__(self, mean: Any, log_std: Any) -> None:
+    def __init__(self, logits: tuple[Any, Any]) -> None:
+        mean, logstd = logits
         self.mean = mean
-        self.log_std = log_std + paddle.zeros_like(mean)
+        self.logstd = logstd if list(logstd.shape) == list(mean.shape) else logstd + paddle.zeros_like(mean)
+        self.std = self.logstd.exp()
 
-    @cached_property
-    def std(self) -> Any:
-        """Standard deviation `[batch, act_dim]`."""
-        return paddle.exp(self.log_std)
+    @classmethod
+    def from_std(cls, mean: Any, std: Any) -> DiagGaussianDistribution:
+        """The same from standard deviations, above 0."""
+        return cls((mean, std.log()))
 
     def sample(self) -> Any:
-        """Actions `[batch, act_dim]`; gradients pass through."""
-        return self.mean + self.std * paddle.randn(paddle.shape(self.mean), dtype=self.mean.dtype)
+        """Actions `[batch, act_dim]`; no gradient flows through them."""
+        noise = paddle.randn(paddle.shape(self.mean), dtype=self.mean.dtype)
+        return (self.mean + self.std * noise).detach()
 
     def mode(self) -> Any:
         """The means `[batch, act_dim]`."""
@@ -134,18 +143,18 @@ class DiagGaussian:
 
     def entropy(self) -> Any:
         """Sum over the dimensions in nats, `[batch]`."""
-        return (self.log_std + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
+        return (self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
     def logp(self, action: Any) -> Any:
         """Log-density of the actions `[batch, act_dim]`; `[batch]`."""
         z = (action - self.mean) / self.std
-        return -(0.5 * paddle.square(z) + self.log_std + _LOG_SQRT_2_PI).sum(axis=-1)
+        return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
-    def kl(self, other: DiagGaussian) -> Any:
+    def kl(self, other: DiagGaussianDistribution) -> Any:
         """KL(self || other) in nats, summed over the dimensions, `[batch]`."""
         ratio = paddle.square(self.std / other.std)
         distance = paddle.square((self.mean - other.mean) / other.std)
-        return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.log_std - other.log_std)).sum(axis=-1)
+        return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
 
 
 def _gumbel_noise_like(logits: Any) -> Any:

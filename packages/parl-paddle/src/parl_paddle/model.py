@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 import paddle
 from numpy.typing import NDArray
+
 from parl_core import model as contract
 from parl_core.model import Weights
-
 from parl_paddle.lazy import LazyLayer
 from parl_paddle.tensors import to_array
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import paddle
+
 from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights, check_weights
 from parl_core.optimizer import Optimizer
-
 from parl_paddle.model import Model
 from parl_paddle.programs import in_program
 from parl_paddle.tensors import to_array
@@ -70,9 +70,7 @@ class Adam(Optimizer):
             return {}
         state = self._adam.state_dict()
         moments = {
-            moment: {
-                name: to_array(state[f"{tensor.name}_{moment}_0"]) for name, tensor in self._named().items()
-            }
+            moment: {name: to_array(state[f"{tensor.name}_{moment}_0"]) for name, tensor in self._named().items()}
             for moment in _MOMENTS
         }
         named: Weights = {}

@@ -11,6 +11,7 @@ Paddle keeps its mode (eager or static) in one place per process: build and run 
 """
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,6 +62,14 @@ def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[N
         unique_name.switch(*names)
 
 
+@contextlib.contextmanager
+def _without_paddles_own_warning() -> Iterator[None]:
+    # Paddle's gradient code asks the values of a program for their place, and paddle then warns of doing so.
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Tensor do not have 'place' interface", UserWarning)
+        yield
+
+
 class Programs:
     """The scope, the startup program and the executor of one agent.
 
@@ -82,6 +91,7 @@ class Programs:
         """
         with (
             static_graphs(),
+            _without_paddles_own_warning(),
             paddle.static.program_guard(paddle.static.Program(), self.startup),
             static_op_arg_cast_guard(self._as_parameter),
         ):

@@ -1,4 +1,4 @@
-"""The algorithms; each is documented in its contract, `parl_core.contracts.<name>`."""
+"""`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_paddle.algorithms.dqn import DDQN, DQN
 from parl_paddle.algorithms.policy_gradient import PolicyGradient

@@ -1,4 +1,4 @@
-"""DQN and double DQN on PaddlePaddle; documented in `parl_core.contracts.dqn`."""
+"""DQN and DDQN on PaddlePaddle."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import paddle
 
 from parl_core.contracts import dqn as contract
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.losses import action_values, double_q_target, q_target, weighted_square
+from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
 from parl_paddle.programs import in_program
 
 __all__ = ["DDQN", "DQN"]
 
 
-class DQN(Algorithm, contract.DQN):
+class DQN(contract.DQN, Algorithm):
     __doc__ = contract.DQN.__doc__
 
     def predict(self, obs: Any) -> Any:
-        return getattr(self.model, self._value)(obs)
+        return self._values(self.model, obs)
 
     def learn(
         self,
@@ -32,22 +32,27 @@ class DQN(Algorithm, contract.DQN):
         weights: Any = None,
         discount: Any = None,
     ) -> Any:
+        a_tm1, r_t = action.reshape([-1]), reward.reshape([-1])
+        q_tm1 = self._values(self.model, obs)
         with paddle.no_grad():
-            target = self._target(reward.reshape([-1]), next_obs, terminal.reshape([-1]), discount)
-        td_error = target.detach() - action_values(self.predict(obs), action.reshape([-1]))
-        loss = weighted_square(td_error, weights)
+            discount_t = (self.gamma if discount is None else discount) * (
+                1.0 - terminal.reshape([-1]).astype(r_t.dtype)
+            )
+            q_t = self._values(self.target_model, next_obs)
+            q_t_selector = self._values(self.model, next_obs) if self.double else None
+        if q_t_selector is None:
+            td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
+        else:
+            td_error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
+        loss = squared_error(td_error, weights)
         self.optimizer.minimize(loss, learning_rate)
-        if not in_program():  # a program is built once and run often: there the caller synchronises
+        if not in_program():  # a program is built once and run often: there its owner synchronises
             self._count_update()
         return loss.detach() if weights is None else (loss.detach(), td_error.detach())
 
-    def _target(self, r_t: Any, next_obs: Any, terminal: Any, discount: Any) -> Any:
-        discount_t = (1.0 - terminal.astype(r_t.dtype)) * (self.gamma if discount is None else discount)
-        q_t = getattr(self.target_model, self._value)(next_obs)
-        if self.double:
-            return double_q_target(r_t, discount_t, q_t, self.predict(next_obs))
-        return q_target(r_t, discount_t, q_t)
+    def _values(self, model: Any, obs: Any) -> Any:
+        return getattr(model, self._value)(obs)
 
 
-class DDQN(DQN, contract.DDQN):
+class DDQN(contract.DDQN, DQN):
     __doc__ = contract.DDQN.__doc__

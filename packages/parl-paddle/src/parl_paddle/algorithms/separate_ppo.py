@@ -1,4 +1,4 @@
-"""PPO on PaddlePaddle in the form of PARL 1.x; documented in `parl_core.contracts.separate_ppo`."""
+"""PPO on PaddlePaddle, in the form of PARL 1.x."""
 
 from __future__ import annotations
 
@@ -7,47 +7,53 @@ from typing import Any
 import paddle
 
 from parl_core.contracts import separate_ppo as contract
-from parl_paddle.algorithm import Algorithm
-from parl_paddle.distributions import DiagGaussian
-from parl_paddle.losses import clipped_surrogate
+from parl_paddle.algorithms.ppo import PPO
+from parl_paddle.distributions import DiagGaussianDistribution
+from parl_paddle.losses.policy import clipped_surrogate, kl_penalised_surrogate
+from parl_paddle.losses.shapes import same_shape
+from parl_paddle.losses.value import squared_error
 
 __all__ = ["SeparatePPO"]
 
 
-class SeparatePPO(Algorithm, contract.SeparatePPO):
+class SeparatePPO(contract.SeparatePPO, PPO):
     __doc__ = contract.SeparatePPO.__doc__
 
     def predict(self, obs: Any) -> Any:
-        means, log_variances = self.model.policy(obs)
-        return means, log_variances + paddle.zeros_like(means)
+        with paddle.no_grad():
+            means, logvars = self.model.policy(obs)
+            return means, logvars.expand_as(means)
 
     def sample(self, obs: Any) -> Any:
-        return _distribution(self.model.policy(obs)).sample()
+        with paddle.no_grad():
+            return self._gaussian(self.model, obs).sample()
 
     def policy_learn(self, obs: Any, actions: Any, advantages: Any, beta: Any = None) -> Any:
         with paddle.no_grad():
-            old_means, old_log_variances = self.old_policy_model.policy(obs)
-        old = _distribution((old_means.detach(), old_log_variances.detach()))
-        new = _distribution(self.model.policy(obs))
-        ratio = paddle.exp(new.logp(actions) - old.logp(actions))
-        advantages = advantages.reshape([-1])
-        kl = old.kl(new).mean()
+            old = self._gaussian(self.old_policy_model, obs)
+            old_logp = old.logp(actions).detach()
+        new = self._gaussian(self.model, obs)
+        adv_t = advantages.reshape([-1])
+        ratio_t = (new.logp(actions) - old_logp).exp()
+        kl_t = old.kl(new)
         if beta is None:
-            loss = clipped_surrogate(ratio, advantages, self.epsilon)
+            loss = clipped_surrogate(ratio_t, adv_t, self.epsilon)
         else:
-            loss = -(ratio * advantages).mean() + beta * kl
+            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, beta)
         self.policy_optimizer.minimize(loss)
-        return loss.detach(), kl.detach()
+        return loss.detach(), kl_t.detach().mean()
 
     def value_learn(self, obs: Any, val: Any) -> Any:
-        loss = paddle.square(self.value_predict(obs) - val.reshape([-1])).mean()
+        v_t, return_t = self.model.value(obs).reshape([-1]), val.reshape([-1])
+        same_shape(v_t=v_t, return_t=return_t)
+        loss = squared_error(v_t - return_t)
         self.value_optimizer.minimize(loss)
         return loss.detach()
 
     def value_predict(self, obs: Any) -> Any:
-        return self.model.value(obs).reshape([-1])
+        with paddle.no_grad():
+            return self.model.value(obs).reshape([-1])
 
-
-def _distribution(policy: tuple[Any, Any]) -> DiagGaussian:
-    means, log_variances = policy
-    return DiagGaussian(means, 0.5 * log_variances)
+    def _gaussian(self, model: Any, obs: Any) -> DiagGaussianDistribution:
+        means, logvars = model.policy(obs)
+        return DiagGaussianDistribution((means, 0.5 * logvars))

@@ -1,0 +1,25 @@
+"""One line at the top of every loss: tensors of a batch must have the shapes that the formula means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["same_shape"]
+
+
+def same_shape(**tensors: Any) -> None:
+    """Refuse tensors of different shapes, which would broadcast to another formula.
+
+    A size that a program does not know yet (-1) fits every size.
+
+    Raises:
+        ValueError: it lists all shapes.
+    """
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    first, *rest = shapes.values()
+    if any(other != first and not _may_be_equal(first, other) for other in rest):
+        raise ValueError(f"shapes differ: {', '.join(f'{name} {shape}' for name, shape in shapes.items())}")
+
+
+def _may_be_equal(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    return len(one) == len(other) and all(a == b or -1 in (a, b) for a, b in zip(one, other, strict=True))

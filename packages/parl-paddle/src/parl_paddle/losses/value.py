@@ -1,0 +1,73 @@
+"""Losses and errors of value functions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import paddle
+
+from parl_paddle.losses.shapes import same_shape
+
+__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error"]
+
+
+def q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t: Any) -> Any:
+    """Temporal difference of Q-learning: r_t + discount_t * max_a q_t[a] - q_tm1[a_tm1].
+
+    Watkins & Dayan 1992. The target carries no gradient.
+
+    Args:
+        q_tm1: `[batch, act_dim]`.
+        a_tm1: int64 `[batch]`.
+        r_t: `[batch]`.
+        discount_t: `[batch]`, 0 where the episode terminated.
+        q_t: `[batch, act_dim]`, of the target network.
+
+    Returns:
+        `[batch]`.
+    """
+    return _difference(q_tm1, a_tm1, r_t, discount_t, q_t.max(axis=1))
+
+
+def double_q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t_value: Any, q_t_selector: Any) -> Any:
+    """The same with the action picked by one network and valued by the other.
+
+    van Hasselt, Guez & Silver 2016, equation 4.
+
+    Args:
+        q_tm1: `[batch, act_dim]`.
+        a_tm1: int64 `[batch]`.
+        r_t: `[batch]`.
+        discount_t: `[batch]`, 0 where the episode terminated.
+        q_t_value: `[batch, act_dim]`, of the target network.
+        q_t_selector: `[batch, act_dim]`, of the trained network.
+
+    Returns:
+        `[batch]`.
+    """
+    best = q_t_selector.argmax(axis=1, keepdim=True)
+    return _difference(q_tm1, a_tm1, r_t, discount_t, paddle.index_sample(q_t_value, best).squeeze(1))
+
+
+def squared_error(error: Any, weights: Any = None) -> Any:
+    """mean(weights * error**2) over the batch; without weights, mean(error**2)."""
+    if weights is None:
+        return error.square().mean()
+    same_shape(error=error, weights=weights)
+    return (weights * error.square()).mean()
+
+
+def clipped_value_loss(v_t: Any, v_old_t: Any, return_t: Any, clip: float) -> Any:
+    """0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
+
+    From OpenAI's baselines (ppo2).
+    """
+    same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
+    near = v_old_t + (v_t - v_old_t).clip(-clip, clip)
+    return 0.5 * paddle.maximum((v_t - return_t).square(), (near - return_t).square()).mean()
+
+
+def _difference(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, v_t: Any) -> Any:
+    same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
+    target = (r_t + discount_t * v_t).detach()
+    return target - paddle.index_sample(q_tm1, a_tm1.unsqueeze(1)).squeeze(1)
