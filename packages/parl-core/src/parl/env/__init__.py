@@ -1,0 +1,53 @@
+"""Environments on Gymnasium's API, under the names that programs import; each is loaded at first use.
+
+    from parl.env import ActionMappingWrapper, VectorEnv
+    from parl.env.atari_wrappers import wrap_deepmind
+
+Everything is at home in `parl_core.env`.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parl.env.atari_wrappers import wrap_deepmind as wrap_deepmind
+    from parl.env.compat_wrappers import CompatWrapper as CompatWrapper
+    from parl.env.compat_wrappers import is_gym_version_ge as is_gym_version_ge
+    from parl.env.continuous_wrappers import ActionMappingWrapper as ActionMappingWrapper
+    from parl.env.mujoco_wrappers import wrap_rms as wrap_rms
+    from parl.env.vector_env import VectorEnv as VectorEnv
+    from parl_core.env.vector import make_vector_env as make_vector_env
+
+if find_spec("gymnasium") is None:
+    raise ImportError('parl.env needs gymnasium:\n    pip install "parl-core[train]"', name="gymnasium")
+
+_HOME = {
+    "ActionMappingWrapper": "parl.env.continuous_wrappers",
+    "CompatWrapper": "parl.env.compat_wrappers",
+    "VectorEnv": "parl.env.vector_env",
+    "is_gym_version_ge": "parl.env.compat_wrappers",
+    "make_vector_env": "parl_core.env.vector",
+    "wrap_deepmind": "parl.env.atari_wrappers",
+    "wrap_rms": "parl.env.mujoco_wrappers",
+}
+
+__all__ = [
+    "ActionMappingWrapper",
+    "CompatWrapper",
+    "VectorEnv",
+    "is_gym_version_ge",
+    "make_vector_env",
+    "wrap_deepmind",
+    "wrap_rms",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(_HOME[name]), name)
+    raise AttributeError(f"module 'parl.env' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,25 @@
+"""Returns, advantages and action mapping, at home in `parl_core.returns` and `parl_core.env.action_mapping`."""
+
+from parl_core.env.action_mapping import action_mapping
+from parl_core.returns import (
+    VTrace,
+    calc_discount_norm_reward,
+    calc_discount_sum_rewards,
+    calc_gae,
+    discounted_returns,
+    gae,
+    n_step_returns,
+    vtrace,
+)
+
+__all__ = [
+    "VTrace",
+    "action_mapping",
+    "calc_discount_norm_reward",
+    "calc_discount_sum_rewards",
+    "calc_gae",
+    "discounted_returns",
+    "gae",
+    "n_step_returns",
+    "vtrace",
+]

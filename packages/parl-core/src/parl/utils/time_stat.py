@@ -1,0 +1,5 @@
+"""`TimeStat`, at home in `parl_core.stats`."""
+
+from parl_core.stats import TimeStat
+
+__all__ = ["TimeStat"]

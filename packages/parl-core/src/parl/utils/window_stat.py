@@ -1,0 +1,5 @@
+"""`WindowStat`, at home in `parl_core.stats`."""
+
+from parl_core.stats import WindowStat
+
+__all__ = ["WindowStat"]

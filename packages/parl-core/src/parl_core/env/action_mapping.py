@@ -1,0 +1,33 @@
+"""The straight line from [-1, 1], where policies act, to the bounds of an action space."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["action_mapping"]
+
+TOLERANCE = 1e-3  # tanh in half precision can round to values slightly outside
+
+
+def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound: ArrayLike) -> NDArray[Any]:
+    """Map actions from [-1, 1] to [low_bound, high_bound].
+
+    Args:
+        model_output_act: `[..., *act]` in [-1, 1].
+        low_bound: what -1 means; a number, or one for each dimension.
+        high_bound: what 1 means.
+
+    Returns:
+        Actions of the same shape, never outside of the bounds.
+
+    Raises:
+        ValueError: an action is outside [-1, 1] by more than rounding, or not a number; or a low bound is not below
+            its high one.
+    """
+    action, low, high = np.asarray(model_output_act), np.asarray(low_bound), np.asarray(high_bound)
+    if not (np.abs(action) <= 1.0 + TOLERANCE).all():
+        raise ValueError(f"actions must be in [-1, 1] (use tanh, or clip them), got {action}")
+    if not (low < high).all():
+        raise ValueError(f"low_bound must be below high_bound, got {low} and {high}")
+    return np.asarray(np.clip(low + (action + 1.0) * ((high - low) / 2), low, high))

@@ -1,0 +1,214 @@
+"""Atari games as DQN and its successors play them.
+
+Order, from the game outwards:
+
+    MonitorEnv      returns of whole games, as the screen shows them
+    NoopResetEnv    up to 30 no-ops at the start
+    MaxAndSkipEnv   each action four times
+    EpisodicLifeEnv a lost life ends the episode, but not the game
+    FireResetEnv    presses fire where the game waits for it
+    WarpFrame       84 x 84, grey
+    ClipRewardEnv   -1, 0, 1
+    FrameStack      the last four frames
+    TestEnv         for evaluation: when so many whole games are over
+
+V. Mnih et al.: Human-level control through deep reinforcement learning, Nature 518 (2015), methods section.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from parl_core.env.frames import FrameStack, MaxAndSkipEnv, WarpFrame
+from parl_core.env.monitor import MonitorEnv
+from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step, get_wrapper_by_cls
+from parl_core.errors import HyperparameterError
+
+__all__ = ["ClipRewardEnv", "EpisodicLifeEnv", "FireResetEnv", "NoopResetEnv", "TestEnv", "wrap_deepmind"]
+
+NOOP = 0
+
+
+class NoopResetEnv(AnyWrapper):
+    """Begins each episode with a random number of no-ops, so that games differ.
+
+    Args:
+        env: action 0 is the no-op.
+        noop_max: the number is drawn from 1 ... noop_max.
+
+    Raises:
+        HyperparameterError: action 0 is something else.
+    """
+
+    def __init__(self, env: AnyEnv, noop_max: int = 30) -> None:
+        super().__init__(env)
+        if _meanings(env)[:1] != ["NOOP"]:
+            raise HyperparameterError(f"NoopResetEnv needs a game whose action 0 is NOOP, got {_meanings(env)}")
+        self.noop_max = noop_max
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode; the number of no-ops comes from the environment's own generator."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        for _ in range(self.unwrapped.np_random.integers(1, self.noop_max + 1)):
+            obs, _, terminated, truncated, info = self.env.step(NOOP)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
+
+
+class EpisodicLifeEnv(AnyWrapper):
+    """Ends the episode (terminated) where a life is lost; `reset` then goes on with the same game.
+
+    Args:
+        env: an Atari game, `env.unwrapped.ale.lives()` counts its lives.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self.lives = 0
+        self.was_real_done = True
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin a new game if the last one is over (or a seed is given), else the next life of this one."""
+        over = self.was_real_done or seed is not None
+        if not over:
+            obs, _, terminated, truncated, info = self.env.step(NOOP)  # away from the lost life
+            over = terminated or truncated
+        if over:
+            obs, info = self.env.reset(seed=seed, options=options)
+        self.lives = self._lives()
+        self.was_real_done = False
+        return obs, info
+
+    def step(self, action: Any) -> Step:
+        """Take a step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self.was_real_done = terminated or truncated
+        # Some games stay at 0 lives for a few frames before they are over: that end comes from the game itself.
+        lives = self._lives()
+        lost = 0 < lives < self.lives
+        self.lives = lives
+        return obs, float(reward), terminated or lost, truncated, info
+
+    def _lives(self) -> int:
+        game: Any = self.unwrapped
+        return int(game.ale.lives())
+
+
+class FireResetEnv(AnyWrapper):
+    """Presses fire, and then the game's third action, where an episode begins: some games wait for it.
+
+    Args:
+        env: action 1 is fire, and there are three or more.
+
+    Raises:
+        HyperparameterError: action 1 is something else.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        if _meanings(env)[1:2] != ["FIRE"] or len(_meanings(env)) < 3:
+            raise HyperparameterError(f"FireResetEnv needs a game whose action 1 is FIRE, got {_meanings(env)}")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        for action in (1, 2):
+            obs, _, terminated, truncated, info = self.env.step(action)
+            if terminated or truncated:
+                obs, info = self.env.reset(options=options)
+        return obs, info
+
+
+class ClipRewardEnv(AnyWrapper):
+    """Replaces each reward by its sign, so that one learning rate fits all games."""
+
+    def step(self, action: Any) -> Step:
+        """Take a step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, float(np.sign(float(reward))), terminated, truncated, info
+
+
+class TestEnv(AnyWrapper):
+    """Tells an evaluation when a number of whole games is over, and what they gave before clipping.
+
+    Args:
+        env: with a `MonitorEnv` inside.
+        test_episodes: number of games of one evaluation.
+
+    Raises:
+        HyperparameterError: there is no `MonitorEnv`.
+    """
+
+    __test__ = False  # no test, whatever pytest thinks of the name
+
+    def __init__(self, env: AnyEnv, test_episodes: int = 3) -> None:
+        super().__init__(env)
+        monitor = get_wrapper_by_cls(env, MonitorEnv)
+        if monitor is None:
+            raise HyperparameterError("TestEnv needs a MonitorEnv inside: use wrap_deepmind(env, test=True)")
+        self._monitor = monitor
+        self._test_episodes = test_episodes
+        self._end_episode = len(monitor.get_episode_rewards()) + test_episodes
+        self._eval_rewards: list[float] | None = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, and look whether enough games are over."""
+        obs, info = self.env.reset(seed=seed, options=options)
+        rewards = self._monitor.get_episode_rewards()
+        self._eval_rewards = None
+        if len(rewards) >= self._end_episode:
+            self._eval_rewards = rewards[-self._test_episodes :]
+            self._end_episode = len(rewards) + self._test_episodes
+        return obs, info
+
+    def get_real_done(self) -> bool:
+        """Say whether the last `reset` completed an evaluation."""
+        return self._eval_rewards is not None
+
+    def get_eval_rewards(self) -> list[float] | None:
+        """Return the returns of its games; None while it goes on."""
+        return self._eval_rewards
+
+
+def wrap_deepmind(
+    env: AnyEnv,
+    dim: int = 84,
+    framestack: bool = True,
+    obs_format: str = "NHWC",
+    test: bool = False,
+    test_episodes: int = 3,
+) -> AnyWrapper:
+    """Wrap an Atari game as in the head of this module.
+
+    Frames are skipped here when the game itself does not: ids with `NoFrameskip`, or made with `frameskip=1`.
+    (`ALE/...-v5` skip four by themselves, without the maximum, and repeat an action with a probability of 25 %.)
+
+    Args:
+        env: a game of ale-py.
+        dim: height and width of the frames.
+        framestack: whether to stack four frames.
+        obs_format: order of a stack's axes: `"NHWC"`, or `"NCHW"` for torch, paddle and `FrameReplayMemory`.
+        test: whether it is for evaluation: adds `TestEnv`.
+        test_episodes: number of games of one evaluation.
+
+    Raises:
+        HyperparameterError: the environment is no Atari game, or the format is unknown.
+    """
+    wrapped: AnyWrapper = NoopResetEnv(MonitorEnv(env), noop_max=30)
+    if env.spec is not None and ("NoFrameskip" in env.spec.id or env.spec.kwargs.get("frameskip") == 1):
+        wrapped = MaxAndSkipEnv(wrapped, skip=4)
+    wrapped = EpisodicLifeEnv(wrapped)
+    if "FIRE" in _meanings(env):
+        wrapped = FireResetEnv(wrapped)
+    wrapped = ClipRewardEnv(WarpFrame(wrapped, dim))
+    if framestack:
+        wrapped = FrameStack(wrapped, 4, obs_format)
+    return TestEnv(wrapped, test_episodes) if test else wrapped
+
+
+def _meanings(env: AnyEnv) -> list[str]:
+    game: Any = env.unwrapped
+    if not hasattr(game, "get_action_meanings"):
+        raise HyperparameterError(f"{game} is no Atari game: it has no get_action_meanings()")
+    return list(game.get_action_meanings())

@@ -1,0 +1,29 @@
+"""A namespace for the settings of a program, as PARL's examples share them between their modules."""
+
+import argparse
+from types import SimpleNamespace
+
+from parl_core import logger
+
+__all__ = ["GlobalConfig", "global_config"]
+
+
+class GlobalConfig(SimpleNamespace):
+    """Settings as attributes: `global_config.batch_size = 18`."""
+
+    def load_argument(self, args: argparse.Namespace) -> None:
+        """Take over all command-line arguments; one that changes a setting is logged.
+
+        Raises:
+            TypeError: it is no `argparse.Namespace`.
+        """
+        if not isinstance(args, argparse.Namespace):
+            raise TypeError(f"load_argument needs what ArgumentParser.parse_args() returns, got {args!r}")
+        for name, value in vars(args).items():
+            if hasattr(self, name) and getattr(self, name) != value:
+                logger.warning("setting %s changes from %r to %r", name, getattr(self, name), value)
+            setattr(self, name, value)
+
+
+global_config = GlobalConfig()
+"""The one that a program's modules share."""
