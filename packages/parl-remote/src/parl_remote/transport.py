@@ -6,7 +6,8 @@
 Three fills: `transport_memory` (one process, for tests and for a master and worker that share one),
 `transport_unix` (one host) and `transport_zmq` (between hosts). No socket and no zmq type appears here.
 A message is one or more frames; it arrives whole, once, in order, with its frames as they were cut, or the
-connection is reported as closed.
+connection is reported as closed. A frame is flat bytes: memory of another shape is cast first (`view.cast("B")`,
+`PickleBuffer.raw()`), so that no transport has to look.
 """
 
 from __future__ import annotations
