@@ -1,0 +1,477 @@
+"""The master's bookkeeping, driven without a network: examples first, then its promises under any order of events."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
+
+from parl_remote.cluster_state import ClusterState, DropNode, Instruction, ToClient, ToNode
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import RemoteProtocolError
+from parl_remote.messages import (
+    Heartbeat,
+    LeaseAssigned,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRequest,
+    LeaseRevoked,
+    Message,
+    NodeJoin,
+    RefusalCode,
+    RunningLease,
+)
+from parl_remote.resources import Resources
+
+ONE = Resources(cpu=1)
+EXITED = DeathCause(DeathKind.EXIT, exit_code=1)
+
+
+def cluster(
+    *nodes: tuple[str, Resources], clients: tuple[str, ...] = ("c",), nodes_may_join: bool = True
+) -> ClusterState:
+    ids = itertools.count(1)
+    state = ClusterState(
+        cluster_id="test",
+        new_lease_id=lambda: f"lease{next(ids)}",
+        started=0.0,
+        liveness_limit_s=15.0,
+        rejoin_timeout_s=30.0,
+        nodes_may_join=nodes_may_join,
+    )
+    for client_id in clients:
+        state.client_joined(client_id, client_id, 1)
+    for node_id, resources in nodes:
+        state.node_joined(node(node_id, resources), 0.0)
+    return state
+
+
+def node(node_id: str, resources: Resources, *leases: RunningLease) -> NodeJoin:
+    return NodeJoin(node_id, "host", (f"{node_id}:1",), f"/run/{node_id}", resources, leases, name=f"the {node_id}")
+
+
+def ask(
+    state: ClusterState,
+    number: int,
+    need: Resources = ONE,
+    timeout_s: float | None = None,
+    client: str = "c",
+    now: float = 0.0,
+) -> list[Message]:
+    return answers(state.lease_requested(client, LeaseRequest(number, need, timeout_s, "Actor"), now))
+
+
+def answers(instructions: list[Instruction]) -> list[Message]:
+    return [one.message for one in instructions if isinstance(one, ToClient)]
+
+
+def granted(messages: list[Message]) -> list[LeaseGranted]:
+    return [one for one in messages if isinstance(one, LeaseGranted)]
+
+
+def test_a_request_is_granted_where_there_is_room_and_the_worker_is_told_first() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    out = state.lease_requested("c", LeaseRequest(7, ONE, None, "Actor"), 0.0)
+    assert out == [
+        ToNode("n", LeaseAssigned("lease1", "c", ONE, "Actor")),
+        ToClient("c", LeaseGranted(7, "lease1", "n", ("n:1",), "/run/n", "host")),
+    ]
+
+
+def test_a_full_cluster_queues_and_serves_first_come_first() -> None:
+    state = cluster(("n", ONE), clients=("a", "b"))
+    assert granted(ask(state, 1, client="a"))
+    assert ask(state, 2, client="b") == []
+    assert ask(state, 3, client="a") == []
+    out = state.lease_released("a", "lease1")
+    assert out[0] == ToNode("n", LeaseRevoked("lease1", "released by its owner"))
+    assert [(type(one.message), one.client_id) for one in out if isinstance(one, ToClient)] == [(LeaseGranted, "b")]
+
+
+def test_a_request_that_may_not_wait_is_refused_with_what_was_asked_and_what_there_is() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    ask(state, 1, Resources(cpu=2))
+    (refused,) = ask(state, 2, timeout_s=0)
+    assert isinstance(refused, LeaseRefused)
+    assert (refused.request_id, refused.code) == (2, RefusalCode.TIMEOUT)
+    assert refused.reason == "Actor asked for 1 CPU; the cluster has 2 CPU on 1 node, nothing free"
+
+
+def test_a_request_is_refused_when_its_time_is_up_and_not_before() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    assert ask(state, 2, timeout_s=5.0, now=1.0) == []
+    assert state.next_deadline() == 6.0
+    assert answers(state.tick(5.9)) == []
+    (refused,) = answers(state.tick(6.0))
+    assert isinstance(refused, LeaseRefused)
+    assert refused.code is RefusalCode.TIMEOUT
+    assert "nothing became free within 5 s" in refused.reason
+    assert granted(answers(state.lease_released("c", "lease1"))) == []
+
+
+def test_what_no_node_can_hold_waits_for_one_that_can_and_is_in_nobodys_way() -> None:
+    state = cluster(("n", ONE))
+    assert ask(state, 1, Resources(cpu=4)) == []
+    assert granted(ask(state, 2))
+    out = answers(state.node_joined(node("big", Resources(cpu=8)), 0.0))
+    assert [one.request_id for one in granted(out)] == [1]
+
+
+def test_what_no_node_can_hold_is_refused_at_once_where_no_node_will_join() -> None:
+    state = cluster(("n", ONE), nodes_may_join=False)
+    (refused,) = ask(state, 1, Resources(cpu=2), timeout_s=100)
+    assert isinstance(refused, LeaseRefused)
+    assert refused.code is RefusalCode.TOO_LARGE
+    assert "no single node is large enough" in refused.reason
+
+
+def test_work_spreads_over_the_nodes() -> None:
+    state = cluster(*((f"n{i}", Resources(cpu=3)) for i in range(4)))
+    homes = [granted(ask(state, number))[0].node_id for number in range(8)]
+    assert sorted(homes[:4]) == sorted(homes[4:]) == ["n0", "n1", "n2", "n3"]
+
+
+def test_actors_without_gpus_leave_the_nodes_that_have_some_to_others() -> None:
+    state = cluster(("gpu", Resources(cpu=8, gpu=2)), ("cpu", Resources(cpu=2)))
+    homes = [granted(ask(state, number))[0].node_id for number in range(3)]
+    assert homes == ["cpu", "cpu", "gpu"]
+    assert granted(ask(state, 9, Resources(cpu=1, gpu=1)))[0].node_id == "gpu"
+
+
+def test_who_waits_for_a_gpu_does_not_hold_back_who_wants_a_cpu() -> None:
+    state = cluster(("n", Resources(cpu=4, gpu=1)))
+    ask(state, 1, Resources(gpu=1))
+    assert ask(state, 2, Resources(gpu=1)) == []
+    assert granted(ask(state, 3))
+
+
+def test_who_waits_for_many_cpus_is_not_starved_by_those_who_want_one() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    ask(state, 1)
+    assert ask(state, 2, Resources(cpu=2)) == []
+    assert ask(state, 3) == []
+    assert [one.request_id for one in granted(answers(state.lease_released("c", "lease1")))] == [2]
+
+
+def test_fractions_of_a_cpu_add_up() -> None:
+    state = cluster(("n", ONE))
+    for number in range(10):
+        assert granted(ask(state, number, Resources(cpu=0.1), timeout_s=0))
+    assert not granted(ask(state, 11, Resources(cpu=0.001), timeout_s=0))
+
+
+def test_a_cancelled_request_is_answered_and_leaves_the_queue() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    ask(state, 2)
+    (refused,) = answers(state.lease_cancelled("c", 2))
+    assert isinstance(refused, LeaseRefused)
+    assert refused.code is RefusalCode.CANCELLED
+    assert state.lease_cancelled("c", 2) == []
+    assert granted(answers(state.lease_released("c", "lease1"))) == []
+
+
+def test_an_actor_that_ended_frees_its_room_and_its_owner_learns_why() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    assert answers(state.lease_ended("n", "lease1", EXITED)) == [LeaseLost("lease1", EXITED)]
+    assert granted(ask(state, 2))
+    assert state.lease_ended("n", "lease1", EXITED) == []
+
+
+def test_a_lost_node_takes_its_leases_along_and_says_so() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    (lost,) = answers(state.node_lost("n", "its connection was closed"))
+    assert isinstance(lost, LeaseLost)
+    assert lost.cause.kind is DeathKind.NODE_LOST
+    assert lost.cause.detail == "the n: its connection was closed"
+    assert state.status(1, 1.0, detail=True, dropped=0).node_count == 0
+
+
+def test_a_silent_node_is_lost_after_the_limit_and_not_before() -> None:
+    state = cluster(("n", ONE), ("m", ONE))
+    state.node_alive("n", Heartbeat(1), 10.0)
+    assert state.tick(15.0) == []
+    (drop,) = state.tick(15.1)
+    assert drop == DropNode("m", "no sign of life for more than 15 s")
+    assert [one.node_id for one in state.status(1, 16.0, detail=True, dropped=0).nodes] == ["n"]
+
+
+def test_a_lost_client_frees_its_room_and_its_place_in_the_queue() -> None:
+    state = cluster(("n", ONE), clients=("a", "b"))
+    ask(state, 1, client="a")
+    ask(state, 2, client="a")
+    ask(state, 1, client="b")
+    out = state.client_lost("a")
+    assert out[0] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
+    assert [one.client_id for one in out if isinstance(one, ToClient)] == ["b"]
+
+
+def test_a_client_cannot_release_what_belongs_to_another() -> None:
+    state = cluster(("n", ONE), clients=("a", "b"))
+    ask(state, 1, client="a")
+    assert state.lease_released("b", "lease1") == []
+    assert state.status(1, 0.0, detail=False, dropped=0).leases == 1
+
+
+def test_a_worker_cannot_end_what_runs_on_another() -> None:
+    state = cluster(("n", ONE), ("m", Resources()))
+    ask(state, 1)
+    assert state.lease_ended("m", "lease1", EXITED) == []
+    assert state.status(1, 0.0, detail=False, dropped=0).leases == 1
+
+
+def test_the_same_request_number_twice_is_an_error_of_the_client() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    ask(state, 2)
+    with pytest.raises(RemoteProtocolError, match="request_id 2"):
+        ask(state, 2)
+
+
+def test_a_restarted_master_learns_running_leases_from_the_nodes_that_bring_them() -> None:
+    state = cluster(clients=())
+    state.node_joined(node("n", Resources(cpu=2), RunningLease("old", "owner", ONE, "Actor")), 0.0)
+    assert state.status(1, 0.0, detail=False, dropped=0).free == ONE
+    state.client_joined("owner", "prog", 1)
+    state.node_alive("n", Heartbeat(1), 99.0)
+    assert state.tick(100.0) == []
+    assert state.lease_released("owner", "old")[0] == ToNode("n", LeaseRevoked("old", "released by its owner"))
+
+
+def test_running_leases_whose_owner_does_not_come_back_end() -> None:
+    state = cluster(clients=())
+    state.node_joined(node("n", Resources(cpu=2), RunningLease("old", "owner", ONE)), 0.0)
+    state.node_alive("n", Heartbeat(1), 29.0)
+    assert state.tick(30.0) == [ToNode("n", LeaseRevoked("old", "the program that owned it is gone"))]
+
+
+def test_a_node_that_was_cut_off_may_not_bring_back_what_was_reported_as_lost() -> None:
+    state = cluster(("n", ONE))
+    ask(state, 1)
+    state.node_lost("n", "cut off")
+    out = state.node_joined(node("n", ONE, RunningLease("lease1", "c", ONE)), 1.0)
+    assert out == [ToNode("n", LeaseRevoked("lease1", "it was reported as lost"))]
+    assert granted(ask(state, 2))
+
+
+def test_a_node_that_joins_again_keeps_what_it_brings_and_loses_the_rest() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    ask(state, 1)
+    ask(state, 2)
+    out = state.node_joined(node("n", Resources(cpu=2), RunningLease("lease1", "c", ONE)), 1.0)
+    assert [one.lease_id for one in answers(out) if isinstance(one, LeaseLost)] == ["lease2"]
+    assert state.status(1, 1.0, detail=False, dropped=0).free == ONE
+
+
+def test_a_node_cannot_bring_more_than_it_has() -> None:
+    state = cluster()
+    with pytest.raises(RemoteProtocolError, match="offers"):
+        state.node_joined(node("n", ONE, RunningLease("x", "c", Resources(cpu=2))), 0.0)
+
+
+def test_status_counts_what_is_there() -> None:
+    state = cluster(("n", Resources(cpu=2)))
+    ask(state, 1)
+    ask(state, 2, Resources(cpu=2))
+    status = state.status(5, 3.0, detail=True, dropped=7)
+    assert (status.request_id, status.uptime_s, status.dropped) == (5, 3.0, 7)
+    assert (status.total, status.free) == (Resources(cpu=2), ONE)
+    assert (status.leases, status.waiting, status.node_count, status.client_count) == (1, 1, 1, 1)
+    assert (status.nodes[0].leases, status.nodes[0].silent_s) == (1, 3.0)
+    assert (status.clients[0].leases, status.clients[0].waiting) == (1, 1)
+
+
+@dataclass
+class Asked:
+    """A request as its client sees it."""
+
+    client_id: str
+    request: LeaseRequest
+    deadline: float | None
+    answered: bool = False
+
+
+@dataclass
+class Held:
+    """A lease as client and worker see it."""
+
+    client_id: str
+    node_id: str
+    resources: Resources
+
+
+SHAPES = [ONE, Resources(cpu=0.25), Resources(cpu=3), Resources(gpu=1), Resources(cpu=1, gpu=1), Resources()]
+SIZES = [ONE, Resources(cpu=4), Resources(cpu=2, gpu=1), Resources()]
+
+
+class AnyOrderOfEvents(RuleBasedStateMachine):
+    """Believes only what the instructions say, and checks the promises against that."""
+
+    nodes = Bundle("nodes")
+    clients = Bundle("clients")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = cluster(clients=())
+        self.now = 0.0
+        self.totals: dict[str, Resources] = {}
+        self.here: set[str] = set()
+        self.asked: list[Asked] = []
+        self.held: dict[str, Held] = {}
+        self.assigned: dict[str, str] = {}
+        self.numbers = itertools.count(1)
+
+    def carry_out(self, instructions: list[Instruction]) -> None:
+        for one in instructions:
+            if isinstance(one, DropNode):
+                self.totals.pop(one.node_id)
+                continue
+            message = one.message
+            if isinstance(message, LeaseAssigned):
+                assert isinstance(one, ToNode)
+                assert message.lease_id not in self.assigned, "a lease was assigned twice"
+                self.assigned[message.lease_id] = one.node_id
+            elif isinstance(message, LeaseGranted):
+                assert isinstance(one, ToClient)
+                self.check_turn(one.client_id, message.request_id)
+                asked = self.answer(one.client_id, message.request_id)
+                assert self.assigned[message.lease_id] == message.node_id
+                self.held[message.lease_id] = Held(one.client_id, message.node_id, asked.request.resources)
+            elif isinstance(message, LeaseRefused):
+                assert isinstance(one, ToClient)
+                self.answer(one.client_id, message.request_id)
+            elif isinstance(message, LeaseLost | LeaseRevoked):
+                self.held.pop(message.lease_id)
+
+    def answer(self, client_id: str, request_id: int) -> Asked:
+        (asked,) = [a for a in self.asked if a.client_id == client_id and a.request.request_id == request_id]
+        assert not asked.answered, "a request was answered twice"
+        asked.answered = True
+        return asked
+
+    def waiting(self) -> list[Asked]:
+        return [a for a in self.asked if not a.answered and a.client_id in self.here]
+
+    def check_turn(self, client_id: str, request_id: int) -> None:
+        """No older request of the same shape may still be waiting."""
+        for asked in self.waiting():
+            if (asked.client_id, asked.request.request_id) == (client_id, request_id):
+                return
+            mine = next(a for a in self.asked if a.request.request_id == request_id)
+            assert asked.request.resources != mine.request.resources, "a younger request was served first"
+
+    def free(self, node_id: str) -> Resources:
+        left = self.totals[node_id]
+        for lease in self.held.values():
+            if lease.node_id == node_id:
+                left -= lease.resources  # raises if more was given than there is
+        return left
+
+    @rule(target=nodes, size=st.sampled_from(SIZES), number=st.integers(0, 4))
+    def node_joins(self, size: Resources, number: int) -> str:
+        """A new node, or one that comes back having lost or kept its actors."""
+        node_id = f"n{number}"
+        kept = [] if number % 2 else [k for k, held in self.held.items() if held.node_id == node_id]
+        if node_id in self.totals:
+            size = self.totals[node_id]
+        brought = tuple(RunningLease(k, self.held[k].client_id, self.held[k].resources) for k in kept)
+        self.totals[node_id] = size
+        self.carry_out(self.state.node_joined(node(node_id, size, *brought), self.now))
+        return node_id
+
+    @rule(node_id=nodes)
+    def node_is_lost(self, node_id: str) -> None:
+        self.totals.pop(node_id, None)
+        self.carry_out(self.state.node_lost(node_id, "lost"))
+
+    @rule(node_id=nodes)
+    def node_beats(self, node_id: str) -> None:
+        self.state.node_alive(node_id, Heartbeat(1), self.now)
+
+    @rule(target=clients)
+    def client_joins(self) -> str:
+        client_id = f"c{next(self.numbers)}"
+        self.state.client_joined(client_id, "prog", 1)
+        self.here.add(client_id)
+        return client_id
+
+    @rule(client_id=consumes(clients))
+    def client_is_lost(self, client_id: str) -> None:
+        self.here.discard(client_id)
+        self.carry_out(self.state.client_lost(client_id))
+        assert all(lease.client_id != client_id for lease in self.held.values())
+
+    @rule(client_id=clients, shape=st.sampled_from(SHAPES), timeout_s=st.sampled_from([None, 0.0, 5.0]))
+    def client_asks(self, client_id: str, shape: Resources, timeout_s: float | None) -> None:
+        request = LeaseRequest(next(self.numbers), shape, timeout_s, "Actor")
+        self.asked.append(Asked(client_id, request, None if timeout_s is None else self.now + timeout_s))
+        self.carry_out(self.state.lease_requested(client_id, request, self.now))
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def client_cancels(self, data: st.DataObject) -> None:
+        asked = data.draw(st.sampled_from(self.asked))
+        if asked.client_id in self.here:
+            self.carry_out(self.state.lease_cancelled(asked.client_id, asked.request.request_id))
+            assert asked.answered
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def client_releases(self, data: st.DataObject) -> None:
+        lease_id = data.draw(st.sampled_from(sorted(self.held)))
+        self.carry_out(self.state.lease_released(self.held[lease_id].client_id, lease_id))
+        assert lease_id not in self.held
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data())
+    def actor_ends(self, data: st.DataObject) -> None:
+        lease_id = data.draw(st.sampled_from(sorted(self.held)))
+        self.carry_out(self.state.lease_ended(self.held[lease_id].node_id, lease_id, EXITED))
+        assert lease_id not in self.held
+
+    @rule(seconds=st.sampled_from([0.5, 4.0, 20.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.now += seconds
+        self.carry_out(self.state.tick(self.now))
+
+    @invariant()
+    def no_room_is_given_twice_and_none_is_lost(self) -> None:
+        status = self.state.status(1, self.now, detail=True, dropped=0)
+        assert {one.node_id: one.free for one in status.nodes} == {name: self.free(name) for name in self.totals}
+        total = free = Resources()
+        for name, size in self.totals.items():
+            total, free = total + size, free + self.free(name)
+        assert (status.total, status.free, status.leases) == (total, free, len(self.held))
+
+    @invariant()
+    def nobody_waits_for_what_is_free(self) -> None:
+        ahead: set[str] = set()
+        for asked in self.waiting():
+            need = asked.request.resources
+            if any(self.totals[name].fits(need) for name in self.totals):
+                fits = any(self.free(name).fits(need) for name in self.totals)
+                assert not fits or need.kinds() & ahead, f"{need} waits although it fits"
+                ahead |= need.kinds()
+
+    @invariant()
+    def nobody_waits_for_longer_than_he_wanted(self) -> None:
+        for asked in self.waiting():
+            assert asked.deadline is None or asked.deadline > self.now or self.now == 0.0
+
+    def teardown(self) -> None:
+        """However it went: with room for all, everyone who waits is served."""
+        self.totals["rescue"] = Resources(cpu=10_000, gpu=10_000)
+        self.carry_out(self.state.node_joined(node("rescue", self.totals["rescue"]), self.now))
+        assert self.waiting() == []
+
+
+AnyOrderOfEvents.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestAnyOrderOfEvents = AnyOrderOfEvents.TestCase
