@@ -1,0 +1,127 @@
+"""Plain parallel Python: any class becomes a remote one, on this machine or on many.
+
+    import parl_remote
+
+    @parl_remote.remote_class
+    class Actor:
+        def add(self, a, b):
+            return a + b
+
+    parl_remote.connect()       # a private cluster of this machine; or "host:port"
+    Actor().add(1, 2)           # 3, computed in a process of its own
+
+Names are imported when they are first used, so that `import parl_remote` costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parl_remote._version import __version__ as __version__
+    from parl_remote.connecting import connect as connect
+    from parl_remote.connecting import disconnect as disconnect
+    from parl_remote.connecting import get_global_client as get_global_client
+    from parl_remote.death import DeathCause as DeathCause
+    from parl_remote.death import DeathKind as DeathKind
+    from parl_remote.decorator import remote_class as remote_class
+    from parl_remote.decorator import submit as submit
+    from parl_remote.decorator import with_options as with_options
+    from parl_remote.errors import ActorError as ActorError
+    from parl_remote.errors import ActorLost as ActorLost
+    from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
+    from parl_remote.errors import ClusterUnreachable as ClusterUnreachable
+    from parl_remote.errors import FutureFunctionError as FutureFunctionError
+    from parl_remote.errors import NoResources as NoResources
+    from parl_remote.errors import NotConnected as NotConnected
+    from parl_remote.errors import ProtocolError as ProtocolError
+    from parl_remote.errors import RemoteAttributeError as RemoteAttributeError
+    from parl_remote.errors import RemoteCallError as RemoteCallError
+    from parl_remote.errors import RemoteDeserializeError as RemoteDeserializeError
+    from parl_remote.errors import RemoteError as RemoteError
+    from parl_remote.errors import RemoteSerializeError as RemoteSerializeError
+    from parl_remote.errors import ResourceError as ResourceError
+    from parl_remote.errors import ResultTimeout as ResultTimeout
+    from parl_remote.errors import SerializationError as SerializationError
+    from parl_remote.errors import VersionMismatch as VersionMismatch
+    from parl_remote.future import RemoteFuture as RemoteFuture
+
+_HOMES = {
+    "__version__": "_version",
+    "connect": "connecting",
+    "disconnect": "connecting",
+    "get_global_client": "connecting",
+    "DeathCause": "death",
+    "DeathKind": "death",
+    "remote_class": "decorator",
+    "submit": "decorator",
+    "with_options": "decorator",
+    "RemoteFuture": "future",
+    **dict.fromkeys(
+        (
+            "ActorError",
+            "ActorLost",
+            "AuthenticationFailed",
+            "ClusterUnreachable",
+            "FutureFunctionError",
+            "NoResources",
+            "NotConnected",
+            "ProtocolError",
+            "RemoteAttributeError",
+            "RemoteCallError",
+            "RemoteDeserializeError",
+            "RemoteError",
+            "RemoteSerializeError",
+            "ResourceError",
+            "ResultTimeout",
+            "SerializationError",
+            "VersionMismatch",
+        ),
+        "errors",
+    ),
+}
+
+__all__ = [
+    "ActorError",
+    "ActorLost",
+    "AuthenticationFailed",
+    "ClusterUnreachable",
+    "DeathCause",
+    "DeathKind",
+    "FutureFunctionError",
+    "NoResources",
+    "NotConnected",
+    "ProtocolError",
+    "RemoteAttributeError",
+    "RemoteCallError",
+    "RemoteDeserializeError",
+    "RemoteError",
+    "RemoteFuture",
+    "RemoteSerializeError",
+    "ResourceError",
+    "ResultTimeout",
+    "SerializationError",
+    "VersionMismatch",
+    "__version__",
+    "connect",
+    "disconnect",
+    "get_global_client",
+    "remote_class",
+    "submit",
+    "with_options",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'parl_remote' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"parl_remote.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

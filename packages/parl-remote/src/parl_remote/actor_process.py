@@ -1,0 +1,217 @@
+"""The loop of one actor's process: reads calls from its callers, runs them in order, writes the replies.
+
+    worker  --CONFIGURE (environment, log file, ...)-->+
+    caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
+    caller  <--replies, coalesced ----------------------+
+
+It ends when a caller says CLOSE (after everything that was sent before), when the worker's connection closes, and of
+course when it is killed. All threads of the process belong to the user's code.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+import select
+import socket
+import sys
+import time
+import types
+from collections import deque
+
+from parl_remote import current, processes
+from parl_remote.actor_host import ActorHost
+from parl_remote.actor_state import ActorState
+from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.thread_counts import limit_numeric_threads
+from parl_remote.transport import Buffer
+from parl_remote.transport_unix import UnixChannel, peer_uid
+
+__all__ = ["ActorProcess", "run_actor"]
+
+_log = logging.getLogger("parl.remote")
+_COALESCE_S = 0.0002  # replies wait for further ones at most this long: less than anyone notices, more than ten calls
+_COALESCE_COUNT = 64
+_LOOK_AGAIN_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
+
+
+class _Caller:
+    """One connection and the replies that are not written yet."""
+
+    __slots__ = ("channel", "replies", "supervises")
+
+    def __init__(self, channel: UnixChannel) -> None:
+        self.channel = channel
+        self.replies: list[list[Buffer]] = []
+        self.supervises = False
+
+
+class ActorProcess:
+    """Serves one host to its callers.
+
+    Args:
+        listening: The socket that callers connect to.
+        host: What runs the calls.
+    """
+
+    def __init__(self, listening: socket.socket, host: ActorHost) -> None:
+        self._listening = listening
+        self._listening.setblocking(False)
+        self._host = host
+        self._poller = select.epoll()
+        self._poller.register(listening.fileno(), select.EPOLLIN)
+        self._callers: dict[int, _Caller] = {}
+        self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
+        self._over = False
+
+    def run(self) -> None:
+        """Serve until the end."""
+        listening = self._listening.fileno()
+        while not self._over:
+            for fd, _ in self._poller.poll():
+                if fd == listening:
+                    self._accept()
+                else:
+                    self._read(self._callers[fd])
+            self._work()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            connection, _ = self._listening.accept()
+            if peer_uid(connection) != os.getuid():
+                connection.close()
+                return
+            caller = _Caller(UnixChannel(connection, allocate=_allocate))
+            self._callers[caller.channel.fileno()] = caller
+            self._poller.register(caller.channel.fileno(), select.EPOLLIN)
+
+    def _read(self, caller: _Caller) -> None:
+        """Queue what a caller has sent."""
+        try:
+            for frames in caller.channel.receive_ready():
+                if frames[0][0] == Kind.CANCEL:
+                    self._cancel(caller, frames)
+                else:
+                    self._queue.append((caller, frames))
+        except (ChannelClosed, RemoteProtocolError, IndexError) as error:
+            _log.debug("a caller is gone: %s", error)
+            self._forget(caller)
+
+    def _forget(self, caller: _Caller) -> None:
+        if self._callers.pop(caller.channel.fileno(), None) is None:
+            return
+        self._poller.unregister(caller.channel.fileno())
+        caller.channel.close()
+        if caller.supervises:
+            os._exit(0)  # the worker is gone, and with it everyone who could use this actor
+
+    def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
+        """Drop a call that has not started; one that has is answered as usual."""
+        call_id = header_of(frames[0])[3]
+        for waiting in self._queue:
+            if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
+                self._queue.remove(waiting)
+                caller.replies.append(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+                return
+
+    def _work(self) -> None:
+        """Run what is queued; replies go out together as far as nobody has to wait for them."""
+        queue = self._queue
+        clock = time.perf_counter
+        started = clock()
+        while queue and not self._over:
+            caller, frames = queue.popleft()
+            self._serve(caller, frames)
+            now = clock()
+            if queue and now - started < _COALESCE_S and len(caller.replies) < _COALESCE_COUNT:
+                continue
+            self._flush()
+            if queue and now - started > _LOOK_AGAIN_S:
+                for other in list(self._callers.values()):
+                    self._read(other)
+            started = clock()
+        self._flush()
+
+    def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
+        kind = frames[0][0]
+        if kind == Kind.CLOSE:
+            self._over = True
+        elif kind == Kind.CONFIGURE:
+            caller.supervises = True
+            configure(frames)
+        else:
+            try:
+                caller.replies.append(self._host.handle(frames))
+            except RemoteProtocolError as error:
+                _log.error("%s", error)
+                self._over = True
+            if self._host.machine.state is ActorState.CLOSED:
+                self._over = True
+
+    def _flush(self) -> None:
+        for caller in list(self._callers.values()):
+            if not caller.replies:
+                continue
+            replies, caller.replies = caller.replies, []
+            try:
+                if len(replies) == 1:
+                    caller.channel.send(replies[0])
+                else:
+                    caller.channel.send_batch(replies)
+            except ChannelClosed:
+                self._forget(caller)
+            else:
+                if caller.channel.has_read_ahead:
+                    self._read(caller)
+
+
+def _allocate(size: int) -> Buffer:
+    import numpy as np
+
+    return memoryview(np.empty(size, np.uint8))  # unlike bytearray, not filled with zeros that nobody reads
+
+
+def configure(frames: list[memoryview]) -> None:
+    """Make the process fit the lease: log file, environment, directory, number of threads."""
+    settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
+    processes.redirect_output(settings["log"])
+    processes.set_name(f"parl:{settings['class_name']}")
+    os.environ.update(settings["environment"])
+    if settings["working_dir"]:
+        try:
+            os.chdir(settings["working_dir"])
+        except OSError as error:
+            print(f"cannot work in {settings['working_dir']}: {error}", file=sys.stderr)
+    limit_numeric_threads(settings["threads"])
+
+
+def run_actor(listening: socket.socket, parent: int) -> None:
+    """Be an actor's process, from just after the fork to its end; never returns.
+
+    Args:
+        listening: The socket that callers connect to.
+        parent: The zygote's process number.
+    """
+    code = 1
+    try:
+        processes.die_with_parent(parent)
+        processes.reset_signals()
+        os.environ["XPARL"] = "True"
+        current.become_actor()
+        sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
+        host = ActorHost()
+        ActorProcess(listening, host).run()
+        host.drop_instance()
+        atexit._run_exitfuncs()
+        code = 0
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        with contextlib.suppress(BaseException):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,106 @@
+"""The call path between a caller and an actor: a fixed header, then opaque pickles.
+
+    offset  size  field of the first frame
+    0       1     kind (see `Kind`)
+    1       1     flags (see `Flag`)
+    2       2     index of the method or attribute in the list agreed at CREATE; BY_NAME: the payload has it
+    4       4     number of the call, chosen by the caller, repeated in the reply
+    8       ...   payload; with Flag.SPLIT it is the second frame instead
+    further frames: buffers that belong to the payload
+
+    caller -> actor   CREATE, CALL, GET, SET, CANCEL, CLOSE      worker -> actor   CONFIGURE (JSON)
+    actor -> caller   CREATED, RESULT, FAILURE
+
+Calls are the fast path, so a message here is a tuple of frames and not an object; everything that is not about one
+actor's calls is in `messages`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import Final
+
+from parl_remote.errors import RemoteProtocolError
+from parl_remote.transport import Buffer
+
+__all__ = ["BY_NAME", "HEADER_BYTES", "Flag", "Kind", "header_of", "pack", "payload_of"]
+
+
+class Kind(IntEnum):
+    """What a message is."""
+
+    CREATE = 1
+    CALL = 2
+    GET = 3
+    SET = 4
+    CANCEL = 5
+    CLOSE = 6
+    CONFIGURE = 7
+    CREATED = 16
+    RESULT = 17
+    FAILURE = 18
+
+
+class Flag(IntFlag):
+    """How the payload is to be read.
+
+    EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`.
+    SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
+    METHOD: the attribute that was asked for is a method, which stays where it is. CANCELLED: a failure that says that
+    the call was dropped before it started.
+    """
+
+    NONE = 0
+    EMPTY = 1
+    KEYWORDS = 2
+    SPLIT = 4
+    NAMES = 8
+    METHOD = 16
+    CANCELLED = 32
+
+
+HEADER_BYTES: Final = 8
+BY_NAME: Final = 0xFFFF
+_SPLIT_FROM = 2**14  # below it, joining header and payload is cheaper than one more frame
+_SPLIT = int(Flag.SPLIT)
+_EMPTY = int(Flag.EMPTY)
+_HEADER = struct.Struct("<BBHI")
+_pack_header = _HEADER.pack
+_unpack_header = _HEADER.unpack_from
+
+
+def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buffer] = ()) -> list[Buffer]:
+    """A message's frames; `payload` is what `serialize.dumps` gave, or nothing."""
+    if not payload:
+        return [_pack_header(kind, flags | _EMPTY, index, call_id)]
+    data = payload[0]
+    if len(data) < _SPLIT_FROM:
+        return [_pack_header(kind, flags, index, call_id) + data, *payload[1:]]
+    return [_pack_header(kind, flags | _SPLIT, index, call_id), *payload]
+
+
+def header_of(frame: Buffer) -> tuple[int, int, int, int]:
+    """Kind, flags, index and number of the call.
+
+    Raises:
+        RemoteProtocolError: The frame is too short.
+    """
+    try:
+        return _unpack_header(frame)
+    except struct.error:
+        raise RemoteProtocolError(f"a frame of {len(frame)} bytes is too short for a call") from None
+
+
+def payload_of(flags: int, frames: Sequence[memoryview]) -> tuple[Buffer, Sequence[memoryview]]:
+    """Pickle and buffers, for `serialize.loads`.
+
+    Raises:
+        RemoteProtocolError: The header promises a frame that is not there.
+    """
+    if not flags & _SPLIT:
+        return frames[0][HEADER_BYTES:], frames[1:]
+    if len(frames) < 2:
+        raise RemoteProtocolError("a message lacks its payload")
+    return frames[1], frames[2:]

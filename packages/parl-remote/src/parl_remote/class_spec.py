@@ -1,0 +1,101 @@
+"""What is known of a class without asking any of its objects: methods, other attributes, parameters."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+
+__all__ = ["ClassSpec"]
+
+# Looked up by Python on an object's type, so that the proxy's own class has to have them.
+FORWARDED = [
+    "__call__",
+    "__len__",
+    "__bool__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__contains__",
+    "__iter__",
+    "__next__",
+    "__enter__",
+    "__exit__",
+    "__add__",
+    "__sub__",
+    "__mul__",
+    "__truediv__",
+    "__floordiv__",
+    "__mod__",
+    "__matmul__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+    "__int__",
+    "__float__",
+    "__index__",
+]
+
+
+class ClassSpec:
+    """One decorated class.
+
+    Attributes:
+        cls: The class.
+        name: What messages call it.
+        methods: Name -> number of everything that can be called, special methods included.
+        values: Other attributes of the class: constants and properties, read from the actor.
+        dynamic: Whether the class makes attributes up (`__getattr__`), so that any name may exist.
+    """
+
+    __slots__ = ("cls", "dynamic", "methods", "name", "names", "values")
+
+    def __init__(self, cls: type) -> None:
+        self.cls = cls
+        self.name = cls.__qualname__.rpartition("<locals>.")[2]
+        callables: list[str] = []
+        values: list[str] = []
+        for name in dir(cls):
+            if name.startswith("__") and name.endswith("__") and name not in FORWARDED:
+                continue
+            attribute = inspect.getattr_static(cls, name)
+            is_method = isinstance(attribute, staticmethod | classmethod) or inspect.isroutine(attribute)
+            if name in FORWARDED and (not is_method or _is_inherited_from_object(cls, name)):
+                continue
+            (callables if is_method else values).append(name)
+        self.names = tuple(callables)
+        self.methods = {name: number for number, name in enumerate(callables)}
+        self.values = frozenset(values)
+        self.dynamic = "__getattr__" in dir(cls) or cls.__getattribute__ is not object.__getattribute__
+
+    @property
+    def special_methods(self) -> list[str]:
+        """Special methods that the proxy's class must forward."""
+        return [name for name in self.names if name in FORWARDED]
+
+    def parameters(self, method: str) -> Callable[[], list[str]]:
+        """Gives the names of a method's positional parameters, without `self`; for error messages."""
+
+        def names() -> list[str]:
+            try:
+                attribute = inspect.getattr_static(self.cls, method)
+                signature = inspect.signature(getattr(attribute, "__func__", attribute))
+            except (TypeError, ValueError, AttributeError):
+                return []
+            found = [p.name for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+            return found if isinstance(attribute, staticmethod) else found[1:]
+
+        return names
+
+    def unknown(self, name: str, attributes: Iterable[str]) -> str:
+        """The message for a name that does not exist, with near ones."""
+        near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return f"{self.name!r} actor has no attribute {name!r}{hint}"
+
+
+def _is_inherited_from_object(cls: type, name: str) -> bool:
+    return getattr(cls, name, None) is getattr(object, name, None) or (
+        getattr(cls, name, None) == getattr(object, name, object())
+    )

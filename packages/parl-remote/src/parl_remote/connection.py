@@ -1,0 +1,322 @@
+"""A caller's end of the way to one actor: calls out, results in, matched by number.
+
+    any thread --submit--> channel.send
+    who waits  --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
+                             result it wakes one sleeper, who leads on
+    futures with callbacks, wait(), await  --> the background loop reads, whenever nobody leads
+
+So a blocking call writes and reads in its own thread and no other thread has to wake up for it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from parl_remote import serialize
+from parl_remote.call_errors import Failure, rebuild
+from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, SerializationError
+from parl_remote.future import RemoteFuture
+from parl_remote.loop import Loop
+from parl_remote.transport import Buffer, Channel
+
+__all__ = ["IS_METHOD", "Connection"]
+
+_EMPTY = int(Flag.EMPTY)
+_NAMES = int(Flag.NAMES)
+_METHOD = int(Flag.METHOD)
+_RESULT = int(Kind.RESULT)
+_MOST_CALLS = 2**32
+
+
+class _IsMethod:
+    """What GET gives for an attribute that is a method."""
+
+
+IS_METHOD = _IsMethod()
+
+
+class _Sleeper:
+    """A thread that waits while another one reads."""
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def sleep(self, timeout_s: float | None) -> None:
+        self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+
+    def wake(self) -> None:
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # somebody else woke it already
+
+
+class Connection:
+    """The calls of this process to one actor.
+
+    Args:
+        channel: The way there; the connection owns it.
+        background: Gives the loop that reads for futures that nobody waits for in `wait_for`.
+        lost: Makes the error for calls that will not be answered, from the method's name; may wait for the cause.
+        on_names: Told the actor's attributes when it has been made, and when they change.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        background: Callable[[], Loop],
+        lost: Callable[[str], Exception],
+        on_names: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._channel = channel
+        self._background = background
+        self._make_lost = lost
+        self._on_names = on_names
+        self._numbers = itertools.count(1)
+        self._pending: dict[int, RemoteFuture[Any]] = {}
+        self._reading = threading.Lock()
+        self._followers: list[_Sleeper] = []
+        self._watched: set[RemoteFuture[Any]] = set()
+        self._loop: Loop | None = None  # the background loop, while it watches the channel
+        self._is_lost = False
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    def submit(
+        self, kind: int, flags: int, index: int, payload: Sequence[Buffer], method: str, owner: object
+    ) -> RemoteFuture[Any]:
+        """Send a message that will be answered.
+
+        Args:
+            kind: What it is.
+            flags: How its payload is to be read.
+            index: Number of the method.
+            payload: What `serialize.dumps` gave, or nothing.
+            method: The method's name, for messages.
+            owner: Kept alive until the answer is there.
+        """
+        future: RemoteFuture[Any] = RemoteFuture(self, owner)
+        future.method = method
+        future.call_id = call_id = next(self._numbers) % _MOST_CALLS
+        self._pending[call_id] = future
+        try:
+            self._channel.send(pack(kind, flags, index, call_id, payload))
+        except ChannelClosed:
+            # Answers to earlier calls may still be there to be read; only this one has no hope.
+            if self._pending.pop(call_id, None) is not None:
+                self._settle(future, None, self._make_lost(method))
+        except BaseException:
+            self._pending.pop(call_id, None)
+            raise
+        if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
+            self._watch_soon()
+        return future
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """See `Carrier.cancel`."""
+        if self._pending.pop(future.call_id, None) is None:
+            self.wait_for(future, None)  # another thread is just settling it
+            return future.cancelled()
+        self._settle(future, None, cancelled=True)
+        try:
+            self._channel.send(pack(Kind.CANCEL, 0, 0, future.call_id), 0.0)
+        except (ChannelClosed, ResultTimeout):
+            pass  # the actor does not listen just now; its answer will find nobody
+        return True
+
+    # -- in ------------------------------------------------------------------------------------------------------
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while not future.settled:
+                if self._reading.acquire(blocking=False):
+                    try:
+                        if not self._lead(future, deadline):
+                            return False
+                    finally:
+                        self._reading.release()
+                elif not self._follow(future, deadline):
+                    return future.settled
+        finally:
+            self._hand_over()
+        return True
+
+    def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
+        """Read for everybody until `future` is settled; False once the deadline has passed."""
+        receive, dispatch = self._channel.receive, self._dispatch
+        try:
+            while not future.settled:
+                if deadline is None:
+                    dispatch(receive())
+                else:
+                    dispatch(receive(max(0.0, deadline - time.monotonic())))
+        except ResultTimeout:
+            return future.settled
+        except (ChannelClosed, RemoteProtocolError):
+            self._lose()
+        return True
+
+    def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
+        """Sleep until the future is settled or the leader has left; False once the deadline has passed."""
+        sleeper = _Sleeper()
+        if future._sleepers is None:
+            future._sleepers = []
+        future._sleepers.append(sleeper)
+        self._followers.append(sleeper)
+        try:
+            # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
+            if not future.settled and self._reading.locked():
+                sleeper.sleep(None if deadline is None else deadline - time.monotonic())
+        finally:
+            future._sleepers.remove(sleeper)
+            if sleeper in self._followers:
+                self._followers.remove(sleeper)
+        return deadline is None or time.monotonic() < deadline
+
+    def _hand_over(self) -> None:
+        """Whoever stops waiting sees to it that somebody reads, if anybody waits."""
+        if self._followers and not self._reading.locked():
+            try:
+                self._followers[0].wake()
+            except IndexError:
+                pass  # it left by itself
+        if self._watched and self._loop is None:
+            self._watch_soon()
+
+    def look(self) -> None:
+        """See `Carrier.look`."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._drain()
+            finally:
+                self._reading.release()
+            self._hand_over()
+
+    def _drain(self) -> None:
+        try:
+            while True:
+                self._dispatch(self._channel.receive(0.0))
+        except ResultTimeout:
+            pass
+        except (ChannelClosed, RemoteProtocolError):
+            self._lose()
+
+    def _dispatch(self, frames: list[memoryview]) -> None:
+        kind, flags, _, call_id = header_of(frames[0])
+        future = self._pending.pop(call_id, None)
+        if future is None:
+            return  # it was cancelled
+        try:
+            value = None if flags & _EMPTY else serialize.loads(*payload_of(flags, frames))
+        except Exception as error:
+            what = f"the result of {future.method}()"
+            failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
+            failure.__cause__ = error
+            self._settle(future, None, failure)
+            return
+        if kind == _RESULT:
+            if flags & _NAMES:
+                value, names = value
+                self._on_names(names)
+            self._settle(future, IS_METHOD if flags & _METHOD else value)
+        elif kind == Kind.CREATED:
+            self._on_names(value)
+            self._settle(future, None)
+        elif kind == Kind.FAILURE:
+            if flags & Flag.CANCELLED:
+                self._settle(future, None, cancelled=True)
+            else:
+                self._settle(future, None, rebuild(Failure(*value)))
+        else:
+            raise RemoteProtocolError(f"an actor cannot answer with kind {kind}")
+
+    def _settle(
+        self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False
+    ) -> None:
+        future.settle(value, error, cancelled=cancelled)
+        if self._watched:
+            self._watched.discard(future)
+
+    def _lose(self) -> None:
+        """The actor will not answer any more: say so to everybody who waits, and to all who come later."""
+        self._is_lost = True
+        while self._pending:
+            try:
+                _, future = self._pending.popitem()
+            except KeyError:
+                break
+            self._settle(future, None, self._make_lost(future.method))
+
+    # -- the background ------------------------------------------------------------------------------------------
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """See `Carrier.watch`."""
+        self._watched.add(future)
+        if future.settled:
+            self._watched.discard(future)
+        elif self._loop is None:
+            self._watch_soon()
+
+    def _watch_soon(self) -> None:
+        loop = self._background()
+        loop.call_soon(lambda: self._start_watching(loop))
+
+    def _start_watching(self, loop: Loop) -> None:
+        if self._is_lost:
+            self._lose()
+        elif self._watched and self._loop is None:
+            self._loop = loop
+            loop.add(self, self._on_readable)
+
+    def _stop_watching(self) -> None:
+        if self._loop is not None:
+            self._loop.remove(self)
+            self._loop = None
+
+    def _on_readable(self) -> None:
+        if not self._reading.acquire(blocking=False):
+            self._stop_watching()  # somebody leads; he will hand over
+            if not self._reading.locked():
+                self._watch_soon()
+            return
+        try:
+            self._drain()
+        finally:
+            self._reading.release()
+        if self._is_lost or not self._watched:
+            self._stop_watching()
+            if self._watched and not self._is_lost:
+                self._watch_soon()
+        self._hand_over()
+
+    def fileno(self) -> int:
+        """The channel's descriptor, for the background loop."""
+        return self._channel.fileno()
+
+    def pending(self) -> bool:
+        """Whether the channel has read ahead and nobody leads."""
+        return not self._reading.locked() and self._channel.pending()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def hang_up(self) -> None:
+        """Close the way; whoever waits gets the error that `lost` makes."""
+        self._is_lost = True
+        self._channel.close()
+        if self._pending and self._reading.acquire(blocking=False):
+            try:
+                self._lose()
+            finally:
+                self._reading.release()
+            self._hand_over()

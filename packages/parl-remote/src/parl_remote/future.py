@@ -1,0 +1,208 @@
+"""The result of a call that may still be on its way.
+
+It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work, made so
+that one that is only asked for its result costs next to nothing: the condition that such machinery waits on is made
+when somebody first touches it, and only then does a background thread read in the caller's place.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
+from typing import Any, Protocol, TypeVar
+
+from parl_remote.errors import ResultTimeout
+
+__all__ = ["Carrier", "RemoteFuture"]
+
+T = TypeVar("T")
+
+_making_condition = threading.Lock()
+
+
+class Carrier(Protocol):
+    """What brings results: the connection that a call went out on."""
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """Wait until the future is settled; False once the time has passed."""
+
+    def look(self) -> None:
+        """Settle whatever has arrived, without waiting."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """Settle the future in the background, because somebody waits who does not call `wait_for`."""
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """Settle the future as cancelled unless its result is there, and tell the actor."""
+
+
+class RemoteFuture(concurrent.futures.Future[T]):
+    """A call's result, made by methods of `wait=False` actors and by `parl_remote.submit`.
+
+    Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`.
+    """
+
+    # Defaults for what the base class would set one by one, and per instance only where needed.
+    _state: str = PENDING
+    _result: Any = None
+    _exception: BaseException | None = None
+    _made_condition: threading.Condition | None = None
+    _sleepers: list[Any] | None = None
+    call_id: int = 0
+    method: str = ""
+
+    def __init__(self, carrier: Carrier | None, owner: object = None) -> None:
+        # Not super().__init__(): making its condition costs as much as the rest of a call.
+        self._carrier = carrier
+        self._owner = owner  # keeps the actor alive until its result is there
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]  # made lazily, see the module's docstring
+        condition = self._made_condition
+        if condition is None:
+            with _making_condition:
+                condition = self._made_condition
+                if condition is None:
+                    self._waiters: list[Any] = []
+                    self._done_callbacks: list[Callable[[concurrent.futures.Future[T]], Any]] = []
+                    self._made_condition = condition = threading.Condition()
+            carrier = self._carrier
+            if carrier is not None:
+                carrier.watch(self)
+        return condition
+
+    @property
+    def settled(self) -> bool:
+        """Whether the result, the exception or the cancellation is known here."""
+        return self._state is not PENDING
+
+    def result(self, timeout: float | None = None) -> T:
+        """Wait for the result.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            ResultTimeout: The time has passed; the call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+            Exception: Whatever the method raised.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED_AND_NOTIFIED:
+            raise concurrent.futures.CancelledError
+        if self._exception is not None:
+            try:
+                raise self._exception
+            finally:
+                del self  # the exception's traceback holds this frame, which would hold the exception
+        result: T = self._result
+        return result
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Wait for the end of the call and give what it raised, None if nothing.
+
+        Raises:
+            ResultTimeout: The time has passed; the call goes on.
+            concurrent.futures.CancelledError: The call was cancelled.
+        """
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED_AND_NOTIFIED:
+            raise concurrent.futures.CancelledError
+        return self._exception
+
+    def get(self, block: bool = True, timeout: float | None = None) -> T:
+        """PARL's name for `result`; `block=False` does not wait.
+
+        Raises:
+            ResultTimeout: The result is not there yet.
+        """
+        if block:
+            return self.result(timeout)
+        return self.get_nowait()
+
+    def get_nowait(self) -> T:
+        """The result if it is there.
+
+        Raises:
+            ResultTimeout: It is not.
+        """
+        if not self.done():
+            raise ResultTimeout(f"the result of {self.method}() is not there yet")
+        return self.result()
+
+    def empty(self) -> bool:
+        """Whether the result is still to come."""
+        return not self.done()
+
+    def done(self) -> bool:
+        """Whether the call has ended or was cancelled; looks, but does not wait."""
+        if self._state is PENDING:
+            carrier = self._carrier
+            if carrier is not None:
+                carrier.look()
+        return self._state is not PENDING
+
+    def running(self) -> bool:
+        """Whether the result is still to come; the call may be queued or running."""
+        return not self.done()
+
+    def cancelled(self) -> bool:
+        """Whether `cancel` came in time."""
+        return self._state is CANCELLED_AND_NOTIFIED
+
+    def cancel(self) -> bool:
+        """Give up the result.
+
+        The actor drops the call if it has not started; a call that runs is not interrupted, its result is thrown away.
+
+        Returns:
+            False if the result is already there.
+        """
+        if self.done():
+            return self.cancelled()
+        carrier = self._carrier
+        return carrier.cancel(self) if carrier is not None else self.cancelled()
+
+    def __await__(self) -> Generator[Any, None, T]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+    def __repr__(self) -> str:
+        return f"<RemoteFuture of {self.method or 'a call'}: {self._state.lower()}>"
+
+    def _wait(self, timeout: float | None) -> None:
+        carrier = self._carrier
+        if carrier is not None and not carrier.wait_for(self, timeout):
+            raise ResultTimeout(f"{self.method}() did not answer within {timeout} s; it goes on in the actor")
+
+    def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
+        """Set the outcome and wake whoever waits; for the carrier, once."""
+        self._result = result
+        self._exception = exception
+        self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
+        self._carrier = None
+        self._owner = None
+        # The state is set before these are looked at, and waiters look at the state after they have put themselves
+        # there: one of both sees the other.
+        if self._sleepers is not None:
+            for sleeper in tuple(self._sleepers):
+                sleeper.wake()
+        if self._made_condition is not None:
+            self._notify(cancelled)
+
+    def _notify(self, cancelled: bool) -> None:
+        with self._condition:
+            for waiter in self._waiters:
+                if cancelled:
+                    waiter.add_cancelled(self)
+                elif self._exception is not None:
+                    waiter.add_exception(self)
+                else:
+                    waiter.add_result(self)
+            self._condition.notify_all()
+        self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub

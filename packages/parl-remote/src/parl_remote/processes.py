@@ -1,0 +1,107 @@
+"""What the operating system has to do for actors: signals, death with the parent, names, logs, exit causes.
+
+Linux only. The only module that calls fork is `zygote`; the only one that starts a program is `private_cluster`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+from pathlib import Path
+
+from parl_remote.death import DeathCause, DeathKind
+
+__all__ = [
+    "close_descriptors_except",
+    "death_of",
+    "die_with_parent",
+    "redirect_output",
+    "reset_signals",
+    "resident_bytes",
+    "set_name",
+    "tail",
+]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_NAME = 15
+
+
+def _prctl(option: int, argument: int | bytes) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process once the thread that forked it ends.
+
+    Args:
+        parent: The process that forked; if it is already gone, this process ends here.
+    """
+    _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def set_name(name: str) -> None:
+    """Name the process for `ps` and `top`; 15 bytes are kept."""
+    with contextlib.suppress(OSError):
+        _prctl(_PR_SET_NAME, name.encode()[:15])
+
+
+def reset_signals() -> None:
+    """Ctrl-C is the driver's business: ignore SIGINT; everything else as a fresh process has it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def close_descriptors_except(keep: set[int]) -> None:
+    """Close every descriptor from 3 up that is not in `keep`."""
+    for name in os.listdir("/proc/self/fd"):
+        descriptor = int(name)
+        if descriptor > 2 and descriptor not in keep:
+            with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
+                os.close(descriptor)
+
+
+def redirect_output(path: str) -> None:
+    """Send stdout and stderr, of Python and of C code, to the end of a file; stdin is empty from now on."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.close(null)
+
+
+def death_of(status: int) -> DeathCause:
+    """The cause that a wait status tells."""
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        return DeathCause(DeathKind.SIGNAL, signal=-code)
+    return DeathCause(DeathKind.EXIT, exit_code=code)
+
+
+def tail(path: str | Path, lines: int, most_bytes: int = 16384) -> tuple[str, ...]:
+    """The last lines of a text file, none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            file.seek(0, os.SEEK_END)
+            size = file.tell()
+            file.seek(max(0, size - most_bytes))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ()
+    return tuple(text.splitlines()[-lines:])
+
+
+def resident_bytes(pid: int) -> int:
+    """Bytes of a process in memory, 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/statm", "rb") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0

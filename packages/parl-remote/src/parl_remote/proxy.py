@@ -1,0 +1,145 @@
+"""What a program holds instead of the object: it looks like the object, and everything happens in the actor.
+
+    proxy.method(...)   a call          len(proxy), proxy[i], proxy(...)   calls of special methods
+    proxy.name          a read          proxy.name = value                 a write
+
+Names are checked here against what the class and the actor's last reply say, so that a typing error is found at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from parl_remote.actor_ref import IS_METHOD, ActorRef
+from parl_remote.class_spec import ClassSpec
+from parl_remote.future import RemoteFuture
+
+__all__ = ["RemoteMethod", "RemoteObject", "make_proxy", "proxy_class", "reference_of"]
+
+_set = object.__setattr__
+_get = object.__getattribute__
+
+
+class RemoteMethod:
+    """A method of a remote object, bound to it."""
+
+    __slots__ = ("__name__", "_ref", "_wait")
+
+    def __init__(self, ref: ActorRef, name: str, wait: bool) -> None:
+        self._ref = ref
+        self.__name__ = name
+        self._wait = wait
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._wait:
+            return self._ref.submit(self.__name__, args, kwargs).result()
+        return self._ref.submit(self.__name__, args, kwargs)
+
+    def submit(self, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
+        """Call without waiting, whatever the class's `wait` says."""
+        return self._ref.submit(self.__name__, args, kwargs)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # the method's own, not this class's
+        return getattr(getattr(self._ref.spec.cls, self.__name__, None), "__doc__", None)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function itself, so that `inspect.signature` and notebooks show its parameters."""
+        function = getattr(self._ref.spec.cls, self.__name__, None)
+        if function is None:
+            raise AttributeError(self.__name__)
+        method = getattr(function, "__get__", None)
+        return method(self._ref) if method is not None else function  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return f"<remote method {self._ref.spec.name}.{self.__name__}>"
+
+
+class RemoteObject:
+    """Stands for an object that lives in an actor.
+
+    `isinstance` takes it for an object of its class. Attributes whose names begin with `_parl_` are the proxy's own.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_parl_ref", "_parl_wait")
+
+    _parl_ref: ActorRef
+    _parl_wait: bool
+
+    def __getattr__(self, name: str) -> Any:
+        """Only names that the proxy itself does not have come here."""
+        if name.startswith("_parl_") or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(name)
+        ref: ActorRef = _get(self, "_parl_ref")
+        spec = ref.spec
+        if name in ref.attributes or name in spec.values:
+            return self._parl_read(name)
+        if name in spec.methods:
+            return RemoteMethod(ref, name, _get(self, "_parl_wait"))
+        if name == "destroy":
+            return ref.destroy
+        if spec.dynamic:
+            return self._parl_read(name)
+        raise AttributeError(spec.unknown(name, ref.attributes.names), name=name)
+
+    def _parl_read(self, name: str) -> Any:
+        ref: ActorRef = _get(self, "_parl_ref")
+        value = ref.get(name)
+        return RemoteMethod(ref, name, _get(self, "_parl_wait")) if value is IS_METHOD else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_parl_"):
+            raise AttributeError(f"names that begin with _parl_ are reserved, {name!r} does")
+        _get(self, "_parl_ref").set(name, value)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"attributes of a remote object cannot be deleted from outside ({name!r})")
+
+    @property
+    def __class__(self) -> type:  # type: ignore[override]  # what isinstance looks at
+        return self._parl_ref.spec.cls
+
+    def __dir__(self) -> list[str]:
+        ref = self._parl_ref
+        return sorted({*ref.spec.names, *ref.spec.values, *ref.attributes.names})
+
+    def __repr__(self) -> str:
+        return f"<remote {self._parl_ref.spec.name}>"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(
+            f"a handle of a remote {self._parl_ref.spec.name} cannot be copied, pickled or sent to another actor"
+        )
+
+
+def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
+    """The class of a decorated class's proxies: special methods are looked up on an object's type."""
+    namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
+    namespace["__slots__"] = ()
+    namespace["__doc__"] = spec.cls.__doc__
+    namespace["__module__"] = spec.cls.__module__
+    return type(spec.cls.__name__, (RemoteObject,), namespace)
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def special(self: RemoteObject, *args: Any, **kwargs: Any) -> Any:
+        # Python itself needs the result of a special method, so it waits whatever `wait` says.
+        return self._parl_ref.call(name, args, kwargs)
+
+    special.__name__ = name
+    return special
+
+
+def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
+    """A proxy of an actor."""
+    proxy = object.__new__(cls)
+    _set(proxy, "_parl_ref", ref)
+    _set(proxy, "_parl_wait", wait)
+    return proxy
+
+
+def reference_of(proxy: object) -> ActorRef | None:
+    """The actor behind a proxy, None for anything else."""
+    return _get(proxy, "_parl_ref") if issubclass(type(proxy), RemoteObject) else None
