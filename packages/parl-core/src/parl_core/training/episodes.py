@@ -4,7 +4,6 @@ for each episode:  run_episode(sample) ── obs, actions, returns ──> agen
 every 10:          log the return         every 100:  run_episode(predict), log the return
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -12,12 +11,11 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from parl_core import logger
 from parl_core.checks import check_int
 from parl_core.returns import calc_discount_norm_reward
 
 __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
-
-log = logging.getLogger("parl")
 
 
 class EpisodeAgent(Protocol):
@@ -97,9 +95,9 @@ def train_by_episodes(
     for i in range(episodes):
         played = run_episode(env, agent.sample, seed if i == 0 else None)
         if i % log_every == 0:
-            log.info("Episode %d, Reward Sum %s.", i, played.episode_return)
+            logger.info("Episode %d, Reward Sum %s.", i, played.episode_return)
         agent.learn(played.obs, played.actions, calc_discount_norm_reward(played.rewards, gamma))
         if (i + 1) % test_every == 0:
             tested.append(run_episode(env, agent.predict).episode_return)
-            log.info("Test reward: %s", tested[-1])
+            logger.info("Test reward: %s", tested[-1])
     return tested

@@ -1,12 +1,12 @@
 """What a run leaves behind to be read later: TensorBoard event files and CSV tables."""
 
-import csv
+import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.run import Run
 
@@ -81,37 +81,29 @@ class CsvTables(Callback):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._tables: dict[str, _Table] = {}
+        self._tables: dict[str, tuple[CSVLogger, list[str]]] = {}
 
     def on_update(self, update: Update) -> None:
-        always = {"train/return": float("nan"), "train/length": float("nan")}
-        self._write("updates.csv", update, always | figures(update))
+        sometimes = dict.fromkeys(("train/return", "train/length", "speed/steps_per_second"), math.nan)
+        self._write("updates.csv", update, sometimes | figures(update))
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._write("evaluations.csv", evaluation, figures(evaluation))
 
     def on_end(self, ended: Ended) -> None:  # noqa: ARG002  # the name belongs to the interface
-        for table in self._tables.values():
+        for table, _ in self._tables.values():
             table.close()
 
     def _write(self, name: str, event: Update | Evaluation, numbers: Mapping[str, float]) -> None:
         row = {"step": event.step, "seconds": event.seconds, **numbers}
         if name not in self._tables:
             path = self._run.path / name
-            self._tables[name] = _Table(path, list(row))
+            self._tables[name] = CSVLogger(path), list(row)
             self._run.saved(path, "table")
-        self._tables[name].write(row)
+        table, columns = self._tables[name]
+        table.log_dict({column: _cell(row.get(column, math.nan)) for column in columns})
+        table.flush()
 
 
-class _Table:
-    def __init__(self, path: Path, columns: list[str]) -> None:
-        self._file = path.open("x", newline="", encoding="utf-8")
-        self._writer = csv.DictWriter(self._file, columns, extrasaction="ignore")
-        self._writer.writeheader()
-
-    def write(self, row: Mapping[str, float]) -> None:
-        self._writer.writerow({name: "" if value != value else value for name, value in row.items()})
-        self._file.flush()
-
-    def close(self) -> None:
-        self._file.close()
+def _cell(value: float) -> float | str:
+    return "" if math.isnan(value) else value
