@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import paddle.nn.functional as F
+from paddle import Tensor
 
 from parl_core.errors import HyperparameterError
 
 __all__ = ["Activation", "activation"]
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[Tensor], Tensor]
 
 _BY_NAME: dict[str, Activation] = {
     "elu": F.elu,

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import paddle
 
-from parl_core.agent import Agent as AgentContract
+from parl_core import agent as contract
 from parl_paddle.model import Model
 from parl_paddle.programs import Programs
 from parl_paddle.tensors import place_of
@@ -16,7 +16,7 @@ from parl_paddle.tensors import place_of
 __all__ = ["Agent"]
 
 
-class Agent(AgentContract):
+class Agent(contract.Agent):
     """See `parl_core.agent.Agent`, whose documentation holds here.
 
     An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
@@ -88,7 +88,7 @@ class Agent(AgentContract):
         if isinstance(exported, Model):
             exported._require_shapes()
         inputs = [
-            paddle.static.InputSpec(shape=list(shape), dtype=dtype)
+            paddle.static.InputSpec(list(shape), dtype)  # type: ignore[arg-type]  # paddle's type has a name for each dtype
             for shape, dtype in zip(input_shape_list, input_dtype_list, strict=True)
         ]
         was_training = exported.training
@@ -116,8 +116,8 @@ class Agent(AgentContract):
             program = getattr(self, "learn_program", None)
         if program is None:
             raise ValueError(
-                f"{type(self).__name__} builds programs and has no `learn_program`; say whose parameters are meant, for "
-                "instance save(path, program=self.train_program)"
+                f"{type(self).__name__} builds programs and has no `learn_program`; say whose parameters are meant, "
+                "for instance save(path, program=self.train_program)"
             )
         if not self._programs.holds(program):
             raise ValueError(f"the given program uses no parameters of this {type(self).__name__}")

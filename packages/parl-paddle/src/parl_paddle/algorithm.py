@@ -1,4 +1,4 @@
-"""`parl.Algorithm` on PaddlePaddle. What both backends share is `parl_core.algorithm`."""
+"""`parl.Algorithm` on PaddlePaddle."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 import paddle
 
-from parl_core.algorithm import Algorithm as AlgorithmContract
-from parl_core.optimizer import Optimizer
+from parl_core import algorithm as contract
+from parl_core.checks import first_method
 from parl_paddle import tensors
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
@@ -16,13 +16,17 @@ from parl_paddle.optim import Adam
 __all__ = ["Algorithm"]
 
 
-class Algorithm(AlgorithmContract):
-    """See `parl_core.algorithm.Algorithm`, whose documentation holds here."""
+class Algorithm(contract.Algorithm):
+    __doc__ = contract.Algorithm.__doc__
+
+    model: Any  # parl_paddle.model.Model, whose policy() and value() only its author's class has
 
     def _resolve_device(self, device: str) -> str:
         return tensors.resolve_device(device)
 
-    def _place(self, model: Model, device: str) -> Model:
+    def _place(self, model: Any, device: str) -> Any:
+        if not isinstance(model, Model):
+            first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
         model.move_to(device)
         return model
 
@@ -30,12 +34,12 @@ class Algorithm(AlgorithmContract):
         places = (parameter.place for model in self._models().values() for parameter in model.parameters())
         place = next(places, None)
         if place is None:
-            return str(paddle.get_device())
+            return str(paddle.device.get_device())
         return "cpu" if place.is_cpu_place() else f"gpu:{place.gpu_device_id()}"
 
     def _adam(
         self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
-    ) -> Optimizer:
+    ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
     def _tensor(self, array: Any) -> paddle.Tensor:
@@ -53,4 +57,4 @@ class Algorithm(AlgorithmContract):
         return tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
-        return paddle.no_grad()  # type: ignore[no-any-return]  # paddle comes without usable types
+        return paddle.no_grad()

@@ -1,34 +1,39 @@
-"""What the facade asks of a backend; registered as entry point `paddle` of the group `parl.backends`."""
+"""What parl-paddle offers the facade `parl`; nothing here imports paddle before it is asked for."""
 
-from __future__ import annotations
-
+from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from parl_paddle.agent import Agent
+    from parl_paddle.algorithm import Algorithm
+    from parl_paddle.model import Model
 
 __all__ = ["PaddleBackend"]
 
 
 class PaddleBackend:
-    """PaddlePaddle; it is imported when the first of these is asked for."""
+    """The backend called `paddle` (entry point of the group `parl.backends`)."""
 
     name = "paddle"
 
     @property
-    def Model(self) -> type:
-        """`parl.Model`."""
+    def Model(self) -> "type[Model]":  # noqa: N802 - the name users know
+        """`paddle.nn.Layer` with PARL's methods."""
         from parl_paddle.model import Model
 
         return Model
 
     @property
-    def Algorithm(self) -> type:
-        """`parl.Algorithm`."""
+    def Algorithm(self) -> "type[Algorithm]":  # noqa: N802 - the name users know
+        """Base of the algorithms."""
         from parl_paddle.algorithm import Algorithm
 
         return Algorithm
 
     @property
-    def Agent(self) -> type:
-        """`parl.Agent`."""
+    def Agent(self) -> "type[Agent]":  # noqa: N802 - the name users know
+        """Numpy in, numpy out."""
         from parl_paddle.agent import Agent
 
         return Agent
@@ -36,13 +41,9 @@ class PaddleBackend:
     @property
     def layers(self) -> ModuleType:
         """`parl.layers`."""
-        from parl_paddle import layers
-
-        return layers
+        return import_module("parl_paddle.layers")
 
     @property
     def algorithms(self) -> ModuleType:
         """`parl.algorithms`."""
-        from parl_paddle import algorithms
-
-        return algorithms
+        return import_module("parl_paddle.algorithms")

@@ -8,10 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
 
 import paddle
 import paddle.nn.functional as F
+from paddle import Tensor
 
 __all__ = [
     "CategoricalDistribution",
@@ -31,32 +31,32 @@ class CategoricalDistribution:
         logits: unnormalised log-probabilities `[batch, act_dim]`.
     """
 
-    def __init__(self, logits: Any) -> None:
+    def __init__(self, logits: Tensor) -> None:
         self.logits = logits
 
     @cached_property
-    def log_probabilities(self) -> Any:
+    def log_probabilities(self) -> Tensor:
         """Log-probabilities `[batch, act_dim]`."""
         return F.log_softmax(self.logits, axis=-1)
 
-    def sample(self) -> Any:
+    def sample(self) -> Tensor:
         """Actions, int64 `[batch]`."""
         # Gumbel-max: the argument of the maximum is distributed as the softmax (Maddison et al. 2014).
         return paddle.argmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
-    def mode(self) -> Any:
+    def mode(self) -> Tensor:
         """The most probable actions, int64 `[batch]`."""
         return paddle.argmax(self.logits, axis=-1)
 
-    def entropy(self) -> Any:
+    def entropy(self) -> Tensor:
         """In nats, `[batch]`."""
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
-    def logp(self, action: Any) -> Any:
+    def logp(self, action: Tensor) -> Tensor:
         """Log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
         return paddle.index_sample(self.log_probabilities, action.reshape([-1, 1])).squeeze(-1)
 
-    def kl(self, other: CategoricalDistribution) -> Any:
+    def kl(self, other: CategoricalDistribution) -> Tensor:
         """KL(self || other) in nats, `[batch]`."""
         return (paddle.exp(self.log_probabilities) * (self.log_probabilities - other.log_probabilities)).sum(axis=-1)
 
@@ -67,11 +67,11 @@ class SoftCategoricalDistribution(CategoricalDistribution):
     Jang, Gu & Poole 2017, equation 2, with temperature 1. Actions are vectors `[batch, act_dim]`.
     """
 
-    def sample(self) -> Any:
+    def sample(self) -> Tensor:
         """Relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
         return F.softmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
-    def logp(self, action: Any) -> Any:
+    def logp(self, action: Tensor) -> Tensor:
         """Log-probability of one-hot actions `[batch, act_dim]`; of relaxed ones the mixture of the logarithms."""
         return (action * self.log_probabilities).sum(axis=-1)
 
@@ -85,31 +85,31 @@ class SoftMultiCategoricalDistribution:
         high: largest value of each action.
     """
 
-    def __init__(self, logits: Any, low: Sequence[int], high: Sequence[int]) -> None:
+    def __init__(self, logits: Tensor, low: Sequence[int], high: Sequence[int]) -> None:
         sizes = [int(top) - int(bottom) + 1 for bottom, top in zip(low, high, strict=True)]
         if min(sizes) < 1 or sum(sizes) != logits.shape[-1]:
             raise ValueError(f"actions of sizes {sizes} need {sum(sizes)} logits, got {logits.shape[-1]}")
         self.sizes = sizes
         self.parts = [SoftCategoricalDistribution(part) for part in paddle.split(logits, sizes, axis=-1)]
 
-    def sample(self) -> Any:
+    def sample(self) -> Tensor:
         """Relaxed one-hot actions side by side, as wide as the logits."""
         return paddle.concat([part.sample() for part in self.parts], axis=-1)
 
-    def mode(self) -> Any:
+    def mode(self) -> Tensor:
         """The most probable values, int64 `[batch, number of actions]`, counted from 0."""
         return paddle.stack([part.mode() for part in self.parts], axis=-1)
 
-    def entropy(self) -> Any:
+    def entropy(self) -> Tensor:
         """Sum over the actions in nats, `[batch]`."""
         return paddle.add_n([part.entropy() for part in self.parts])
 
-    def logp(self, action: Any) -> Any:
+    def logp(self, action: Tensor) -> Tensor:
         """Log-probability of one-hot actions, as wide as the logits; `[batch]`."""
         columns = paddle.split(action, self.sizes, axis=-1)
         return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
 
-    def kl(self, other: SoftMultiCategoricalDistribution) -> Any:
+    def kl(self, other: SoftMultiCategoricalDistribution) -> Tensor:
         """KL(self || other), summed over the actions, `[batch]`."""
         return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
@@ -121,42 +121,42 @@ class DiagGaussianDistribution:
         logits: the pair (mean `[batch, act_dim]`, logarithm of the standard deviation, broadcastable to it).
     """
 
-    def __init__(self, logits: tuple[Any, Any]) -> None:
+    def __init__(self, logits: tuple[Tensor, Tensor]) -> None:
         mean, logstd = logits
         self.mean = mean
         self.logstd = logstd if list(logstd.shape) == list(mean.shape) else logstd + paddle.zeros_like(mean)
         self.std = self.logstd.exp()
 
     @classmethod
-    def from_std(cls, mean: Any, std: Any) -> DiagGaussianDistribution:
+    def from_std(cls, mean: Tensor, std: Tensor) -> DiagGaussianDistribution:
         """The same from standard deviations, above 0."""
         return cls((mean, std.log()))
 
-    def sample(self) -> Any:
+    def sample(self) -> Tensor:
         """Actions `[batch, act_dim]`; no gradient flows through them."""
         noise = paddle.randn(paddle.shape(self.mean), dtype=self.mean.dtype)
         return (self.mean + self.std * noise).detach()
 
-    def mode(self) -> Any:
+    def mode(self) -> Tensor:
         """The means `[batch, act_dim]`."""
         return self.mean
 
-    def entropy(self) -> Any:
+    def entropy(self) -> Tensor:
         """Sum over the dimensions in nats, `[batch]`."""
         return (self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
-    def logp(self, action: Any) -> Any:
+    def logp(self, action: Tensor) -> Tensor:
         """Log-density of the actions `[batch, act_dim]`; `[batch]`."""
         z = (action - self.mean) / self.std
         return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
-    def kl(self, other: DiagGaussianDistribution) -> Any:
+    def kl(self, other: DiagGaussianDistribution) -> Tensor:
         """KL(self || other) in nats, summed over the dimensions, `[batch]`."""
         ratio = paddle.square(self.std / other.std)
         distance = paddle.square((self.mean - other.mean) / other.std)
         return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
 
 
-def _gumbel_noise_like(logits: Any) -> Any:
+def _gumbel_noise_like(logits: Tensor) -> Tensor:
     uniform = paddle.uniform(paddle.shape(logits), dtype=logits.dtype, min=_SMALLEST, max=1.0)
     return -paddle.log(-paddle.log(uniform) + _SMALLEST)

@@ -1,8 +1,8 @@
 """Layers that take their shapes from the first batch, or from weights that are set before it.
 
-A layer draws a seed when it is made and its initial weights from that seed when it learns its shapes. So a deepcopy made
-before the first batch starts from the same weights as the original, whichever runs first, and `paddle.seed` before the
-model is made decides them.
+A layer draws a seed when it is made, and its initial weights from that seed when it learns its shapes. So a deepcopy
+made before the first batch starts from the same weights as the original, whichever runs first, and `paddle.seed`
+before the model is made decides them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import numpy as np
 import paddle
 from numpy.typing import NDArray
+from paddle import Tensor
 
-from parl_core.errors import WeightsMismatchError
 from parl_paddle.activations import activation
 from parl_paddle.programs import eager
 
@@ -23,7 +23,7 @@ __all__ = ["LazyLayer", "Shapes"]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class LazyLayer(paddle.nn.Layer):  # type: ignore[misc]  # paddle comes without usable types
+class LazyLayer(paddle.nn.Layer):
     """Base of the lazily shaped layers: names of parameters are known from the start, they themselves come later.
 
     Args:
@@ -36,6 +36,9 @@ class LazyLayer(paddle.nn.Layer):  # type: ignore[misc]  # paddle comes without 
         device: where they are created, in paddle's spelling; None is paddle's current device.
     """
 
+    weight: Tensor
+    bias: Tensor | None
+
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
     BUFFERS: ClassVar[tuple[str, ...]] = ()
     TRANSPOSED: ClassVar[bool] = False
@@ -44,7 +47,7 @@ class LazyLayer(paddle.nn.Layer):  # type: ignore[misc]  # paddle comes without 
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         super().__init__()
         with eager():
-            self.seed = int(paddle.randint(0, 2**31 - 1, [1]).item())
+            self.seed = int(paddle.randint(0, 2**31 - 1, [1]).numpy()[0])
         self.act = activation(act)
         self.shaped = False
         self.device: str | None = None
@@ -57,7 +60,7 @@ class LazyLayer(paddle.nn.Layer):  # type: ignore[misc]  # paddle comes without 
         """Names of the parameters and buffers that do not exist yet."""
         return () if self.shaped else (*self._named, *self.BUFFERS)
 
-    def shapes_for(self, inputs: Any) -> Shapes:
+    def shapes_for(self, inputs: Tensor) -> Shapes:
         """Shapes of all parameters for an input."""
         raise NotImplementedError
 
@@ -69,28 +72,16 @@ class LazyLayer(paddle.nn.Layer):  # type: ignore[misc]  # paddle comes without 
         """Initial values of one parameter."""
         raise NotImplementedError
 
-    def compute(self, inputs: Any) -> Any:
+    def compute(self, inputs: Tensor) -> Tensor:
         """The layer's output before the activation."""
         raise NotImplementedError
 
-    def forward(self, inputs: Any) -> Any:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Run the layer; the first call settles its shapes."""
         if not self.shaped:
             self.materialise(self.shapes_for(inputs))
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
-
-    def take_shapes(self, shapes: Shapes) -> None:
-        """Settle the shapes from weights; a layer that knows its own keeps them.
-
-        Raises:
-            WeightsMismatchError: such weights cannot belong to this layer.
-        """
-        if self.shaped or not shapes:
-            return
-        if not self.accepts(shapes):
-            raise WeightsMismatchError(f"weights of shapes {dict(shapes)} do not fit {self}")
-        self.materialise(shapes)
 
     def materialise(self, shapes: Shapes) -> None:
         """Create parameters of these shapes with their initial values, also while a program is being built."""

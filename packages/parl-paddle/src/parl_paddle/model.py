@@ -1,4 +1,4 @@
-"""`parl.Model` on PaddlePaddle: `paddle.nn.Layer` with PARL's methods. What both backends share is `parl_core.model`."""
+"""`parl.Model` on PaddlePaddle: a `paddle.nn.Layer` with the contract's methods."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import paddle
 from numpy.typing import NDArray
 
 from parl_core import model as contract
+from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
 from parl_paddle.lazy import LazyLayer
 from parl_paddle.tensors import to_array
@@ -21,12 +22,21 @@ __all__ = ["Model"]
 _PORTABLE_NAMES = {"_mean": "running_mean", "_variance": "running_var"}
 
 
-class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle comes without usable types
-    """See `parl_core.model.Model`, whose documentation holds here."""
+class _NoTensorYet:
+    """Stands for a parameter of a lazily shaped layer that has not seen a batch."""
+
+    shape = ()
+
+
+_NO_TENSOR_YET = _NoTensorYet()
+
+
+class Model(paddle.nn.Layer, contract.Model):
+    __doc__ = contract.Model.__doc__
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
-        """Make a layer that is ready before `__init__` runs: subclasses need not call `super().__init__()`."""
-        del args, kwargs  # they are __init__'s
+        # A subclass need not call super().__init__(), so what paddle needs before the first layer is set up here.
+        del args, kwargs  # they are for __init__
         self: Self = super().__new__(cls)
         paddle.nn.Layer.__init__(self)
         self._model_id = self._fresh_id()
@@ -38,7 +48,6 @@ class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle co
             self._model_id = model_id
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A model of its own identity with equal weights."""
         twin = type(self).__new__(type(self))
         memo[id(self)] = twin
         model_id = twin._model_id
@@ -58,15 +67,15 @@ class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle co
     def _named_parameters(self) -> dict[str, paddle.Tensor]:
         return dict(self.named_parameters())
 
-    def _named_tensors(self) -> dict[str, paddle.Tensor | None]:
+    def _named_tensors(self) -> dict[str, Any]:
         # Recurrent layers list the same tensor under two names; the first is the one that PyTorch has as well.
-        named: dict[str, paddle.Tensor | None] = {}
+        named: dict[str, Any] = {}
         seen: set[int] = set()
         for prefix, layer in self.named_sublayers(include_self=True):
             waiting = layer.waiting if isinstance(layer, LazyLayer) else ()
-            own = layer.state_dict(include_sublayers=False) if not waiting else dict.fromkeys(waiting)
+            own = dict.fromkeys(waiting, _NO_TENSOR_YET) if waiting else layer.state_dict(include_sublayers=False)
             for name, tensor in own.items():
-                if tensor is None or id(tensor) not in seen:
+                if tensor is _NO_TENSOR_YET or id(tensor) not in seen:
                     seen.add(id(tensor))
                     named[f"{prefix}.{name}" if prefix else name] = tensor
         return named
@@ -82,7 +91,7 @@ class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle co
         with paddle.no_grad():
             for old, new in zip(target, source, strict=True):
                 if decay == 0.0 or not old.is_floating_point():
-                    old.copy_(new, False)
+                    paddle.assign(new, output=old)
                 else:
                     old.lerp_(new, 1.0 - decay)
 
@@ -94,10 +103,19 @@ class Model(paddle.nn.Layer, contract.Model):  # type: ignore[misc]  # paddle co
         return next(names, None)
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []
         for prefix, layer in self._lazy_layers().items():
-            layer.take_shapes(
-                {name: shapes[f"{prefix}.{name}"] for name in layer.waiting if f"{prefix}.{name}" in shapes}
-            )
+            own = {name: shapes[f"{prefix}.{name}"] for name in layer.waiting if f"{prefix}.{name}" in shapes}
+            if not own:
+                continue
+            if len(own) < len(layer.waiting) or not layer.accepts(own):
+                listed = ", ".join(f"{prefix}.{name} {shape}" for name, shape in own.items())
+                raise WeightsMismatchError(
+                    f"weights do not fit {type(self).__name__}: {prefix} is {layer}, got {listed}"
+                )
+            taken.append((layer, own))
+        for layer, own in taken:
+            layer.materialise(own)
 
     def _share_initial_weights(self, target_model: contract.Model) -> None:
         assert isinstance(target_model, Model)

@@ -136,9 +136,9 @@ class Adam(Optimizer):
     def _add_to_program(self, loss: Any, lr: Any) -> None:
         limit = self._max_grad_norm
         adam = self._new(None, None if limit is None else paddle.nn.ClipGradByGlobalNorm(limit))
-        if isinstance(lr, paddle.pir.Value):
+        if isinstance(lr, (int, float)):
+            adam._learning_rate = float(lr)
+        elif lr is not None:
             # Paddle's constructor takes numbers only; the value it reads at each run is looked up per program.
             adam._learning_rate_map[paddle.static.default_main_program()] = paddle.reshape(lr, [])
-        elif lr is not None:
-            adam._learning_rate = float(lr)
-        adam.minimize(loss, parameters=None)
+        adam.minimize(loss)

@@ -1,8 +1,8 @@
 """Static graphs around eager models, for agents that define `build_program()`.
 
-A model's weights always live in eager tensors. While a program is built, paddle converts every eager tensor that meets a static operation
-into a parameter of that program; afterwards the executor's scope is given the *same memory*. So a step that runs in a program is
-seen at once by `get_weights`, `sync_weights_to` and eager calls, and the other way round.
+A model's weights always live in eager tensors. While a program is built, paddle converts every eager tensor that meets
+a static operation into a parameter of that program; afterwards the executor's scope is given the *same memory*. So a
+step in a program is seen at once by `get_weights`, `sync_weights_to` and eager calls, and the other way round.
 
     build:  eager weight ──(operand of a static operation)──> parameter of the program
     run:    executor ──> scope ──(shared memory)──> eager weight
@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
-from paddle.pir.core import _convert_into_value, static_op_arg_cast_guard
+from paddle.pir import core as pir
 from paddle.utils import unique_name
+
+static: Any = paddle.static  # paddle's types of it are incomplete
 
 __all__ = ["Programs", "eager", "in_program", "static_graphs"]
 
@@ -51,15 +53,16 @@ def eager() -> Iterator[None]:
 def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[None]:
     # Either switch exchanges paddle's generator of unique names for a fresh one. Names would repeat, and a program
     # finds its parameters by name: so the generator goes along.
-    names = unique_name.switch()
-    unique_name.switch(*names)
+    switch: Any = unique_name.switch
+    names = switch()
+    switch(*names)
     there()
-    unique_name.switch(*names)
+    switch(*names)
     try:
         yield
     finally:
         back()
-        unique_name.switch(*names)
+        switch(*names)
 
 
 @contextlib.contextmanager
@@ -78,8 +81,8 @@ class Programs:
     """
 
     def __init__(self, place: Any) -> None:
-        self.startup = paddle.static.Program()
-        self.scope = paddle.static.Scope()
+        self.startup = static.Program()
+        self.scope = static.Scope()
         self.executor = ProgramExecutor(place, self.scope)
         self._tensors: dict[str, paddle.Tensor] = {}
         self._built: list[Any] = []
@@ -92,8 +95,8 @@ class Programs:
         with (
             static_graphs(),
             _without_paddles_own_warning(),
-            paddle.static.program_guard(paddle.static.Program(), self.startup),
-            static_op_arg_cast_guard(self._as_parameter),
+            paddle.static.program_guard(static.Program(), self.startup),
+            pir.static_op_arg_cast_guard(self._as_parameter),
         ):
             build_program()
         self.executor.run(self.startup)
@@ -112,25 +115,28 @@ class Programs:
         program = paddle.static.default_main_program()
         if not any(program is known for known in self._built):
             self._built.append(program)
-        return _convert_into_value(operand)
+        return pir._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
     def _forget_operands(self) -> None:
-        # Paddle remembers for every program which tensors became its parameters, and by that would keep them alive for ever.
-        from paddle.jit.dy2static.parameter_recorder import _global_parameter_recorder
+        # Paddle remembers for every program which tensors became its parameters, and would keep them alive for ever.
+        from paddle.jit.dy2static import parameter_recorder
 
+        recorder: Any = parameter_recorder._global_parameter_recorder
         for program in self._built:
-            _global_parameter_recorder.pop(program)
+            recorder.pop(program)
         self._built.clear()
 
 
-class ProgramExecutor(paddle.static.Executor):  # type: ignore[misc]  # paddle comes without usable types
+class ProgramExecutor(paddle.static.Executor):
     """`paddle.static.Executor` of one agent: runs in the agent's scope and can be called from eager code."""
 
     def __init__(self, place: Any, scope: Any) -> None:
         super().__init__(place)
         self._agent_scope = scope
 
-    def run(self, program: Any = None, feed: Any = None, fetch_list: Any = None, **options: Any) -> Any:
+    def run(  # type: ignore[override]  # paddle's overloads tell the result by return_numpy
+        self, program: Any = None, feed: Any = None, fetch_list: Any = None, **options: Any
+    ) -> Any:
         """Run `program` with the arrays in `feed`; returns what `fetch_list` names as a list of numpy arrays.
 
         Takes the arguments of `paddle.static.Executor.run`; `scope` is the agent's unless given.

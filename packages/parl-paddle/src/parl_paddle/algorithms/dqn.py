@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle import Tensor
 
 from parl_core.contracts import dqn as contract
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
+from parl_paddle.optim import Adam
 from parl_paddle.programs import in_program
 
 __all__ = ["DDQN", "DQN"]
@@ -17,27 +19,28 @@ __all__ = ["DDQN", "DQN"]
 class DQN(contract.DQN, Algorithm):
     __doc__ = contract.DQN.__doc__
 
-    def predict(self, obs: Any) -> Any:
+    optimizer: Adam
+
+    def predict(self, obs: Tensor) -> Tensor:
         return self._values(self.model, obs)
 
     def learn(
         self,
-        obs: Any,
-        action: Any,
-        reward: Any,
-        next_obs: Any,
-        terminal: Any,
-        learning_rate: Any = None,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        learning_rate: float | Tensor | None = None,
         *,
-        weights: Any = None,
-        discount: Any = None,
-    ) -> Any:
+        weights: Tensor | None = None,
+        discount: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
         a_tm1, r_t = action.reshape([-1]), reward.reshape([-1])
         q_tm1 = self._values(self.model, obs)
         with paddle.no_grad():
-            discount_t = (self.gamma if discount is None else discount) * (
-                1.0 - terminal.reshape([-1]).astype(r_t.dtype)
-            )
+            going_on = 1.0 - terminal.reshape([-1]).astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if discount is None else discount)
             q_t = self._values(self.target_model, next_obs)
             q_t_selector = self._values(self.model, next_obs) if self.double else None
         if q_t_selector is None:
@@ -50,8 +53,9 @@ class DQN(contract.DQN, Algorithm):
             self._count_update()
         return loss.detach() if weights is None else (loss.detach(), td_error.detach())
 
-    def _values(self, model: Any, obs: Any) -> Any:
-        return getattr(model, self._value)(obs)
+    def _values(self, model: Any, obs: Tensor) -> Tensor:
+        values: Tensor = getattr(model, self._value)(obs)
+        return values
 
 
 class DDQN(contract.DDQN, DQN):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import paddle
+from paddle import Tensor
 
 from parl_core.contracts import separate_ppo as contract
 from parl_paddle.algorithms.ppo import PPO
@@ -12,6 +13,7 @@ from parl_paddle.distributions import DiagGaussianDistribution
 from parl_paddle.losses.policy import clipped_surrogate, kl_penalised_surrogate
 from parl_paddle.losses.shapes import same_shape
 from parl_paddle.losses.value import squared_error
+from parl_paddle.optim import Adam
 
 __all__ = ["SeparatePPO"]
 
@@ -19,16 +21,22 @@ __all__ = ["SeparatePPO"]
 class SeparatePPO(contract.SeparatePPO, PPO):
     __doc__ = contract.SeparatePPO.__doc__
 
-    def predict(self, obs: Any) -> Any:
+    policy_optimizer: Adam
+    value_optimizer: Adam
+
+    # The two forms of PPO return different things from predict and sample, hence Any.
+    def predict(self, obs: Tensor) -> Any:
         with paddle.no_grad():
             means, logvars = self.model.policy(obs)
             return means, logvars.expand_as(means)
 
-    def sample(self, obs: Any) -> Any:
+    def sample(self, obs: Tensor) -> Any:
         with paddle.no_grad():
             return self._gaussian(self.model, obs).sample()
 
-    def policy_learn(self, obs: Any, actions: Any, advantages: Any, beta: Any = None) -> Any:
+    def policy_learn(
+        self, obs: Tensor, actions: Tensor, advantages: Tensor, beta: float | Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         with paddle.no_grad():
             old = self._gaussian(self.old_policy_model, obs)
             old_logp = old.logp(actions).detach()
@@ -43,17 +51,18 @@ class SeparatePPO(contract.SeparatePPO, PPO):
         self.policy_optimizer.minimize(loss)
         return loss.detach(), kl_t.detach().mean()
 
-    def value_learn(self, obs: Any, val: Any) -> Any:
+    def value_learn(self, obs: Tensor, val: Tensor) -> Tensor:
         v_t, return_t = self.model.value(obs).reshape([-1]), val.reshape([-1])
         same_shape(v_t=v_t, return_t=return_t)
         loss = squared_error(v_t - return_t)
         self.value_optimizer.minimize(loss)
         return loss.detach()
 
-    def value_predict(self, obs: Any) -> Any:
+    def value_predict(self, obs: Tensor) -> Tensor:
         with paddle.no_grad():
-            return self.model.value(obs).reshape([-1])
+            value: Tensor = self.model.value(obs)
+            return value.reshape([-1])
 
-    def _gaussian(self, model: Any, obs: Any) -> DiagGaussianDistribution:
+    def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
         means, logvars = model.policy(obs)
         return DiagGaussianDistribution((means, 0.5 * logvars))

@@ -9,6 +9,7 @@ import numpy as np
 import paddle
 import paddle.nn.functional as F
 from numpy.typing import NDArray
+from paddle import Tensor
 
 from parl_core.checks import check_fraction, check_int, check_positive
 from parl_paddle.lazy import LazyLayer, Shapes
@@ -28,7 +29,7 @@ class Fc(LazyLayer):
         self.size = check_int("size", size)
         self.num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims)
 
-    def shapes_for(self, inputs: Any) -> Shapes:
+    def shapes_for(self, inputs: Tensor) -> Shapes:
         features = math.prod(inputs.shape[self.num_flatten_dims :])
         return {"weight": (features, self.size), "bias": (self.size,)}
 
@@ -38,7 +39,7 @@ class Fc(LazyLayer):
     def draw(self, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
         return np.zeros(shape) if name == "bias" else _glorot(shape, generator)
 
-    def compute(self, inputs: Any) -> Any:
+    def compute(self, inputs: Tensor) -> Tensor:
         if inputs.ndim != self.num_flatten_dims + 1:
             inputs = paddle.flatten(inputs, start_axis=self.num_flatten_dims)
         return F.linear(inputs, self.weight, self.bias)
@@ -67,7 +68,7 @@ class Conv2d(LazyLayer):
         self.stride, self.padding, self.dilation = stride, padding, dilation
         self.groups = check_int("groups", groups)
 
-    def shapes_for(self, inputs: Any) -> Shapes:
+    def shapes_for(self, inputs: Tensor) -> Shapes:
         channels = inputs.shape[1] // self.groups
         return {"weight": (self.num_filters, channels, *self.filter_size), "bias": (self.num_filters,)}
 
@@ -80,7 +81,7 @@ class Conv2d(LazyLayer):
             return np.zeros(shape)
         return generator.normal(0.0, math.sqrt(2.0 / math.prod(shape[1:])), shape)
 
-    def compute(self, inputs: Any) -> Any:
+    def compute(self, inputs: Tensor) -> Tensor:
         return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
@@ -102,7 +103,7 @@ class Embedding(LazyLayer):
         del name  # there is one
         return _glorot(shape, generator)
 
-    def compute(self, inputs: Any) -> Any:
+    def compute(self, inputs: Tensor) -> Tensor:
         return F.embedding(inputs, self.weight)
 
 
@@ -116,7 +117,7 @@ class BatchNorm(LazyLayer):
         self.momentum = check_fraction("momentum", momentum)
         self.epsilon = check_positive("epsilon", epsilon)
 
-    def shapes_for(self, inputs: Any) -> Shapes:
+    def shapes_for(self, inputs: Tensor) -> Shapes:
         return dict.fromkeys((*self.PARAMETERS, *self.BUFFERS), (inputs.shape[1],))
 
     def accepts(self, shapes: Shapes) -> bool:
@@ -126,7 +127,7 @@ class BatchNorm(LazyLayer):
         del generator  # nothing is random here
         return np.ones(shape) if name in ("weight", "running_var") else np.zeros(shape)
 
-    def compute(self, inputs: Any) -> Any:
+    def compute(self, inputs: Tensor) -> Tensor:
         return F.batch_norm(
             inputs,
             self.running_mean,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from paddle import Tensor
 
 __all__ = ["same_shape"]
 
 
-def same_shape(**tensors: Any) -> None:
+def same_shape(**tensors: Tensor) -> None:
     """Refuse tensors of different shapes, which would broadcast to another formula.
 
     A size that a program does not know yet (-1) fits every size.

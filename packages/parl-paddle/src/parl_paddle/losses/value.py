@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import paddle
+from paddle import Tensor
 
 from parl_paddle.losses.shapes import same_shape
 
 __all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error"]
 
 
-def q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t: Any) -> Any:
+def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
     """Temporal difference of Q-learning: r_t + discount_t * max_a q_t[a] - q_tm1[a_tm1].
 
     Watkins & Dayan 1992. The target carries no gradient.
@@ -29,7 +28,9 @@ def q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t: Any) -> A
     return _difference(q_tm1, a_tm1, r_t, discount_t, q_t.max(axis=1))
 
 
-def double_q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t_value: Any, q_t_selector: Any) -> Any:
+def double_q_learning(
+    q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t_value: Tensor, q_t_selector: Tensor
+) -> Tensor:
     """The same with the action picked by one network and valued by the other.
 
     van Hasselt, Guez & Silver 2016, equation 4.
@@ -49,7 +50,7 @@ def double_q_learning(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, q_t_val
     return _difference(q_tm1, a_tm1, r_t, discount_t, paddle.index_sample(q_t_value, best).squeeze(1))
 
 
-def squared_error(error: Any, weights: Any = None) -> Any:
+def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:
     """mean(weights * error**2) over the batch; without weights, mean(error**2)."""
     if weights is None:
         return error.square().mean()
@@ -57,17 +58,18 @@ def squared_error(error: Any, weights: Any = None) -> Any:
     return (weights * error.square()).mean()
 
 
-def clipped_value_loss(v_t: Any, v_old_t: Any, return_t: Any, clip: float) -> Any:
+def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: float) -> Tensor:
     """0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
 
     From OpenAI's baselines (ppo2).
     """
     same_shape(v_t=v_t, v_old_t=v_old_t, return_t=return_t)
     near = v_old_t + (v_t - v_old_t).clip(-clip, clip)
-    return 0.5 * paddle.maximum((v_t - return_t).square(), (near - return_t).square()).mean()
+    larger: Tensor = paddle.maximum((v_t - return_t).square(), (near - return_t).square())  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+    return 0.5 * larger.mean()
 
 
-def _difference(q_tm1: Any, a_tm1: Any, r_t: Any, discount_t: Any, v_t: Any) -> Any:
+def _difference(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
     same_shape(a_tm1=a_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
     target = (r_t + discount_t * v_t).detach()
     return target - paddle.index_sample(q_tm1, a_tm1.unsqueeze(1)).squeeze(1)
