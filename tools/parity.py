@@ -38,7 +38,9 @@ def main() -> int:
         has = [name in offered[backend].get(module, set()) for backend in BACKENDS]
         reason = GAPS.get((module, name), "")
         missing += not all(has) and not reason
-        print(f"| {module or 'parl_<backend>'} | {name} | {' | '.join('yes' if one else '**no**' for one in has)} | {reason} |")
+        print(
+            f"| {module or 'parl_<backend>'} | {name} | {' | '.join('yes' if one else '**no**' for one in has)} | {reason} |"
+        )
     if missing:
         print(f"\n{missing} gaps without a reason; fill them or record the reason in GAPS of tools/parity.py")
     return 1 if missing else 0

@@ -17,7 +17,9 @@ RECORD = ROOT / "docs" / "reference" / "public_names.txt"
 
 def names_in(path: Path) -> list[str]:
     for node in ast.parse(path.read_text()).body:
-        targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets) and node.value:
             return sorted(ast.literal_eval(node.value)) if isinstance(node.value, ast.List | ast.Tuple) else []
     return []
@@ -45,7 +47,9 @@ def main() -> int:
     difference = list(difflib.unified_diff(recorded, found, "recorded", "found", lineterm="", n=0))
     if difference:
         print("\n".join(difference))
-        print(f"public names changed; if that is meant: python tools/public_names.py --write ({RECORD.relative_to(ROOT)})")
+        print(
+            f"public names changed; if that is meant: python tools/public_names.py --write ({RECORD.relative_to(ROOT)})"
+        )
     return 1 if difference else 0
 
 

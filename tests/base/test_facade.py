@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import parl
 import pytest
+
+import parl
 from parl_core import backends
 from parl_core.errors import BackendNotInstalled, UnknownBackend
 

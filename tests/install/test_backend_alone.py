@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from conftest import FreshEnvironment
+from fresh_environment import FreshEnvironment
 
 PROGRAM = """
 import sys

@@ -2,7 +2,7 @@
 
 import json
 
-from conftest import FreshEnvironment
+from fresh_environment import FreshEnvironment
 
 PROGRAM = """
 import json, sys

@@ -3,7 +3,7 @@
 import json
 import subprocess
 
-from conftest import FreshEnvironment
+from fresh_environment import FreshEnvironment
 
 PROGRAM = """
 from typing import Any
