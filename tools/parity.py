@@ -38,9 +38,8 @@ def main() -> int:
         has = [name in offered[backend].get(module, set()) for backend in BACKENDS]
         reason = GAPS.get((module, name), "")
         missing += not all(has) and not reason
-        print(
-            f"| {module or 'parl_<backend>'} | {name} | {' | '.join('yes' if one else '**no**' for one in has)} | {reason} |"
-        )
+        cells = ["yes" if one else "**no**" for one in has]
+        print("| " + " | ".join([module or "parl_<backend>", name, *cells, reason]) + " |")
     if missing:
         print(f"\n{missing} gaps without a reason; fill them or record the reason in GAPS of tools/parity.py")
     return 1 if missing else 0

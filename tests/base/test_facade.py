@@ -85,7 +85,7 @@ def test_a_backend_that_is_not_installed_is_answered_with_its_install_line(choos
 def test_an_unknown_backend_is_named_beside_the_installed_ones(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     choose("torch")
     monkeypatch.setenv("PARL_BACKEND", "jax")
-    with pytest.raises(UnknownBackend, match="'jax'.*installed: torch"):
+    with pytest.raises(UnknownBackend, match=r"'jax'.*installed: torch"):
         _ = parl.Model
 
 

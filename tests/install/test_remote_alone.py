@@ -1,6 +1,7 @@
 """With parl-remote and nothing else, plain parallel Python works and no framework is there or missed."""
 
 import json
+import subprocess
 
 from fresh_environment import FreshEnvironment
 
@@ -55,7 +56,7 @@ def test_an_unknown_name_is_an_attribute_error(remote_only: FreshEnvironment) ->
 
 
 def test_xparl_is_on_the_path_and_explains_itself(remote_only: FreshEnvironment) -> None:
-    done = remote_only.run("-m", "parl_remote.cli", "--help")
+    done = subprocess.run([remote_only.folder / "bin" / "xparl", "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     assert "start" in done.stdout
 
