@@ -7,7 +7,6 @@ Here live the three protocols, `InProcessActors`, and `open_actors`, which finds
 (group `parl.actors`; parl-remote registers `remote` there). No fill for other processes lives here.
 """
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from importlib.metadata import entry_points
 from types import TracebackType
@@ -63,7 +62,7 @@ class ActorSystem(Protocol):
     def slots(self) -> int | None:
         """How many actors can live at the same time; None when only the cluster knows."""
 
-    def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
 
     def close(self) -> None:
@@ -92,7 +91,7 @@ class InProcessActors:
         """One: all actors of a process take turns on one interpreter."""
         return 1
 
-    def create(self, cls: Callable[..., object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` here."""
         handle = _InProcessHandle(cls(*args, **kwargs))
         self._handles.append(handle)

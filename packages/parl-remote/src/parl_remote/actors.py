@@ -1,0 +1,101 @@
+"""The fill of `parl_core.actors` whose actors are processes: what training loops use, on a private or a real cluster.
+
+    open_actors("remote", cpu_num=2) ──> RemoteActors ── create ──> one actor, as `@remote_class` makes them
+
+The class that is handed in need not be decorated, and stays as it is.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any, Self
+
+from parl_remote import current
+from parl_remote.actor_ref import ActorRef
+from parl_remote.class_spec import ClassSpec
+from parl_remote.errors import ActorError
+from parl_remote.future import RemoteFuture
+from parl_remote.options import ActorOptions
+
+__all__ = ["RemoteActors"]
+
+
+class RemoteActors:
+    """Actors of the cluster that this program is connected to, or else of a private one that closes with this object.
+
+    Args:
+        address: of a cluster; None takes the existing connection, or opens a private cluster of this machine.
+        n_cpu: CPUs that each actor takes; fractions share one.
+        connect: further options of `parl_remote.connect`, such as `cpu_num=2` and `preload=["gymnasium"]`.
+
+    Raises:
+        ValueError: there is a connection already, and options were given for another one.
+    """
+
+    def __init__(self, address: str | None = None, *, n_cpu: float = 1, **connect: Any) -> None:
+        self._options = ActorOptions.of({"n_cpu": n_cpu})
+        self._handles: list[_RemoteHandle] = []
+        self._owns_connection = current.peek() is None
+        self._slots: int | None = connect.get("cpu_num")
+        if self._owns_connection:
+            from parl_remote import connect as open_connection
+
+            open_connection(address, **connect)
+        elif address is not None or connect:
+            given = ", ".join([*([repr(address)] if address else []), *(f"{k}={v!r}" for k, v in connect.items())])
+            raise ValueError(f"there is a connection already; call parl.disconnect() first, or leave out {given}")
+
+    @property
+    def slots(self) -> int | None:
+        """How many actors a private cluster has room for; None where the cluster has other users."""
+        return self._slots
+
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> _RemoteHandle:
+        """Construct `cls(*args, **kwargs)` in a new actor.
+
+        Raises:
+            NoResources: there is no room, at all or within the time allowed.
+            ActorLost: the process ended in the constructor.
+            Exception: whatever the constructor raised.
+        """
+        handle = _RemoteHandle(current.client().create(ClassSpec(cls), self._options, args, kwargs))
+        self._handles.append(handle)
+        return handle
+
+    def close(self) -> None:
+        """End all actors made here, and the connection if it was opened here."""
+        for handle in self._handles:
+            handle.close()
+        self._handles.clear()
+        if self._owns_connection:
+            from parl_remote import disconnect
+
+            self._owns_connection = False
+            disconnect()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _RemoteHandle:
+    def __init__(self, ref: ActorRef) -> None:
+        self._ref: ActorRef | None = ref
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self._open(method).call(method, args, kwargs)
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
+        return self._open(method).submit(method, args, kwargs)
+
+    def close(self) -> None:
+        self._ref = None  # the actor ends when nothing refers to it any more
+
+    def _open(self, method: str) -> ActorRef:
+        if self._ref is None:
+            raise ActorError(f"{method!r} was called on an actor that is closed; create a new one")
+        return self._ref
