@@ -6,6 +6,7 @@ Nothing is ever unpickled. A snapshot appears under its name only when it is com
 import json
 import os
 import tempfile
+import zlib
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -55,11 +56,11 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
     if not source.exists() and source.suffix != ".npz":
         source = source.with_name(source.name + ".npz")
     try:
-        with np.load(source, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with source.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except FileNotFoundError as error:
         raise CheckpointError(f"{source} does not exist: check the path given to load()") from error
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
+    except (OSError, ValueError, TypeError, EOFError, BadZipFile, zlib.error) as error:  # TypeError: a lone .npy array
         raise CheckpointError(f"{source} is not a readable .npz file: {error}") from error
     if missing := sorted(needed - arrays.keys()):
         raise CheckpointError(f"{source} has no {missing}: it holds {sorted(arrays)}, another kind of memory wrote it")

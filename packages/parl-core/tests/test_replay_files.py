@@ -1,0 +1,198 @@
+"""Replay memories on disk."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parl_core.errors import CheckpointError
+from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
+
+
+def numbered(memory: ReplayMemory, numbers: range) -> None:
+    for number in numbers:
+        memory.append([number] * 2, number % 3, number / 2, [number + 1] * 2, number % 5 == 4, number % 7 == 6)
+
+
+def parl_file(path: Path, capacity: int, count: int) -> None:
+    """Write a file as PARL 2.2 does: whole columns, `other` = [size, position]."""
+    numbers = np.array([i + capacity * ((count - 1 - i) // capacity) if i < count else 0 for i in range(capacity)])
+    columns = np.repeat(numbers[:, None], 2, axis=1).astype(np.float32)
+    np.savez(
+        path,
+        obs=columns,
+        action=(numbers % 3).astype(np.int32),
+        reward=(numbers / 2).astype(np.float32),
+        terminal=numbers % 5 == 4,
+        next_obs=columns + 1,
+        other=np.array([min(count, capacity), count % capacity], dtype=np.int32),
+    )
+
+
+@pytest.mark.parametrize(("count", "expected"), [(4, range(4)), (10, range(10)), (13, range(3, 13))])
+def test_a_file_of_parl_is_read(tmp_path: Path, count: int, expected: range) -> None:
+    parl_file(tmp_path / "rpm.npz", 10, count)
+    memory = ReplayMemory(10, 2, 0, seed=0)
+    memory.load(tmp_path / "rpm.npz")
+    assert len(memory) == len(expected)
+    batch = memory.sample(1000)
+    assert set(batch.obs[:, 0]) == set(expected)
+    assert np.array_equal(batch.reward, batch.obs[:, 0] / 2)
+    assert not batch.truncated.any()
+    numbered(memory, range(count, count + 2))  # goes on where PARL stopped: the oldest give way
+    assert set(memory.sample(1000).obs[:, 0]) == set([*expected, count, count + 1][-10:])
+
+
+def test_parl_can_read_our_file(tmp_path: Path) -> None:
+    memory = ReplayMemory(10, 2, 0)
+    numbered(memory, range(13))
+    memory.save(tmp_path / "rpm")
+    with np.load(tmp_path / "rpm.npz") as data:  # what PARL's load() reads
+        size, position = data["other"]
+        assert (size, position) == (10, 3)
+        for name in ("obs", "action", "reward", "terminal", "next_obs"):
+            assert np.array_equal(data[name][:size], getattr(memory, name))
+
+
+@pytest.mark.parametrize("count", [6, 25])
+def test_a_restored_memory_goes_on_exactly_as_the_saved_one(tmp_path: Path, count: int) -> None:
+    settings = {"sampling": Prioritized(), "n_step": 3, "gamma": 0.9}
+    saved = ReplayMemory(10, 2, 0, seed=1, **settings)  # type: ignore[arg-type]
+    numbered(saved, range(count))
+    saved.update_priorities(saved.sample(4).index, [1.0, 5.0, 0.1, 2.0])
+    saved.save(tmp_path / "rpm.npz")
+    restored = ReplayMemory(10, 2, 0, seed=2, **settings)  # type: ignore[arg-type]
+    restored.load(tmp_path / "rpm.npz")
+    for memory in (saved, restored):
+        numbered(memory, range(count, count + 3))
+    first, second = saved.sample(64), restored.sample(64)
+    for name in ("index", "obs", "next_obs", "reward", "action", "terminal", "truncated", "discount", "weight"):
+        assert np.array_equal(getattr(first, name), getattr(second, name)), name
+
+
+@pytest.mark.parametrize(("capacity", "expected"), [(4, range(9, 13)), (20, range(3, 13))])
+def test_a_memory_of_another_size_takes_the_newest_in_order(tmp_path: Path, capacity: int, expected: range) -> None:
+    saved = ReplayMemory(10, 2, 0, sampling=Prioritized(alpha=1.0, epsilon=1e-9))
+    numbered(saved, range(13))
+    saved.update_priorities(np.array([2]), [1e6])  # number 12
+    saved.save(tmp_path / "rpm.npz")
+    memory = ReplayMemory(capacity, 2, 0, sampling=Prioritized(alpha=1.0), seed=0)
+    memory.load(tmp_path / "rpm.npz")
+    assert memory.obs[: len(memory), 0].tolist() == list(expected)
+    assert memory.truncated[: len(memory)].tolist() == [number % 7 == 6 for number in expected]
+    assert np.median(memory.sample(100).obs[:, 0]) == 12
+
+
+def test_a_failed_save_leaves_the_older_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = ReplayMemory(10, 2, 0, seed=0)
+    numbered(memory, range(3))
+    memory.save(tmp_path / "rpm.npz")
+
+    def disk_full(file: object, **arrays: object) -> None:
+        file.write(b"half")  # type: ignore[attr-defined]
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", disk_full)
+    numbered(memory, range(3, 8))
+    with pytest.raises(OSError, match="No space"):
+        memory.save(tmp_path / "rpm.npz")
+    assert [path.name for path in tmp_path.iterdir()] == ["rpm.npz"]
+    memory.load(tmp_path / "rpm.npz")
+    assert len(memory) == 3
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 cut off", b"\x93NUMPY\x01\x00 cut off"])
+def test_a_damaged_file_is_named_in_the_error(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rpm.npz").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"rpm\.npz"):
+        ReplayMemory(10, 2, 0).load(tmp_path / "rpm.npz")
+
+
+def test_pickled_contents_are_never_executed(tmp_path: Path) -> None:
+    np.savez(tmp_path / "rpm.npz", obs=np.array([object()], dtype=object), other=np.zeros(2))
+    with pytest.raises(CheckpointError, match="not a readable"):
+        ReplayMemory(10, 2, 0).load(tmp_path / "rpm.npz")
+
+
+def test_a_missing_file_and_a_missing_array_are_told_apart(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="does not exist"):
+        ReplayMemory(10, 2, 0).load(tmp_path / "rpm.npz")
+    np.savez(tmp_path / "rpm.npz", obs=np.zeros(3))
+    with pytest.raises(CheckpointError, match="action"):
+        ReplayMemory(10, 2, 0).load(tmp_path / "rpm.npz")
+
+
+def test_a_file_of_other_shapes_is_refused_and_the_memory_untouched(tmp_path: Path) -> None:
+    other = ReplayMemory(10, 3, 0)
+    other.append([1, 2, 3], 0, 0.0, [1, 2, 3], False)
+    other.save(tmp_path / "rpm.npz")
+    memory = ReplayMemory(10, 2, 0)
+    numbered(memory, range(4))
+    with pytest.raises(CheckpointError, match=r"\[3\].*\[2\]"):
+        memory.load(tmp_path / "rpm.npz")
+    assert len(memory) == 4
+
+
+def test_a_file_of_another_number_of_environments_is_refused(tmp_path: Path) -> None:
+    ReplayMemory(10, 2, 0, n_envs=2).save(tmp_path / "rpm.npz")
+    with pytest.raises(CheckpointError, match="n_envs=2"):
+        ReplayMemory(10, 2, 0).load(tmp_path / "rpm.npz")
+
+
+def play_frames(memory: FrameReplayMemory, numbers: range) -> None:
+    for number in numbers:
+        stack = np.array([number - 1, number], np.uint8).reshape(2, 1, 1)
+        memory.append(stack, number % 3, number, stack + 1, False, number % 9 == 8)
+
+
+def test_a_memory_of_frames_goes_on_exactly_as_the_saved_one(tmp_path: Path) -> None:
+    saved, restored = (FrameReplayMemory(20, (2, 1, 1), seed=seed, sampling=Prioritized()) for seed in (1, 2))
+    play_frames(saved, range(1, 33))
+    saved.save(tmp_path / "frames.npz")
+    restored.load(tmp_path / "frames.npz")
+    for memory in (saved, restored):
+        play_frames(memory, range(33, 40))
+    first, second = saved.sample(50), restored.sample(50)
+    assert np.array_equal(first.obs, second.obs)
+    assert np.array_equal(first.obs[:, 1, 0, 0], first.reward)
+    assert np.array_equal(first.reward, second.reward)
+
+
+def test_a_memory_of_frames_needs_the_arguments_of_the_saved_one(tmp_path: Path) -> None:
+    FrameReplayMemory(20, (2, 1, 1)).save(tmp_path / "frames.npz")
+    with pytest.raises(CheckpointError, match="max_size=20"):
+        FrameReplayMemory(30, (2, 1, 1)).load(tmp_path / "frames.npz")
+
+
+def test_a_memory_in_a_directory_goes_on_in_the_next_program(tmp_path: Path) -> None:
+    first = ReplayMemory(10, 2, 0, seed=1, directory=tmp_path / "rpm")
+    numbered(first, range(13))
+    first.close()
+    second = ReplayMemory(10, 2, 0, seed=2, directory=tmp_path / "rpm")
+    assert isinstance(second.obs, np.memmap)
+    assert len(second) == 10
+    numbered(second, range(13, 15))
+    assert set(second.sample(1000).obs[:, 0]) == set(range(5, 15))
+
+
+def test_frames_in_a_directory_go_on_in_the_next_program(tmp_path: Path) -> None:
+    first = FrameReplayMemory(20, (2, 1, 1), directory=tmp_path / "rpm")
+    play_frames(first, range(1, 30))
+    first.close()
+    second = FrameReplayMemory(20, (2, 1, 1), directory=tmp_path / "rpm")
+    play_frames(second, range(30, 35))
+    batch = second.sample(500)
+    assert set(batch.reward) == set(range(15, 35))
+    assert np.array_equal(batch.obs[:, 1, 0, 0], batch.reward)
+
+
+def test_a_directory_whose_program_was_killed_is_refused(tmp_path: Path) -> None:
+    numbered(ReplayMemory(10, 2, 0, directory=tmp_path), range(3))  # never closed
+    with pytest.raises(CheckpointError, match="was not closed"):
+        ReplayMemory(10, 2, 0, directory=tmp_path)
+
+
+def test_a_directory_of_other_shapes_is_refused(tmp_path: Path) -> None:
+    ReplayMemory(10, 2, 0, directory=tmp_path).close()
+    with pytest.raises(CheckpointError, match=r"float32\[10, 2\]"):
+        ReplayMemory(10, 3, 0, directory=tmp_path)

@@ -1,0 +1,55 @@
+"""Random generators that are handed around, not global."""
+
+import random
+
+import numpy as np
+import pytest
+
+from parl_core.seeding import generator_from_json, generator_to_json, make_generator, seed_everything, spawn_seeds
+
+
+def test_a_generator_is_passed_through_and_a_seed_makes_one() -> None:
+    generator = np.random.default_rng(1)
+    assert make_generator(generator) is generator
+    assert make_generator(5).random() == make_generator(5).random() != make_generator(6).random()
+
+
+def test_first_seeds_stay_the_same_when_more_are_asked_for() -> None:
+    assert spawn_seeds(3, 100)[:8] == spawn_seeds(3, 8)
+
+
+def test_neighbouring_runs_share_no_seeds() -> None:
+    seeds = [seed for run in range(20) for seed in spawn_seeds(run, 50)]
+    assert len(set(seeds)) == 1000
+    assert all(0 <= seed < 2**31 for seed in seeds)
+
+
+def test_a_generator_goes_on_after_a_round_trip_through_text() -> None:
+    generator = np.random.default_rng(1)
+    generator.random(7)
+    restored = generator_from_json(generator_to_json(generator))
+    assert np.array_equal(generator.integers(0, 1000, 20), restored.integers(0, 1000, 20))
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", '{"bit_generator": "os.system"}'])
+def test_text_that_is_no_state_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="PCG64"):
+        generator_from_json(text)
+
+
+def test_a_generator_that_cannot_be_saved_says_so() -> None:
+    with pytest.raises(ValueError, match="MT19937"):
+        generator_to_json(np.random.Generator(np.random.MT19937(1)))
+
+
+def test_seed_everything_seeds_the_global_generators_of_user_programs() -> None:
+    def draw() -> tuple[float, float, float]:
+        generator = seed_everything(11)
+        return random.random(), float(np.random.random()), float(generator.random())
+
+    before = random.getstate(), np.random.get_state()
+    try:
+        assert draw() == draw()
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
