@@ -14,17 +14,31 @@ SOURCE = Path(parl_evokit.__file__).parent
 
 def test_the_public_names_are_exactly_these() -> None:
     assert parl_evokit.__all__ == [
+        "ES",
+        "Config",
+        "ConfigError",
         "CounterKeys",
+        "ESAgent",
         "EvolutionError",
         "GaussianNoise",
         "InvalidKey",
         "InvalidReward",
         "LayoutMismatch",
+        "ModelAdapter",
         "NoiseDataError",
         "NoiseSpec",
+        "NothingToUpdate",
+        "NumpyModel",
         "ParameterLayout",
         "RandomKeys",
+        "Record",
+        "RecordError",
+        "SamplingAgent",
+        "SamplingInfo",
+        "SolverError",
+        "UpdateReport",
         "__version__",
+        "mlp",
     ]
     assert all(hasattr(parl_evokit, name) for name in parl_evokit.__all__)
 

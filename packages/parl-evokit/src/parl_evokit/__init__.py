@@ -1,20 +1,51 @@
 """parl-evokit: evolution strategies whose samples are a few bytes and whose updates are exact."""
 
 from parl_evokit._version import __version__
-from parl_evokit.errors import EvolutionError, InvalidKey, InvalidReward, LayoutMismatch, NoiseDataError
+from parl_evokit.agent import ESAgent
+from parl_evokit.config import Config
+from parl_evokit.errors import (
+    ConfigError,
+    EvolutionError,
+    InvalidKey,
+    InvalidReward,
+    LayoutMismatch,
+    NoiseDataError,
+    NothingToUpdate,
+    RecordError,
+    SolverError,
+)
+from parl_evokit.models import ModelAdapter, NumpyModel, mlp
 from parl_evokit.noise import CounterKeys, GaussianNoise, NoiseSpec, RandomKeys
+from parl_evokit.openai_es import ES
 from parl_evokit.params import ParameterLayout
+from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.report import UpdateReport
+from parl_evokit.sampling_agent import SamplingAgent
 
 __all__ = [
+    "ES",
+    "Config",
+    "ConfigError",
     "CounterKeys",
+    "ESAgent",
     "EvolutionError",
     "GaussianNoise",
     "InvalidKey",
     "InvalidReward",
     "LayoutMismatch",
+    "ModelAdapter",
     "NoiseDataError",
     "NoiseSpec",
+    "NothingToUpdate",
+    "NumpyModel",
     "ParameterLayout",
     "RandomKeys",
+    "Record",
+    "RecordError",
+    "SamplingAgent",
+    "SamplingInfo",
+    "SolverError",
+    "UpdateReport",
     "__version__",
+    "mlp",
 ]

@@ -107,8 +107,7 @@ def _value_of(name: str, value: object) -> Value:
 
 def _nested(block: Block) -> Block:
     """The same settings with those of the flat form at their nested places."""
-    leaves = [(FLAT.get(path, path), field) for path, field in _move(block, ())]
-    return _gather(leaves)
+    return _gather(list(_move(block, ())))
 
 
 def _move(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Field]]:

@@ -6,14 +6,32 @@
        ├─ InvalidKey (ValueError)
        ├─ InvalidReward (ValueError)
        ├─ LayoutMismatch (ValueError)
-       └─ NoiseDataError
+       ├─ NoiseDataError
+       ├─ NothingToUpdate
+       ├─ RecordError (ValueError)
+       └─ SolverError
 
 An `EvolutionError` that is none of its branches reports a call that the object does not offer.
 """
 
+from typing import TYPE_CHECKING
+
 from parl_core.errors import ParlError
 
-__all__ = ["ConfigError", "EvolutionError", "InvalidKey", "InvalidReward", "LayoutMismatch", "NoiseDataError"]
+if TYPE_CHECKING:
+    from parl_evokit.report import UpdateReport
+
+__all__ = [
+    "ConfigError",
+    "EvolutionError",
+    "InvalidKey",
+    "InvalidReward",
+    "LayoutMismatch",
+    "NoiseDataError",
+    "NothingToUpdate",
+    "RecordError",
+    "SolverError",
+]
 
 
 class EvolutionError(ParlError):
@@ -38,3 +56,23 @@ class LayoutMismatch(EvolutionError, ValueError):
 
 class NoiseDataError(EvolutionError):
     """The quantile table that ships with the package is damaged."""
+
+
+class NothingToUpdate(EvolutionError):
+    """None of the samples could be used, or too few; the model and the solver are as they were.
+
+    Attributes:
+        report: What became of each sample (`report.UpdateReport`).
+    """
+
+    def __init__(self, message: str, report: "UpdateReport | None" = None) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+class RecordError(EvolutionError, ValueError):
+    """Bytes are not a sample's record, or a record has a number that its wire form cannot hold."""
+
+
+class SolverError(EvolutionError):
+    """A call comes before another that it needs, or a solver's files are damaged or belong to another model."""

@@ -55,9 +55,9 @@ class NoiseSpec:
             sampler: What the algorithm makes of the noise.
 
         Returns:
-            0 to 2**32 - 1: the first four bytes, little end first, of a SHA-256 over specification version, seed,
-            sampler, table size (0 without a table) and layout.
+            1 to 2**32 - 1: the first four bytes, little end first, of a SHA-256 over specification version, seed,
+            sampler, table size (0 without a table) and layout; 1 where that would be 0, which means "not known".
         """
         table = self.cache_size if self.cached else 0
         head = f"evokit noise {SPEC_VERSION}\nseed {self.seed}\nsampler {sampler}\ntable {table}\n"
-        return int.from_bytes(hashlib.sha256(head.encode() + layout.digest()).digest()[:4], "little")
+        return int.from_bytes(hashlib.sha256(head.encode() + layout.digest()).digest()[:4], "little") or 1

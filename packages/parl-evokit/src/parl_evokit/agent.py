@@ -1,0 +1,216 @@
+"""`ESAgent`: the documents' agent, in their order of calls.
+
+    load_config ─► load_inference_model ─► init_solver (once) or load_solver ─► clone, update, save_…
+
+The agent holds the strategy, which owns parameters and solver state; clones hold a buffer each and look to the strategy
+for the newest model.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit import solver_dir
+from parl_evokit.config import Config
+from parl_evokit.directories import replacing
+from parl_evokit.errors import EvolutionError, SolverError
+from parl_evokit.models import ModelAdapter, adapt
+from parl_evokit.openai_es import ES
+from parl_evokit.params import FlatVector
+from parl_evokit.records import SamplingInfo
+from parl_evokit.report import UpdateReport
+from parl_evokit.sampling_agent import SamplingAgent
+from parl_evokit.strategy import Strategy
+
+__all__ = ["ESAgent"]
+
+Source = Config | Mapping[str, Any] | str | PathLike[str]
+
+
+class ESAgent:
+    """An agent that evolves a model from logged samples.
+
+    Args:
+        config: As for `load_config`; with a model, the solver is made as well.
+        model: As for `load_inference_model`.
+
+    Raises:
+        ConfigError: See `Config.load`.
+        EvolutionError: `model` is nothing that can be adapted.
+    """
+
+    def __init__(self, config: Source | None = None, model: Any = None) -> None:
+        self._config: Config | None = None
+        self._model: ModelAdapter | None = None
+        self._strategy: Strategy | None = None
+        self._updating = threading.Lock()
+        if config is not None:
+            self.load_config(config)
+        if model is not None:
+            self._model = adapt(model)
+        if config is not None and model is not None:
+            self.init_solver()
+
+    def load_config(self, source: Source) -> None:
+        """Read the settings.
+
+        Args:
+            source: A path (`.prototxt`, `.toml`, `.json`), a `Config`, or a dictionary.
+
+        Raises:
+            ConfigError: See `Config.load`.
+            SolverError: The solver exists already, made of other settings.
+        """
+        if self._strategy is not None:
+            raise SolverError("the solver exists already, with its settings: make a new agent for others")
+        self._config = Config.load(source)
+
+    def load_inference_model(self, model_dir: str | PathLike[str], model: Any = None) -> None:
+        """Read the model's weights.
+
+        Args:
+            model_dir: A directory of weights, as `save_inference_model` writes it.
+            model: The code that belongs to them, which is never read from a file: whatever `adapt` takes, for numpy
+                a pair (arrays, predict). Default: the model that the agent has.
+
+        Raises:
+            SolverError: The weights are missing or damaged, there is no model, or the solver exists already.
+            LayoutMismatch: The weights are those of another model.
+        """
+        if self._strategy is not None:
+            raise SolverError("the solver exists already, with its model: make a new agent for another")
+        if model is None and self._model is None:
+            raise SolverError("load_inference_model() needs model=: files hold weights, the code comes from the caller")
+        adapter = self._model if model is None else adapt(model)
+        assert adapter is not None
+        adapter.load(Path(model_dir))
+        self._model = adapter
+
+    def init_solver(self) -> None:
+        """Make a new solver; after the configuration and the model, once.
+
+        Raises:
+            SolverError: A call is missing, or there is a solver already.
+        """
+        self._strategy = self._new_strategy("init_solver")
+        self._bind()
+
+    def clone(self) -> SamplingAgent:
+        """An agent that samples, with a parameter buffer of its own: one for each thread or process.
+
+        Raises:
+            SolverError: There is no solver yet.
+        """
+        strategy, model = self._ready("clone")
+        return SamplingAgent(strategy, model.clone())
+
+    def predict(self, x: Any) -> Any:
+        """The output of the model without noise for `x`.
+
+        Raises:
+            SolverError: There is no model yet.
+        """
+        return self._having_model("predict").predict(x)
+
+    def get_predictor(self) -> Callable[[Any], Any]:
+        """`predict` of the present model: a function that keeps its parameters whatever updates come."""
+        return self._having_model("get_predictor").clone().predict
+
+    def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
+        """Update the model; clones take the new parameters at their next `add_noise`.
+
+        Args:
+            infos: Samples of any clone, in any order, of this model or older ones.
+            rewards: One a sample; larger is better.
+
+        Returns:
+            What was used and what changed.
+
+        Raises:
+            NothingToUpdate: Too few samples could be used; nothing has changed.
+            InvalidReward: Infos and rewards differ in number.
+            SolverError: There is no solver yet.
+        """
+        strategy, _ = self._ready("update")
+        with self._updating:
+            report = strategy.tell(infos, rewards)
+            self._bind()
+        return report
+
+    def param_size(self) -> int:
+        """How many numbers evolve."""
+        return self._having_model("param_size").layout.size
+
+    def parameters(self) -> dict[str, FlatVector]:
+        """Copies of the model's parameters by name."""
+        model = self._having_model("parameters")
+        return model.layout.views(model.parameters())
+
+    @property
+    def model_iter_id(self) -> int:
+        """How many updates the model has seen."""
+        return self._ready("model_iter_id")[0].sampler.model_iter_id
+
+    def save_inference_model(self, model_dir: str | PathLike[str]) -> None:
+        """Write the model's weights into a directory, whole or not at all; other files in it stay."""
+        model = self._having_model("save_inference_model")
+        with replacing(Path(model_dir)) as directory:
+            model.save(directory)
+
+    def save_solver(self, model_dir: str | PathLike[str]) -> None:
+        """Write the solver's state beside the weights, whole or not at all.
+
+        Raises:
+            SolverError: There is no solver yet.
+        """
+        strategy, _ = self._ready("save_solver")
+        with replacing(Path(model_dir)) as directory:
+            solver_dir.write(directory, strategy)
+
+    def load_solver(self, model_dir: str | PathLike[str]) -> None:
+        """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
+
+        Raises:
+            SolverError: A call is missing, or the files are damaged or not of this model.
+        """
+        strategy = self._new_strategy("load_solver")
+        solver_dir.read(Path(model_dir), strategy)
+        self._strategy = strategy
+        self._bind()
+
+    def add_noise(self, *_: object, **__: object) -> NoReturn:
+        """The original has no noise; its clones have.
+
+        Raises:
+            EvolutionError: Always.
+        """
+        raise EvolutionError("the original agent has no noise: call add_noise() of what clone() returns")
+
+    def _new_strategy(self, verb: str) -> Strategy:
+        if self._strategy is not None:
+            raise SolverError(f"{verb}() came twice: this agent has a solver already")
+        model = self._having_model(verb)
+        if self._config is None:
+            raise SolverError(f"{verb}() needs the settings: call load_config() before it")
+        return ES(model.parameters(), self._config, model.layout)
+
+    def _having_model(self, verb: str) -> ModelAdapter:
+        if self._model is None:
+            raise SolverError(f"{verb}() needs a model: call load_inference_model() before it, or give model=")
+        return self._model
+
+    def _ready(self, verb: str) -> tuple[Strategy, ModelAdapter]:
+        model = self._having_model(verb)
+        if self._strategy is None:
+            raise SolverError(f"{verb}() needs a solver: call init_solver() or load_solver() before it")
+        return self._strategy, model
+
+    def _bind(self) -> None:
+        assert self._model is not None
+        assert self._strategy is not None
+        self._model.bind(self._strategy.mean)

@@ -1,0 +1,43 @@
+"""What evolution needs of a model, whatever framework it is written in."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from parl_evokit.params import FlatVector, ParameterLayout
+
+__all__ = ["ModelAdapter"]
+
+
+class ModelAdapter(Protocol):
+    """A model whose parameters can be put into one flat vector.
+
+    An adapter is bound to one vector at a time: what changes there changes the model, without a copy where the
+    framework allows it.
+    """
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """Names, shapes and order of the parameters that evolve."""
+
+    def parameters(self) -> FlatVector:
+        """A copy of the present parameters `[n]`."""
+
+    def bind(self, flat: FlatVector) -> None:
+        """Use the numbers in `flat` `[n]` as parameters from now on, also those that are written there later."""
+
+    def predict(self, x: Any) -> Any:
+        """The model's output for the input `x`."""
+
+    def clone(self) -> "ModelAdapter":
+        """The same model, to be bound to another vector."""
+
+    def save(self, directory: Path) -> None:
+        """Write the parameters, and nothing that names code, into an existing directory."""
+
+    def load(self, directory: Path) -> None:
+        """Bind the model to the parameters that `save` wrote.
+
+        Raises:
+            SolverError: The file is missing or damaged.
+            LayoutMismatch: Its arrays are not those of this model.
+        """

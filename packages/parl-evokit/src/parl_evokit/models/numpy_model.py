@@ -1,0 +1,128 @@
+"""Models in numpy: a dictionary of arrays and a function of it, and a ready-made multilayer perceptron."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.arrays import read_arrays, write_arrays
+from parl_evokit.errors import LayoutMismatch
+from parl_evokit.noise import GaussianNoise, NoiseSpec
+from parl_evokit.params import FlatVector, ParameterLayout
+
+__all__ = ["NumpyModel", "mlp"]
+
+WEIGHTS = "params.npz"
+Predict = Callable[[dict[str, FlatVector], Any], Any]
+ACTIVATIONS: dict[str, Callable[[NDArray[Any]], NDArray[Any]]] = {
+    "tanh": np.tanh,
+    "relu": lambda x: np.maximum(x, 0),
+    "linear": lambda x: x,
+}
+
+
+class NumpyModel:
+    """A `ModelAdapter` for numpy.
+
+    Args:
+        arrays: The parameters by name; they are copied as float32.
+        predict: Called with the arrays (views of the flat vector, so never to be kept) and the input. For use in other
+            processes it must be a function that they can import.
+    """
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]], predict: Predict) -> None:
+        self._layout = ParameterLayout.of(arrays)
+        self._predict = predict
+        self._flat = self._layout.flatten(arrays)
+        self._views = self._layout.views(self._flat)
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """See `ModelAdapter`."""
+        return self._layout
+
+    def parameters(self) -> FlatVector:
+        """See `ModelAdapter`."""
+        return self._flat.copy()
+
+    def bind(self, flat: FlatVector) -> None:
+        """See `ModelAdapter`; the arrays become views of `flat`."""
+        self._views = self._layout.views(flat)
+        self._flat = flat
+
+    def predict(self, x: Any) -> Any:
+        """See `ModelAdapter`."""
+        return self._predict(self._views, x)
+
+    def clone(self) -> "NumpyModel":
+        """See `ModelAdapter`."""
+        return NumpyModel(self._views, self._predict)
+
+    def save(self, directory: Path) -> None:
+        """See `ModelAdapter`; the file is `params.npz`."""
+        write_arrays(directory / WEIGHTS, self._views)
+
+    def load(self, directory: Path) -> None:
+        """See `ModelAdapter`."""
+        path = directory / WEIGHTS
+        try:
+            self.bind(self._layout.flatten(read_arrays(path)))
+        except LayoutMismatch as error:
+            raise LayoutMismatch(f"{path} is of another model: {error}") from error
+
+    def __reduce__(self) -> tuple[Callable[..., "NumpyModel"], tuple[Any, ...]]:
+        return NumpyModel, ({name: view.copy() for name, view in self._views.items()}, self._predict)
+
+
+def mlp(
+    sizes: Sequence[int], *, activation: str = "tanh", softmax: bool = True, bias: bool = True, seed: int = 0
+) -> NumpyModel:
+    """A multilayer perceptron, `mlp([4, 20, 2])` for the documents' CartPole network.
+
+    Args:
+        sizes: Inputs, hidden units, outputs; at least two numbers.
+        activation: Of the hidden layers: `tanh`, `relu` or `linear`.
+        softmax: Whether outputs are probabilities.
+        bias: Whether layers have one (starting at 0).
+        seed: The first weights are normal with standard deviation 1 / sqrt(inputs), the same for a seed on any machine.
+
+    Returns:
+        A model of float32 arrays `w0` `[inputs, outputs]`, `b0`, `w1`, ... whose `predict` takes `[inputs]` or
+        `[batch, inputs]`.
+
+    Raises:
+        LayoutMismatch: `sizes` has fewer than two numbers.
+        ValueError: `activation` is another word.
+    """
+    if len(sizes) < 2:
+        raise LayoutMismatch(f"a perceptron has inputs and outputs, so two sizes or more, not {list(sizes)}")
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"activation is one of {', '.join(ACTIVATIONS)}, not {activation!r}")
+    noise = GaussianNoise(NoiseSpec(seed))
+    arrays: dict[str, NDArray[Any]] = {}
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        draws = noise.perturb(np.zeros(inputs * outputs, np.float32), 2 * (layer + 1), inputs**-0.5)
+        arrays[f"w{layer}"] = draws.reshape(inputs, outputs)
+        if bias:
+            arrays[f"b{layer}"] = np.zeros(outputs, np.float32)
+    return NumpyModel(arrays, functools.partial(_forward, activation, softmax, bias, len(sizes) - 1))
+
+
+def _forward(
+    activation: str, softmax: bool, bias: bool, layers: int, arrays: Mapping[str, FlatVector], x: NDArray[Any]
+) -> NDArray[Any]:
+    out = np.asarray(x, np.float32)
+    for layer in range(layers):
+        out = out @ arrays[f"w{layer}"]
+        if bias:
+            out = out + arrays[f"b{layer}"]
+        if layer < layers - 1:
+            out = ACTIVATIONS[activation](out)
+    if softmax:
+        out = np.exp(out - out.max(axis=-1, keepdims=True))
+        out = out / out.sum(axis=-1, keepdims=True)
+    return out

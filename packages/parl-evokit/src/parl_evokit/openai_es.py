@@ -1,0 +1,110 @@
+"""OpenAI's evolution strategy (Salimans et al. 2017, "Evolution strategies as a scalable alternative", algorithm 2).
+
+    g = -1/n * sum over samples of utility * std * unit / 4096 + weight_decay * theta        (1)
+    theta <- optimizer(theta, g)                                                             (2)
+
+The sum in (1) is over integers and exact; everything after it is elementwise. So equal samples give equal bits, in any
+order and on any machine.
+
+Differences from the paper: utilities of stale samples are ranked within their own model and weighted by
+stale_decay**age, n counting all samples; equal rewards share their mean rank; the step is scaled by std, not by 1/std,
+as the original EvoKit does, so that its documented learning rates keep their meaning.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit import shaping
+from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind
+from parl_evokit.intake import Intake
+from parl_evokit.noise.quantiles import UNITS_PER_ONE
+from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
+from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.strategy import Sampler, Strategy
+
+__all__ = ["ES", "make_optimizer"]
+
+PART = 2**18  # coordinates summed at a time, so that 64-bit sums take little memory
+SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
+    ShapingKind.CENTERED_RANK: shaping.centered_rank,
+    ShapingKind.CENTERED: shaping.centered,
+    ShapingKind.NORMALIZED: shaping.normalized,
+    ShapingKind.SIGN: shaping.sign,
+}
+
+
+class ES(Strategy):
+    """BASIC_ES: mirrored normal noise, shaped rewards, SGD, momentum or Adam.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `optimizer`, `sampling` and `update`.
+        layout: Names and shapes of the vector's parts.
+    """
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        super().__init__(mean0, config, layout)
+        self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy.state`."""
+        return super().state() | {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy.load_state`."""
+        prefix = "optimizer."
+        self._optimizer.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        super().load_state(state)
+
+    def _advance(self, intake: Intake, sampler: Sampler) -> tuple[FlatVector, float]:
+        gradient = self._gradient(intake, sampler)
+        return self._optimizer.step(sampler.parameters, gradient), float(np.linalg.norm(gradient))
+
+    def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
+        """Equation (1)."""
+        update = self.config.solver.update
+        shape = SHAPINGS[update.shaping]
+        scale = -float(np.float32(sampler.std)) / UNITS_PER_ONE / intake.used
+        terms: list[tuple[list[int], NDArray[np.int64], float]] = []
+        for group in intake.groups:
+            utilities = shape(group.rewards)
+            terms.append(
+                (group.keys, utilities.weights, scale * utilities.unit * _product(update.stale_decay, group.age))
+            )
+        gradient = np.empty_like(sampler.parameters)
+        for start in range(0, len(gradient), PART):
+            count = min(PART, len(gradient) - start)
+            total = np.zeros(count)
+            for keys, weights, factor in terms:  # youngest first: the order of these float64 sums is fixed
+                total += factor * sampler.noise.weighted_sum(keys, weights, start, count)
+            gradient[start : start + count] = total
+        if update.weight_decay:
+            gradient += np.float32(update.weight_decay) * sampler.parameters
+        return gradient
+
+
+def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
+    """The optimizer that the settings name, for a vector of `size` parameters."""
+    match settings.type:
+        case OptimizerKind.SGD:
+            return SGD(size, settings.base_lr)
+        case OptimizerKind.MOMENTUM:
+            return Momentum(size, settings.base_lr, settings.momentum.momentum)
+        case OptimizerKind.ADAM:
+            adam = settings.adam
+            return Adam(size, settings.base_lr, adam.beta1, adam.beta2, adam.epsilon)
+
+
+def _product(base: float, times: int) -> float:
+    result = 1.0
+    for _ in range(times):
+        result *= base
+    return result

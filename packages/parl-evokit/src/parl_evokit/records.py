@@ -1,0 +1,183 @@
+"""One sample on the wire: what is logged when it is served, and what comes back with its reward.
+
+`SamplingInfo` is the documents' message, `Record` one line of a log; `evokit.proto` has both. They are encoded by hand:
+an online service writes one a request.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from parl_evokit.errors import RecordError
+from parl_evokit.noise.keys import CONTROL_KEY, join_key, split_key
+from parl_evokit.wire import BYTES, FIXED32, VARINT, read_fields, read_varint, varint
+
+__all__ = ["Record", "SamplingInfo"]
+
+KEY, MODEL, FINGERPRINT = 1 << 3 | VARINT, 2 << 3 | VARINT, 3 << 3 | FIXED32
+INFO, REWARD, TIME, COUNT = 1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT
+FLOAT = struct.Struct("<f")
+UINT32 = struct.Struct("<I")
+
+
+class SamplingInfo:
+    """Which noise a sample had: all that must be logged beside its reward.
+
+    Attributes:
+        key: The key's two 31-bit halves; may be assigned. Empty means no noise.
+        model_iter_id: How many updates the perturbed model had seen, 0 to 2**31 - 1.
+        fingerprint: Of noise and model, 0 to 2**32 - 1; 0 when it is not known (the original's records have none).
+    """
+
+    __slots__ = ("fingerprint", "key", "model_iter_id")
+
+    def __init__(self, key: Sequence[int] = (), model_iter_id: int = 0, fingerprint: int = 0) -> None:
+        self.key = list(key)
+        self.model_iter_id = model_iter_id
+        self.fingerprint = fingerprint
+
+    @property
+    def noise_key(self) -> int:
+        """The key as one integer.
+
+        Raises:
+            InvalidKey: `key` is neither empty nor two integers of 31 bits.
+        """
+        return join_key(self.key) if self.key else CONTROL_KEY
+
+    def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
+        """Forget what was there and describe this sample."""
+        self.key = list(split_key(noise_key))
+        self.model_iter_id = model_iter_id
+        self.fingerprint = fingerprint
+
+    def SerializeToString(self) -> bytes:  # noqa: N802  the documents' name
+        """The message as bytes; 0 is not written for a fingerprint that is not known.
+
+        Raises:
+            RecordError: A number does not fit its field.
+        """
+        out = bytearray()
+        for half in self.key:
+            if not 0 <= half < 2**31:
+                raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {half}")
+            out.append(KEY)
+            out += varint(half)
+        if not 0 <= self.model_iter_id < 2**31:
+            raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {self.model_iter_id}")
+        out.append(MODEL)
+        out += varint(self.model_iter_id)
+        if self.fingerprint:
+            if not 0 <= self.fingerprint < 2**32:
+                raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {self.fingerprint}")
+            out.append(FINGERPRINT)
+            out += UINT32.pack(self.fingerprint)
+        return bytes(out)
+
+    def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the documents' name
+        """Forget what was there and read a message.
+
+        Returns:
+            How many bytes were read: all of them.
+
+        Raises:
+            RecordError: The bytes are not a message; this object is left as it was.
+        """
+        key: list[int] = []
+        model_iter_id = fingerprint = 0
+        for number, kind, value in read_fields(data):
+            if number == 1 and isinstance(value, int):
+                key.append(value)
+            elif number == 1 and kind == BYTES and isinstance(value, bytes):  # the packed form of repeated numbers
+                key += _packed(value)
+            elif number == 2 and isinstance(value, int):
+                model_iter_id = value
+            elif number == 3 and kind == FIXED32 and isinstance(value, bytes):
+                fingerprint = UINT32.unpack(value)[0]
+        if any(half >= 2**31 for half in key) or model_iter_id >= 2**31:
+            raise RecordError(f"key {key} or model_iter_id {model_iter_id} is outside of 0 to 2**31 - 1")
+        self.key, self.model_iter_id, self.fingerprint = key, model_iter_id, fingerprint
+        return len(data)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SamplingInfo):
+            return NotImplemented
+        return (self.key, self.model_iter_id, self.fingerprint) == (other.key, other.model_iter_id, other.fingerprint)
+
+    __hash__ = None  # type: ignore[assignment]  # its fields can change
+
+    def __repr__(self) -> str:
+        return f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, fingerprint={self.fingerprint:#010x})"
+
+
+@dataclass
+class Record:
+    """One sample with what is known of it.
+
+    Attributes:
+        info: Which noise it had.
+        reward: A float32 number, or None while it is not known.
+        time_us: Microseconds since 1970 (UTC); 0 when not noted.
+        count: How many rewards `reward` is the mean of; 1 or more.
+    """
+
+    info: SamplingInfo = field(default_factory=SamplingInfo)
+    reward: float | None = None
+    time_us: int = 0
+    count: int = 1
+
+    def encode(self) -> bytes:
+        """The record as a message.
+
+        Raises:
+            RecordError: A number does not fit its field.
+        """
+        info = self.info.SerializeToString()
+        out = bytearray((INFO,))
+        out += varint(len(info))
+        out += info
+        if self.reward is not None:
+            out.append(REWARD)
+            try:
+                out += FLOAT.pack(self.reward)
+            except OverflowError as error:
+                raise RecordError(f"a reward is a 32-bit float, which {self.reward} is too large for") from error
+        if self.time_us:
+            out.append(TIME)
+            out += varint(self.time_us)
+        if self.count != 1:
+            if not 0 < self.count < 2**32:
+                raise RecordError(f"count is 1 to 2**32 - 1, not {self.count}")
+            out.append(COUNT)
+            out += varint(self.count)
+        return bytes(out)
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Record":
+        """Read what `encode` wrote, or what a later version did: unknown fields are skipped.
+
+        Raises:
+            RecordError: The bytes are not a record.
+        """
+        record = cls()
+        for number, kind, value in read_fields(data):
+            if number == 1 and kind == BYTES and isinstance(value, bytes):
+                record.info.ParseFromString(value)
+            elif number == 2 and kind == FIXED32 and isinstance(value, bytes):
+                record.reward = FLOAT.unpack(value)[0]
+            elif number == 3 and isinstance(value, int):
+                record.time_us = value - 2**64 if value >= 2**63 else value
+            elif number == 4 and isinstance(value, int):
+                record.count = value & 0xFFFFFFFF
+        if record.count < 1:
+            raise RecordError("a record's count is 1 or more, not 0")
+        return record
+
+
+def _packed(data: bytes) -> list[int]:
+    numbers: list[int] = []
+    place = 0
+    while place < len(data):
+        number, place = read_varint(data, place)
+        numbers.append(number)
+    return numbers

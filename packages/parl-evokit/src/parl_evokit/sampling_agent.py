@@ -1,0 +1,115 @@
+"""The clone that samples: one a thread or process, with a parameter buffer of its own."""
+
+from collections.abc import Callable
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from parl_evokit.errors import EvolutionError
+from parl_evokit.models import ModelAdapter
+from parl_evokit.noise import CONTROL_KEY, KeySource
+from parl_evokit.params import FlatVector
+from parl_evokit.records import SamplingInfo
+from parl_evokit.strategy import Sampler
+
+__all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
+
+
+class SamplerSource(Protocol):
+    """Where a clone looks for the present model and for keys; a `Strategy` is one."""
+
+    @property
+    def sampler(self) -> Sampler:
+        """The present model."""
+
+    @property
+    def keys(self) -> KeySource:
+        """Where samples get their keys."""
+
+
+class FixedModel:
+    """A `SamplerSource` that never changes: what a clone in another process has."""
+
+    def __init__(self, sampler: Sampler, keys: KeySource) -> None:
+        self.sampler = sampler
+        self.keys = keys
+
+
+class SamplingAgent:
+    """A clone of an `ESAgent`; made by `ESAgent.clone()`.
+
+    Within an episode it keeps its parameters, whatever updates come; `add_noise` takes the newest. A pickled clone
+    carries model and parameters; in another process it keeps those it came with.
+
+    Args:
+        source: The original's strategy.
+        model: An adapter of its own.
+    """
+
+    def __init__(self, source: SamplerSource, model: ModelAdapter) -> None:
+        self._source = source
+        self._model = model
+        self._buffer: FlatVector = source.sampler.parameters.copy()
+        self._model.bind(self._buffer)
+
+    def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
+        """Perturb the newest parameters with new noise.
+
+        Args:
+            info: Filled and returned; what it held is forgotten. Default: a new one.
+            evaluate: No noise: control traffic, which tells how good the model itself is (key 0).
+
+        Returns:
+            The sample's record, to be logged beside its reward.
+        """
+        source = self._source
+        sampler = source.sampler
+        key = CONTROL_KEY if evaluate else source.keys.draw()
+        sampler.perturb(key, self._buffer)
+        info = SamplingInfo() if info is None else info
+        info.fill(key, sampler.model_iter_id, sampler.fingerprint)
+        return info
+
+    def apply_noise(self, info: SamplingInfo) -> None:
+        """Perturb the newest parameters as `info` says: to evaluate samples that were drawn elsewhere.
+
+        Raises:
+            EvolutionError: The sample is of another model.
+            InvalidKey: Its key is none.
+        """
+        sampler = self._source.sampler
+        sampler.require_own(info)
+        sampler.perturb(info.noise_key, self._buffer)
+
+    def predict(self, x: Any) -> Any:
+        """The perturbed model's output for `x`."""
+        return self._model.predict(x)
+
+    def parameters(self) -> dict[str, FlatVector]:
+        """Copies of the perturbed parameters by name."""
+        return self._model.layout.views(self._buffer.copy())
+
+    def update(self, *_: object, **__: object) -> NoReturn:
+        """Clones sample; the original updates.
+
+        Raises:
+            EvolutionError: Always.
+        """
+        raise EvolutionError("a clone does not update: call update() of the agent that it was cloned from")
+
+    def clone(self) -> NoReturn:
+        """Clones sample; the original clones.
+
+        Raises:
+            EvolutionError: Always.
+        """
+        raise EvolutionError("a clone is not cloned again: call clone() of the agent that it was cloned from")
+
+    def __reduce__(self) -> tuple[Callable[..., "SamplingAgent"], tuple[Any, ...]]:
+        return _restored, (FixedModel(self._source.sampler, self._source.keys), self._model, self._buffer)
+
+
+def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:
+    agent = SamplingAgent(source, model)
+    np.copyto(agent._buffer, buffer)
+    return agent

@@ -1,0 +1,272 @@
+"""What all evolutionary algorithms share: samples out, rewards in, any number, in any order.
+
+    ask(n) ──► infos ──► candidate(info) ──► (evaluate) ──► tell(infos, rewards) ──► report
+                              │                                   │
+                      Sampler: immutable,                 intake sorts samples;
+                      one for each model                  the algorithm's _advance makes the next Sampler
+
+`Strategy` owns the public verbs and the bookkeeping; an algorithm fills `_advance` and its part of the state. Rewards
+are maximised. `tell` publishes the next `Sampler` in one assignment, so other threads see the old model or the new one,
+never a mixture; the sampling path has no lock.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.config import Config, KeyKind
+from parl_evokit.errors import EvolutionError, LayoutMismatch, NothingToUpdate, SolverError
+from parl_evokit.intake import Intake, sort_samples
+from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys
+from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.records import SamplingInfo
+from parl_evokit.report import UpdateReport
+
+__all__ = ["Best", "Sampler", "Strategy"]
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """One model and how to perturb it; immutable.
+
+    Attributes:
+        noise: Where noise comes from.
+        std: Its standard deviation.
+        parameters: The model's parameters `[n]`, read-only.
+        model_iter_id: How many updates the model has seen.
+        fingerprint: Of noise and model.
+    """
+
+    noise: GaussianNoise
+    std: float
+    parameters: FlatVector
+    model_iter_id: int
+    fingerprint: int
+
+    def perturb(self, key: int, out: FlatVector) -> None:
+        """Write the parameters with this key's noise into `out` `[n]`."""
+        self.noise.perturb(self.parameters, key, self.std, out=out)
+
+    def require_own(self, info: SamplingInfo) -> None:
+        """Refuse a sample of another model.
+
+        Raises:
+            EvolutionError: Its fingerprint or its model is another.
+        """
+        if info.fingerprint not in (0, self.fingerprint):
+            raise EvolutionError(
+                f"{info} is of another model, seed or table (fingerprint {self.fingerprint:#010x} here)"
+            )
+        if info.model_iter_id != self.model_iter_id:
+            raise EvolutionError(f"{info} is of model {info.model_iter_id}, here is {self.model_iter_id}")
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best sample so far.
+
+    Attributes:
+        reward: Its reward.
+        info: Its record.
+        sampler: The model that it perturbed.
+    """
+
+    reward: float
+    info: SamplingInfo
+    sampler: Sampler
+
+    @property
+    def parameters(self) -> FlatVector:
+        """The sample's parameters `[n]`, a new array."""
+        out = np.empty_like(self.sampler.parameters)
+        self.sampler.perturb(self.info.noise_key, out)
+        return out
+
+
+class Strategy(ABC):
+    """Base of all algorithms.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; a `Config`, a dictionary, or a path (see `Config.load`).
+        layout: Names and shapes of the vector's parts. Default: one part named `x`, or the named arrays' own.
+
+    Raises:
+        ConfigError: See `Config.load`.
+        LayoutMismatch: `mean0` is not what `layout` says, or not finite.
+    """
+
+    sampler_name = "gaussian"
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        self.config = Config() if config is None else Config.load(config)
+        arrays = mean0 if isinstance(mean0, Mapping) else {"x": np.asarray(mean0, np.float32)}
+        if layout is None or isinstance(mean0, Mapping):
+            self.layout = layout or ParameterLayout.of(arrays)
+            parameters = self.layout.flatten(arrays)
+        else:
+            self.layout = layout
+            parameters = np.array(mean0, np.float32)
+            layout.require_vector(parameters)
+        if not np.isfinite(parameters).all():
+            raise LayoutMismatch("the parameters to start from must be finite numbers")
+        parameters.flags.writeable = False
+        gaussian = self.config.solver.sampling.gaussian_sampling
+        self._sampler = Sampler(
+            GaussianNoise(gaussian.noise),
+            gaussian.std,
+            parameters,
+            0,
+            gaussian.noise.fingerprint(self.layout, self.sampler_name),
+        )
+        self.keys = self._new_keys()
+        self._best: Best | None = None
+        self._stalled = 0
+
+    @property
+    def sampler(self) -> Sampler:
+        """The present model; `tell` puts another in its place."""
+        return self._sampler
+
+    @property
+    def mean(self) -> FlatVector:
+        """The present parameters `[n]`, read-only."""
+        return self._sampler.parameters
+
+    @property
+    def best(self) -> Best | None:
+        """The best sample that `tell` saw of a model that was present then; None before the first."""
+        return self._best
+
+    def ask(self, n: int) -> list[SamplingInfo]:
+        """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise."""
+        sampler = self._sampler
+        infos = [SamplingInfo() for _ in range(n)]
+        for info in infos:
+            info.fill(self.keys.draw(), sampler.model_iter_id, sampler.fingerprint)
+        return infos
+
+    def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
+        """The parameters of a sample of the present model.
+
+        Args:
+            info: What `ask` gave since the last `tell`.
+            out: Where they go, `[n]`. Default: a new array.
+
+        Raises:
+            EvolutionError: The sample is of another model.
+        """
+        sampler = self._sampler
+        sampler.require_own(info)
+        out = np.empty_like(sampler.parameters) if out is None else out
+        sampler.perturb(info.noise_key, out)
+        return out
+
+    def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
+        """Update from samples, whichever of them have come back, in any order.
+
+        Args:
+            infos: Samples of this model or of older ones.
+            rewards: One a sample, larger is better; what is not finite is set aside.
+
+        Returns:
+            What was used and what changed.
+
+        Raises:
+            NothingToUpdate: Fewer usable samples than `min_samples`; nothing has changed.
+            InvalidReward: Infos and rewards differ in number.
+        """
+        before = self._sampler
+        intake = sort_samples(
+            infos,
+            rewards,
+            model_iter_id=before.model_iter_id,
+            fingerprint=before.fingerprint,
+            max_age=self.config.solver.update.max_age,
+        )
+        report = self._first_report(intake)
+        needed = self.config.solver.update.min_samples
+        if report.used < needed:
+            raise NothingToUpdate(
+                f"{report.used} samples could be used, min_samples is {needed}; set aside: {report.set_aside}", report
+            )
+        parameters, gradient_norm = self._advance(intake, before)
+        parameters.flags.writeable = False
+        update_norm = float(np.linalg.norm(parameters - before.parameters))
+        self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
+        self._note_best(intake, before)
+        self._sampler = replace(before, parameters=parameters, model_iter_id=before.model_iter_id + 1)
+        self.keys.start_pair()
+        return replace(report, gradient_norm=gradient_norm, update_norm=update_norm, parameters=parameters)
+
+    def should_stop(self) -> str:
+        """Why going on is of no use; empty while it may be.
+
+        The parameters are not finite any more, or the last 100 updates changed nothing (all rewards were equal).
+        """
+        if not np.isfinite(self.mean).all():
+            return "the parameters are not finite any more: the learning rate is too large"
+        if self._stalled >= 100:
+            return f"the last {self._stalled} updates changed nothing: all rewards were equal"
+        return ""
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything but the parameters, as arrays for a file."""
+        return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave; the parameters are those that this object was made with.
+
+        Raises:
+            SolverError: An array is missing.
+            LayoutMismatch: An array does not fit.
+        """
+        if "model_iter_id" not in state:
+            raise SolverError(f"the solver's state has no model_iter_id, only {sorted(state)}")
+        self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
+
+    @abstractmethod
+    def _advance(self, intake: Intake, sampler: Sampler) -> tuple[FlatVector, float]:
+        """One step of the algorithm: the next parameters (a new array) and the norm of the estimated gradient."""
+
+    def _new_keys(self) -> KeySource:
+        mirrored = self.config.solver.sampling.gaussian_sampling.mirrored
+        if self.config.keys is KeyKind.COUNTER:
+            return CounterKeys(self.config.worker, mirrored)
+        return RandomKeys(mirrored)
+
+    def _first_report(self, intake: Intake) -> UpdateReport:
+        rewards = [reward for group in intake.groups for reward in group.rewards.tolist()]
+        return UpdateReport(
+            model_iter_id=self._sampler.model_iter_id + 1,
+            used=intake.used,
+            pairs=intake.pairs,
+            repeated=intake.repeated,
+            mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
+            best_reward=max(rewards, default=0.0),
+            control=len(intake.control),
+            control_mean=fsum(intake.control) / len(intake.control) if intake.control else None,
+            stale={group.age: len(group.keys) for group in intake.groups if group.age},
+            set_aside=intake.set_aside,
+        )
+
+    def _note_best(self, intake: Intake, sampler: Sampler) -> None:
+        present = next((group for group in intake.groups if group.age == 0), None)
+        if present is None:
+            return
+        place = int(present.rewards.argmax())
+        reward = float(present.rewards[place])
+        if self._best is None or reward > self._best.reward:
+            info = SamplingInfo()
+            info.fill(present.keys[place], sampler.model_iter_id, sampler.fingerprint)
+            self._best = Best(reward, info, sampler)

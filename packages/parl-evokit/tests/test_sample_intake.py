@@ -1,0 +1,88 @@
+"""Samples are sorted before an update: none is lost, counted twice, or read with foreign noise in silence."""
+
+import math
+import random
+
+import pytest
+
+from parl_evokit.errors import InvalidReward
+from parl_evokit.intake import Intake, sort_samples
+from parl_evokit.noise import split_key
+from parl_evokit.records import SamplingInfo
+
+PRINT = 0xABCD
+
+
+def info(key: int, model_iter_id: int = 10, fingerprint: int = PRINT) -> SamplingInfo:
+    return SamplingInfo(split_key(key), model_iter_id, fingerprint)
+
+
+def sort(*samples: tuple[SamplingInfo, float]) -> Intake:
+    infos, rewards = [i for i, _ in samples], [r for _, r in samples]
+    return sort_samples(infos, rewards, model_iter_id=10, fingerprint=PRINT, max_age=3)
+
+
+def test_each_unusable_sample_is_counted_under_its_reason() -> None:
+    intake = sort(
+        (info(2), 1.0),
+        (info(4, 11), 1.0),
+        (info(6, 6), 1.0),
+        (info(8, 10, 99), 1.0),
+        (info(10), math.nan),
+        (info(12), math.inf),
+        (info(14), 1e39),
+        (SamplingInfo([5], 10, PRINT), 1.0),
+        (SamplingInfo([0, 1], 10, PRINT), 1.0),
+    )
+    aside = intake.set_aside
+    assert (aside.orphan, aside.too_old, aside.foreign, aside.not_finite, aside.bad_key) == (1, 1, 1, 3, 2)
+    assert aside.total == 8
+    assert intake.used == 1
+    assert str(aside) == "1 too old, 1 orphan, 1 foreign, 3 not finite, 2 bad key"
+
+
+def test_samples_are_grouped_by_age_youngest_first_with_keys_ascending() -> None:
+    intake = sort((info(9, 7), 1.0), (info(8), 2.0), (info(4), 3.0), (info(5, 7), 4.0))
+    assert [(group.age, group.keys, group.rewards.tolist()) for group in intake.groups] == [
+        (0, [4, 8], [3.0, 2.0]),
+        (3, [5, 9], [4.0, 1.0]),
+    ]
+
+
+def test_several_rewards_of_one_sample_count_once_by_their_mean() -> None:
+    intake = sort((info(2), 1.0), (info(2), 4.0), (info(2), 4.0), (info(3), 5.0))
+    assert intake.groups[0].rewards.tolist() == [3.0, 5.0]
+    assert intake.repeated == 2
+
+
+def test_only_both_halves_of_one_model_make_a_pair() -> None:
+    assert sort((info(2), 1.0), (info(3), 1.0), (info(4), 1.0), (info(7), 1.0), (info(8), 1.0)).pairs == 1
+    assert sort((info(2), 1.0), (info(3, 9), 1.0)).pairs == 0
+    assert sort((info(3), 1.0), (info(4), 1.0)).pairs == 0
+
+
+def test_control_traffic_gives_rewards_but_no_samples() -> None:
+    intake = sort((info(0), 5.0), (SamplingInfo((), 10, PRINT), 7.0), (info(2), 1.0))
+    assert intake.control == [5.0, 7.0]
+    assert intake.used == 1
+
+
+def test_records_without_fingerprint_as_the_original_writes_them_are_taken() -> None:
+    assert sort((info(2, 10, 0), 1.0)).used == 1
+
+
+def test_the_outcome_does_not_depend_on_the_order() -> None:
+    draw = random.Random(3)
+    samples = [(info(draw.choice([2, 3, 4, 99]), draw.randrange(5, 12)), draw.gauss(0, 1)) for _ in range(60)]
+
+    def outcome(order: list[tuple[SamplingInfo, float]]) -> str:
+        intake = sort(*order)
+        groups = [(group.age, group.keys, group.rewards.tobytes()) for group in intake.groups]
+        return repr((groups, intake.set_aside, intake.repeated))
+
+    assert {outcome(draw.sample(samples, 60)) for _ in range(10)} == {outcome(samples)}
+
+
+def test_there_must_be_one_reward_for_each_sample() -> None:
+    with pytest.raises(InvalidReward, match="2 samples came with 1 rewards"):
+        sort_samples([info(2), info(4)], [1.0], model_iter_id=0, fingerprint=0, max_age=0)

@@ -1,0 +1,148 @@
+"""Samples on the wire: protobuf's bytes by hand, and nothing else accepted."""
+
+import importlib.util
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parl_evokit.errors import InvalidKey, RecordError
+from parl_evokit.records import Record, SamplingInfo
+
+PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
+halves = st.integers(0, 2**31 - 1)
+infos = st.builds(SamplingInfo, st.lists(halves, max_size=3), halves, st.integers(0, 2**32 - 1))
+
+
+def test_the_bytes_are_those_that_protobufs_encoding_documents() -> None:
+    # Tags are number << 3 | kind; 300 is AC 02 as a varint; fixed32 has its low byte first.
+    info = SamplingInfo([300, 5], 7, 0x01020304)
+    assert info.SerializeToString() == bytes.fromhex("08 ac 02 08 05 10 07 1d 04 03 02 01")
+    record = Record(info, 1.0, 150, 2)
+    inner = info.SerializeToString()
+    assert record.encode() == bytes((0x0A, len(inner))) + inner + bytes.fromhex("15 00 00 80 3f 18 96 01 20 02")
+
+
+def test_the_documents_calls_work_on_an_info() -> None:
+    info = SamplingInfo([1, 2], 3, 4)
+    text = info.SerializeToString()
+    other = SamplingInfo([9, 9], 9, 9)
+    assert other.ParseFromString(text) == len(text)
+    assert other == info
+    other.key = [5, 6]
+    assert other != info
+    assert repr(info) == "SamplingInfo(key=[1, 2], model_iter_id=3, fingerprint=0x00000004)"
+    assert info != "something else"
+
+
+def test_a_message_of_the_original_without_fingerprint_reads_too_and_so_does_the_packed_form() -> None:
+    info = SamplingInfo([1])
+    info.ParseFromString(bytes.fromhex("08 85 01 10 02"))
+    assert info == SamplingInfo([133], 2, 0)
+    info.ParseFromString(bytes.fromhex("0a 03 85 01 07"))
+    assert info == SamplingInfo([133, 7], 0, 0)
+    info.ParseFromString(b"")
+    assert info == SamplingInfo()
+
+
+def test_an_unknown_field_of_a_later_version_is_skipped() -> None:
+    later = bytes.fromhex("08 05 2a 03 61 62 63 31 00 00 00 00 00 00 00 00 08 06 3d 00 00 00 00")
+    info = SamplingInfo()
+    info.ParseFromString(later)
+    assert info.key == [5, 6]
+
+
+def test_a_key_is_two_halves_and_no_key_is_no_noise() -> None:
+    assert SamplingInfo([3, 4]).noise_key == 3 * 2**31 + 4
+    assert SamplingInfo().noise_key == 0
+    assert SamplingInfo([0, 0]).noise_key == 0
+    with pytest.raises(InvalidKey, match="two integers"):
+        assert SamplingInfo([3]).noise_key
+    info = SamplingInfo([1, 2, 3], 5, 6)
+    info.fill(2**31 + 7, 8, 9)
+    assert info == SamplingInfo([1, 7], 8, 9)
+
+
+@given(infos)
+def test_every_info_reads_back(info: SamplingInfo) -> None:
+    other = SamplingInfo()
+    other.ParseFromString(info.SerializeToString())
+    assert other == info
+
+
+@given(infos, st.none() | st.floats(width=32), st.integers(-(2**63), 2**63 - 1), st.integers(1, 2**32 - 1))
+def test_every_record_reads_back(info: SamplingInfo, reward: float | None, time_us: int, count: int) -> None:
+    again = Record.decode(Record(info, reward, time_us, count).encode())
+    assert (again.info, again.time_us, again.count) == (info, time_us, count)
+    if reward is None:
+        assert again.reward is None
+    else:
+        assert again.reward is not None
+        assert math.isnan(again.reward) if math.isnan(reward) else again.reward == reward
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_read_or_refused_never_anything_else(data: bytes) -> None:
+    info = SamplingInfo([1], 2, 3)
+    for read in (info.ParseFromString, Record.decode):
+        try:
+            read(data)
+        except RecordError:
+            assert read != info.ParseFromString or info == SamplingInfo([1], 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("08", "does not end"),
+        ("08 ff ff ff ff ff ff ff ff ff ff 01", "does not end"),
+        ("0b", "field kind 3"),
+        ("0a 05 61", "a field of 5 bytes begins at byte 2, but there are only 3"),
+        ("1d 01 02", "a field of 4 bytes"),
+        ("08 80 80 80 80 08", "outside of 0 to"),
+        ("10 ff ff ff ff ff ff ff ff ff 01", "outside of 0 to"),
+    ],
+)
+def test_damaged_bytes_are_refused_with_the_place(data: str, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        SamplingInfo().ParseFromString(bytes.fromhex(data))
+
+
+@pytest.mark.parametrize(
+    "info", [SamplingInfo([-1]), SamplingInfo([2**31]), SamplingInfo([], -1), SamplingInfo([], 0, 2**32)]
+)
+def test_numbers_that_do_not_fit_are_refused_when_written(info: SamplingInfo) -> None:
+    with pytest.raises(RecordError, match="not"):
+        info.SerializeToString()
+
+
+def test_a_reward_beyond_32_bits_and_a_count_of_zero_are_refused() -> None:
+    with pytest.raises(RecordError, match="1e\\+39"):
+        Record(SamplingInfo(), 1e39).encode()
+    with pytest.raises(RecordError, match="not 0"):
+        Record(SamplingInfo(), 1.0, count=0).encode()
+    with pytest.raises(RecordError, match="not 0"):
+        Record.decode(bytes.fromhex("20 00"))
+
+
+def test_protobuf_reads_our_bytes_and_we_read_protobufs() -> None:
+    descriptor_pb2, descriptor_pool, message_factory = (
+        pytest.importorskip(f"google.protobuf.{name}", reason="protobuf is not installed")
+        for name in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
+    file = descriptor_pb2.FileDescriptorProto(name="evokit_test.proto", package="evokit", syntax="proto2")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    sampling = file.message_type.add(name="SamplingInfo")
+    sampling.field.add(name="key", number=1, type=kinds.TYPE_INT32, label=kinds.LABEL_REPEATED)
+    sampling.field.add(name="model_iter_id", number=2, type=kinds.TYPE_INT32, label=kinds.LABEL_OPTIONAL)
+    sampling.field.add(name="fingerprint", number=3, type=kinds.TYPE_FIXED32, label=kinds.LABEL_OPTIONAL)
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    theirs = message_factory.GetMessageClass(pool.FindMessageTypeByName("evokit.SamplingInfo"))()
+    ours = SamplingInfo([2**31 - 1, 12], 77, 0xDEADBEEF)
+    theirs.ParseFromString(ours.SerializeToString())
+    assert (list(theirs.key), theirs.model_iter_id, theirs.fingerprint) == (ours.key, 77, 0xDEADBEEF)
+    assert theirs.SerializeToString() == ours.SerializeToString()
+    assert PROTO.read_text().count("optional") == 6

@@ -1,0 +1,133 @@
+"""Solver and model directories: old or new, never a mixture; damage is named."""
+
+import contextlib
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parl_evokit import directories, solver_dir
+from parl_evokit.directories import replacing
+from parl_evokit.errors import SolverError
+from parl_evokit.openai_es import ES
+
+
+def make(start: float = 1.0, seed: int = 18) -> ES:
+    return ES(
+        np.full(5, start),
+        {"solver": {"optimizer": {"type": "MOMENTUM"}, "sampling": {"gaussian_sampling": {"seed": seed}}}},
+    )
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    es = make()
+    es.tell(es.ask(4), [0.0, 0.0, 0.0, 0.0])
+    solver_dir.write(tmp_path, es, {"segment": 123})
+    return tmp_path
+
+
+def test_what_was_written_reads_back_with_its_ledger(saved: Path) -> None:
+    es = make()
+    assert solver_dir.read(saved, es) == {"segment": 123}
+    assert es.sampler.model_iter_id == 1
+    assert int(es.state()["optimizer.steps"]) == 1
+
+
+@pytest.mark.parametrize("name", ["solver.json", "solver.npz"])
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(SolverError, match=f"{name} .*missing"):
+        solver_dir.read(saved, make())
+
+
+def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
+    path = saved / "solver.npz"
+    good = path.read_bytes()
+    for place in range(0, len(good), 37):
+        path.write_bytes(good[:place] + bytes((good[place] ^ 0x40,)) + good[place + 1 :])
+        with pytest.raises(SolverError, match=r"solver\.npz is not the file"):
+            solver_dir.read(saved, make())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "cannot be read"),
+        ("[]", "not a solver's summary of format 1"),
+        ('{"format": 2}', "not a solver's summary of format 1"),
+        ('{"format": 1}', "lacks files, fingerprint, parameters_sha256, ledger"),
+    ],
+)
+def test_a_summary_that_is_none_is_refused(saved: Path, text: str, message: str) -> None:
+    (saved / "solver.json").write_text(text)
+    with pytest.raises(SolverError, match=message):
+        solver_dir.read(saved, make())
+
+
+def test_a_solver_of_another_model_seed_or_optimizer_is_refused(saved: Path) -> None:
+    with pytest.raises(SolverError, match="other weights than the model has"):
+        solver_dir.read(saved, make(2.0))
+    with pytest.raises(SolverError, match="another model, noise seed or table"):
+        solver_dir.read(saved, make(seed=19))
+    adam = ES(np.full(5, 1.0), {"solver": {"optimizer": {"type": "ADAM"}}})
+    with pytest.raises(SolverError, match="does not fit the solver: Adam's state"):
+        solver_dir.read(saved, adam)
+
+
+def test_the_summary_is_plain_data_that_names_no_code(saved: Path) -> None:
+    summary = json.loads((saved / "solver.json").read_text())
+    assert summary["format"] == 1
+    assert summary["ledger"] == {"segment": 123}
+    assert set(summary["files"]) == {"solver.npz"}
+    assert "type: MOMENTUM" in summary["config"]
+
+
+def test_a_directory_is_replaced_whole_and_other_files_stay(tmp_path: Path) -> None:
+    target = tmp_path / "deep" / "model"
+    with replacing(target) as fresh:
+        (fresh / "a").write_text("1")
+        (fresh / "sub").mkdir()
+        (fresh / "sub" / "b").write_text("2")
+        assert not target.exists()
+    with replacing(target) as fresh:
+        (fresh / "a").unlink()
+        (fresh / "a").write_text("new")
+        assert (target / "a").read_text() == "1"
+    assert (target / "a").read_text() == "new"
+    assert (target / "sub" / "b").read_text() == "2"
+    assert os.listdir(target.parent) == ["model"]
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_where_directories_cannot_be_exchanged_they_are_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchange: bool
+) -> None:
+    if not exchange:
+        monkeypatch.setattr(directories, "_exchange", lambda a, b: False)
+    for text in ("1", "2", "3"):
+        with replacing(tmp_path / "d") as fresh:
+            (fresh / "a").unlink(missing_ok=True)
+            (fresh / "a").write_text(text)
+        assert (tmp_path / "d" / "a").read_text() == text
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_an_error_while_writing_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    with replacing(tmp_path / "d") as fresh:
+        (fresh / "a").write_text("old")
+    with contextlib.suppress(OSError), replacing(tmp_path / "d") as fresh:
+        (fresh / "a").unlink()
+        raise OSError("the disk is full")
+    assert (tmp_path / "d" / "a").read_text() == "old"
+    assert os.listdir(tmp_path) == ["d"]
+
+
+def test_the_current_directory_is_not_replaced_under_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SolverError, match="holds the current directory"), replacing(Path()):
+        pass
