@@ -78,7 +78,7 @@ def ppo(
             )
         if not ended.evaluations:
             agent.save(run.path / trained.FILE)
-        click.echo(f"{run.path}")
+        click.echo(str(run.path))
 
 
 @parl.command("evaluate")

@@ -64,7 +64,7 @@ def draw_curve(
     # The object interface, because pyplot would choose a display and keep the figure for the whole process.
     figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.scatter(steps, returns, s=6, alpha=0.3, color="tab:blue", linewidths=0, label="training episode")
+    axes.scatter(steps, returns, s=14, alpha=0.4, color="tab:blue", linewidths=0, label="training episode")
     if len(returns) >= window:
         mean = np.convolve(returns, np.full(window, 1 / window), mode="valid")
         axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window} episodes")
@@ -76,7 +76,7 @@ def draw_curve(
             color="tab:orange",
             marker="o",
             capsize=3,
-            label=f"evaluation, mean and deviation of {len(evaluations[-1].episodes)}",
+            label=f"evaluation, mean and deviation of {len(evaluations[-1].episodes)} episodes",
         )
     if goal is not None:
         axes.axhline(goal, color="tab:green", linestyle="--", linewidth=1, label=f"goal {goal:g}")

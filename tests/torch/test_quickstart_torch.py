@@ -1,0 +1,211 @@
+"""The quickstart as a user runs it: a process with arguments, whose output is read and whose children are watched.
+
+`--smoke` shortens training; the private cluster, the remote actors, the files and the fresh process are the real thing.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
+
+# What the issue of Ctrl-C promises: the program has ended this soon after it.
+SECONDS_TO_END = 2.0
+
+
+class Program:
+    """A running example, and every process that it was seen to have started."""
+
+    def __init__(self, *arguments: str) -> None:
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            start_new_session=True,  # a process group of its own, as a shell gives a foreground job
+        )
+        self.output = ""
+        self.children: set[psutil.Process] = set()
+
+    def read_until(self, text: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            self.look_for_children()
+            if text in line:
+                return
+        raise AssertionError(f"the program ended without {text!r}:\n{self.output}")
+
+    def read_to_end(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            self.look_for_children()
+        self.process.wait()
+
+    def look_for_children(self) -> None:
+        try:
+            self.children.update(psutil.Process(self.process.pid).children(recursive=True))
+        except psutil.NoSuchProcess:
+            return
+
+    def left_behind(self) -> list[psutil.Process]:
+        """Processes of this program that are still there, `SECONDS_TO_END` after they should have ended."""
+        return psutil.wait_procs(self.children, timeout=SECONDS_TO_END)[1]
+
+
+@contextmanager
+def program(*arguments: str) -> Iterator[Program]:
+    running = Program(*arguments)
+    try:
+        yield running
+    finally:
+        running.look_for_children()
+        running.process.kill()
+        running.process.communicate()
+        for child in running.children:
+            with_child_gone = psutil.pid_exists(child.pid) and child.is_running()
+            if with_child_gone:
+                child.kill()
+
+
+def run_folder(runs: Path) -> Path:
+    (folder,) = runs.iterdir()
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actors", ["0", "2"])
+def test_a_smoke_run_saves_an_agent_that_a_fresh_process_evaluates_to_the_same_return(
+    actors: str, tmp_path: Path
+) -> None:
+    arguments = ["--smoke", "--episodes", "5", "--runs", str(tmp_path / "runs"), "--actors", actors]
+    with program(str(EXAMPLE / "train.py"), *arguments) as running:
+        running.read_to_end()
+        assert running.process.returncode == 0, running.output
+        evaluated = re.search(r"Mean return of 5 evaluation episodes: ([\d.]+)", running.output)
+        restored = re.search(r"Restored in a fresh process: ([\d.]+) \(the same\)", running.output)
+        assert evaluated, running.output
+        assert restored, running.output
+        assert evaluated[1] == restored[1]
+        assert len(running.children) >= int(actors)
+        assert running.left_behind() == []
+    folder = run_folder(tmp_path / "runs")
+    for name in ("agent.ckpt", "best.ckpt", "learning-curve.png", "updates.csv", "evaluations.csv"):
+        assert (folder / name).stat().st_size > 0
+    assert list((folder / "tensorboard").iterdir())
+    assert str(folder) in running.output
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_number_of_actors(tmp_path: Path) -> None:
+    tables = []
+    for actors in ("0", "1", "2"):
+        runs = tmp_path / actors
+        arguments = ["--smoke", "--episodes", "1", "--runs", str(runs), "--actors", actors]
+        with program(str(EXAMPLE / "train.py"), *arguments) as running:
+            running.read_to_end()
+            assert running.process.returncode == 0, running.output
+        rows = (run_folder(runs) / "updates.csv").read_text().splitlines()
+        timing = [i for i, name in enumerate(rows[0].split(",")) if name in ("seconds", "speed/steps_per_second")]
+        tables.append([[cell for i, cell in enumerate(row.split(",")) if i not in timing] for row in rows])
+    assert tables[0] == tables[1] == tables[2]
+    assert len(tables[0]) == 17
+
+
+def while_importing_torch(running: Program) -> None:
+    maps = Path(f"/proc/{running.process.pid}/maps")
+    while "libtorch" not in maps.read_text():
+        assert running.process.poll() is None, "ended before it imported torch"
+
+
+def at_the_first_update(running: Program) -> None:
+    running.read_until("step 256/")
+
+
+def after_the_first_evaluation(running: Program) -> None:
+    running.read_until("evaluated")
+
+
+def while_the_fresh_process_runs(running: Program) -> None:
+    running.read_until("Mean return of")
+
+
+def to_the_program_alone(running: Program) -> None:
+    os.kill(running.process.pid, signal.SIGINT)
+
+
+def to_the_whole_group(running: Program) -> None:
+    os.killpg(running.process.pid, signal.SIGINT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("send", [to_the_program_alone, to_the_whole_group])
+@pytest.mark.parametrize(
+    ("moment", "saved"),
+    [
+        (while_importing_torch, []),
+        (at_the_first_update, ["updates.csv"]),
+        (after_the_first_evaluation, ["best.ckpt", "updates.csv"]),
+        (while_the_fresh_process_runs, ["best.ckpt", "agent.ckpt", "learning-curve.png"]),
+    ],
+)
+def test_ctrl_c_ends_it_soon_says_what_was_saved_and_leaves_no_process(
+    moment: Callable[[Program], None], saved: list[str], send: Callable[[Program], None], tmp_path: Path
+) -> None:
+    with program(str(EXAMPLE / "train.py"), "--smoke", "--runs", str(tmp_path / "runs")) as running:
+        moment(running)
+        running.look_for_children()
+        pressed = time.monotonic()
+        send(running)
+        running.read_to_end()
+        assert time.monotonic() - pressed < SECONDS_TO_END, running.output
+        assert running.process.returncode == 130, running.output
+        assert "Traceback" not in running.output
+        assert running.left_behind() == []
+        message = running.output.split("Interrupted.")[1]
+        assert ("Nothing was saved yet." in message) == (not saved)
+        for name in saved:
+            assert str(run_folder(tmp_path / "runs") / name) in message
+            assert (run_folder(tmp_path / "runs") / name).exists()
+
+
+def test_help_shows_every_setting() -> None:
+    for example in ("train.py", "reinforce.py"):
+        shown = subprocess.run(
+            [sys.executable, str(EXAMPLE / example), "--help"], check=True, capture_output=True, text=True
+        ).stdout
+        for setting in ("--seed", "--backend", "--episodes"):
+            assert setting in shown
+
+
+def test_the_documents_quickstart_logs_every_tenth_episode_and_tests_every_hundredth() -> None:
+    finished = subprocess.run(
+        [sys.executable, str(EXAMPLE / "reinforce.py"), "--episodes", "100"], check=True, capture_output=True, text=True
+    )
+    output = finished.stdout + finished.stderr
+    assert len(re.findall(r"Episode \d+0?, Reward Sum [\d.]+\.", output)) == 10
+    assert len(re.findall(r"Test reward: [\d.]+", output)) == 1
+    assert "Mean return of 100 evaluation episodes" in output
+
+
+def test_the_command_trains_what_it_then_evaluates(tmp_path: Path) -> None:
+    def parl(*arguments: str) -> str:
+        command = [sys.executable, "-m", "parl_core.cli", *arguments]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    folder = parl("train", "ppo", "CartPole-v1", "--steps", "4096", "--actors", "1", "--runs", str(tmp_path)).strip()
+    shown = parl("evaluate", folder, "--episodes", "3")
+    assert re.fullmatch(r"CartPole-v1: mean return [\d.]+, deviation [\d.]+, 3 episodes\n", shown)
+    assert "PPO" in parl("list")
