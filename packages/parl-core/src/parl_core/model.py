@@ -129,6 +129,7 @@ class Model:
             self._share_initial_weights(target_model)
             return
         source = self._named_tensors()
+        check_names(type(target_model).__name__, target_model._named_tensors(), source)
         shapes = {name: tuple(tensor.shape) for name, tensor in source.items()}
         target_model._take_shapes(shapes)
         target = target_model._named_tensors()

@@ -72,10 +72,10 @@ class Adam(contract.Optimizer):
         gradients = [parameter.grad for parameter in reached if parameter.grad is not None]
         states = [self._state.get(parameter) or self._start(parameter) for parameter in reached]
         steps = [state.step for state in states]
-        norm = scale = None
+        norm = None
         if self._max_grad_norm is not None:
             norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-            scale = ((norm + 1e-6) / self._max_grad_norm).clamp_min(1.0).float()  # the kernel divides gradients by it
+            torch._foreach_div_(gradients, (norm / self._max_grad_norm).clamp_min(1.0))
         torch._foreach_add_(steps, 1)
         torch._fused_adam_(
             reached,
@@ -91,7 +91,6 @@ class Adam(contract.Optimizer):
             eps=self._eps,
             amsgrad=False,
             maximize=False,
-            grad_scale=scale,
         )
         return norm
 

@@ -1,0 +1,84 @@
+"""What a backend's tests tell the suite about their framework, and the base of all suites."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import pytest
+
+from parl_core.backends import Backend
+from parl_core.model import Weights
+
+__all__ = ["FLOAT32", "FLOAT64", "Adapter", "Conformance", "Precision", "assert_weights_close", "random_weights"]
+
+
+class Adapter(Protocol):
+    """A framework, seen from the suite."""
+
+    @property
+    def backend(self) -> Backend:
+        """The backend under test."""
+
+    def seed(self, seed: int) -> None:
+        """Seed the framework's generators."""
+
+    def double(self, model: Any) -> Any:
+        """The model in float64; it has not seen a batch yet."""
+
+
+@dataclass(frozen=True)
+class Precision:
+    """A dtype and how far from the reference its results may be."""
+
+    name: str
+    dtype: type[np.floating[Any]]
+    tolerance: float
+
+
+FLOAT32 = Precision("float32", np.float32, 1e-5)
+FLOAT64 = Precision("float64", np.float64, 1e-9)
+
+
+class Conformance:
+    """Base of the suites; a subclass in a backend's tests sets `adapter`."""
+
+    adapter: ClassVar[Adapter]
+
+    @pytest.fixture(params=[FLOAT32, FLOAT64], ids=lambda precision: precision.name)
+    def precision(self, request: pytest.FixtureRequest) -> Precision:
+        """Each numeric test runs in both precisions."""
+        found: Precision = request.param
+        return found
+
+    @pytest.fixture(autouse=True)
+    def _seeded(self) -> None:
+        self.adapter.seed(7)
+
+    @property
+    def backend(self) -> Backend:
+        return self.adapter.backend
+
+    def model(self, make: Callable[[Backend], Any], weights: Weights, precision: Precision = FLOAT32) -> Any:
+        """A model with these weights, in portable names and layouts."""
+        model = make(self.backend)
+        if precision is FLOAT64:
+            model = self.adapter.double(model)
+        model.set_weights(weights, portable=True)
+        return model
+
+    def algorithm(self, name: str, model: Any, **settings: Any) -> Any:
+        """An algorithm on the CPU, whose results are exact enough everywhere."""
+        return getattr(self.backend.algorithms, name)(model, device="cpu", **settings)
+
+
+def random_weights(rng: np.random.Generator, shapes: dict[str, tuple[int, ...]]) -> Weights:
+    """Weights of a size that keeps activations away from saturation."""
+    return {name: rng.normal(scale=0.5, size=shape) for name, shape in shapes.items()}
+
+
+def assert_weights_close(found: Weights, expected: Weights, tolerance: float) -> None:
+    """Same names, and numbers that differ by no more than `tolerance` (absolute, and relative to large ones)."""
+    assert set(found) == set(expected)
+    for name, array in expected.items():
+        np.testing.assert_allclose(found[name], array, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -1,0 +1,196 @@
+"""What `parl.Agent` must do on every backend: one or many observations, saving and restoring, divergence."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core.errors import CheckpointError, DivergedError
+from parl_core.model import Weights
+from parl_core.testing.adapter import Conformance, random_weights
+from parl_core.testing.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
+
+__all__ = ["AgentConformance"]
+
+
+class AgentConformance(Conformance):
+    """Suite of Agent."""
+
+    def test_one_observation_gives_a_number_and_a_batch_gives_an_array(self) -> None:
+        agent = self._agent()
+        one = agent.predict(np.zeros(OBS_DIM, np.float32))
+        assert isinstance(one, int)
+        many = agent.predict(np.zeros((5, OBS_DIM), np.float32))
+        np.testing.assert_array_equal(many, np.full(5, one))
+        assert agent.sample(np.zeros((1, OBS_DIM), np.float32)).shape == (1,)
+
+    def test_obs_ndim_decides_where_the_number_of_dimensions_does_not(self) -> None:
+        agent = self._agent()
+        with pytest.raises(ValueError, match=r"got shape \(\), expected 1 or 3 .* set agent.obs_ndim"):
+            agent.predict(3)
+        agent.obs_ndim = 2  # fc flattens: two rows of two numbers are OBS_DIM features
+        assert agent.predict(np.zeros((6, 2, 2), np.float32)).shape == (6,)
+        assert isinstance(agent.predict(np.zeros((2, 2), np.float32)), int)
+
+    def test_observations_may_be_float64_lists_read_only_or_reversed(self) -> None:
+        agent = self._agent()
+        obs = np.random.default_rng(1).normal(size=(5, OBS_DIM))
+        expected = agent.predict(obs.astype(np.float32))
+        frozen = obs.astype(np.float32)
+        frozen.flags.writeable = False
+        for same in (obs, obs.tolist(), frozen, obs[::-1].copy()[::-1]):
+            np.testing.assert_array_equal(agent.predict(same), expected)
+
+    def test_a_nan_loss_is_an_error_that_names_the_algorithm(self) -> None:
+        agent = self._agent()
+        batch = _batch(1)
+        batch[2][0] = np.nan
+        with pytest.raises(DivergedError, match=r"DQN\.learn: the loss is nan.*last checkpoint"):
+            agent.learn(*batch)
+
+    @pytest.mark.parametrize("path", ["model.ckpt", "model_dir", "made/on/the/way/model.ckpt"])
+    def test_a_restored_agent_predicts_and_learns_on_as_the_saved_one(self, tmp_path: Path, path: str) -> None:
+        saved = self._agent(sync_every=3)
+        for i in range(4):
+            saved.learn(*_batch(i))
+        saved.save(tmp_path / path)
+        restored = self._agent(seed=2, sync_every=3)
+        restored.restore(tmp_path / path)
+        obs = _batch(9)[0]
+        np.testing.assert_array_equal(restored.predict(obs), saved.predict(obs))
+        # Six updates cross a target synchronisation: optimizer, target network and counter must all have come along.
+        for i in range(6):
+            assert restored.learn(*_batch(10 + i)) == saved.learn(*_batch(10 + i))
+        _assert_same(restored.get_weights(), saved.get_weights())
+
+    def test_an_agent_without_shapes_is_restored(self, tmp_path: Path) -> None:
+        saved = self._agent()
+        saved.learn(*_batch(1))
+        saved.save(tmp_path / "agent.ckpt")
+        fresh = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        fresh.restore(tmp_path / "agent.ckpt")
+        _assert_same(fresh.get_weights(), saved.get_weights())
+        assert fresh.learn(*_batch(2)) == saved.learn(*_batch(2))
+
+    def test_an_agent_that_has_not_learned_is_saved_and_restored(self, tmp_path: Path) -> None:
+        saved, restored = self._agent(seed=1), self._agent(seed=2)
+        saved.save(tmp_path / "agent.ckpt")
+        restored.learn(*_batch(1))
+        restored.restore(tmp_path / "agent.ckpt")
+        assert restored.learn(*_batch(2)) == saved.learn(*_batch(2))
+
+    def test_the_file_has_portable_names_layouts_and_numbers(self, tmp_path: Path) -> None:
+        from safetensors.numpy import load_file
+
+        weights = random_weights(np.random.default_rng(1), Q_SHAPES)
+        algorithm = self.algorithm("DQN", self.model(q_values, weights))
+        agent = self.backend.Agent(algorithm)
+        agent.learn(*_batch(1))
+        agent.save(tmp_path / "agent.ckpt")
+        arrays = load_file(tmp_path / "agent.ckpt")
+        expected = {f"{owner}/{name}": shape for owner in ("model", "target_model") for name, shape in Q_SHAPES.items()}
+        for name, shape in Q_SHAPES.items():
+            expected |= {f"optimizer/moment{i}/{name}": shape for i in (1, 2)} | {f"optimizer/step/{name}": ()}
+        assert {name: array.shape for name, array in arrays.items()} == expected
+        assert all(arrays[f"optimizer/step/{name}"] == 1 for name in Q_SHAPES)
+        np.testing.assert_array_equal(arrays["target_model/fc1.weight"], weights["fc1.weight"].astype(np.float32))
+
+    def test_one_model_is_saved_and_restored_alone(self, tmp_path: Path) -> None:
+        saved, other = self._agent(seed=1), self._agent(seed=2)
+        saved.save(tmp_path / "model.ckpt", model=saved.alg.model)
+        other.restore(tmp_path / "model.ckpt", model=other.alg.model)
+        _assert_same(other.get_weights(), saved.get_weights())
+
+    def test_a_file_of_another_architecture_is_refused_with_its_path_and_changes_nothing(self, tmp_path: Path) -> None:
+        self._actor_critic_agent().save(tmp_path / "ppo.ckpt")
+        agent = self._agent()
+        agent.learn(*_batch(1))
+        before = agent.get_weights()
+        with pytest.raises(CheckpointError, match=r"ppo.ckpt, written by PPO on \w+, does not fit this DQN: "):
+            agent.restore(tmp_path / "ppo.ckpt")
+        _assert_same(agent.get_weights(), before)
+
+    def test_a_file_that_is_wrong_in_its_last_part_changes_nothing(self, tmp_path: Path) -> None:
+        from safetensors import safe_open
+        from safetensors.numpy import load_file, save_file
+
+        path = tmp_path / "agent.ckpt"
+        agent = self._agent()
+        agent.learn(*_batch(1))
+        agent.save(path)
+        agent.learn(*_batch(2))
+        before = agent.get_weights()
+        with safe_open(path, "numpy") as file:
+            metadata = file.metadata()
+        arrays = load_file(path)
+        arrays["optimizer/moment2/fc2.bias"] = np.zeros(7, np.float32)
+        save_file(arrays, path, metadata)
+        with pytest.raises(CheckpointError, match=r"moment2 .*fc2.bias has shape \(7,\), expected \(3,\)"):
+            agent.restore(path)
+        _assert_same(agent.get_weights(), before)
+        expected = self._agent()
+        expected.learn(*_batch(1))
+        expected.learn(*_batch(2))
+        assert agent.learn(*_batch(3)) == expected.learn(*_batch(3))
+
+    def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
+        with pytest.raises(CheckpointError, match=r"cannot read .*nowhere.ckpt: No such file"):
+            self._agent().restore(tmp_path / "nowhere.ckpt")
+
+    @pytest.mark.parametrize("content", [b"", b"\x80\x04pickle", b"\xff" * 64], ids=["empty", "pickle", "noise"])
+    def test_a_file_that_is_no_checkpoint_is_refused(self, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "agent.ckpt"
+        path.write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"agent.ckpt is damaged or no safetensors file"):
+            self._agent().restore(path)
+
+    def test_a_truncated_file_is_refused(self, tmp_path: Path) -> None:
+        path = tmp_path / "agent.ckpt"
+        self._agent().save(path)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(CheckpointError, match="damaged"):
+            self._agent().restore(path)
+
+    def test_a_file_of_a_later_version_is_refused_with_what_to_do(self, tmp_path: Path) -> None:
+        from safetensors.numpy import save_file
+
+        path = tmp_path / "agent.ckpt"
+        metadata = {"format": "parl-agent", "version": 99, "algorithm": "DQN", "backend": "x", "counters": {}}
+        save_file({"model/fc1.bias": np.zeros(3, np.float32)}, path, {"parl": json.dumps(metadata)})
+        with pytest.raises(CheckpointError, match="has version 99; this PARL reads version 1: upgrade"):
+            self._agent().restore(path)
+
+    def test_saving_replaces_the_file_in_one_step_and_leaves_nothing_else(self, tmp_path: Path) -> None:
+        agent = self._agent()
+        for _ in range(2):
+            agent.save(tmp_path / "agent.ckpt")
+        assert [path.name for path in tmp_path.iterdir()] == ["agent.ckpt"]
+
+    def test_weights_go_from_a_learner_to_an_actor(self) -> None:
+        learner, actor = self._agent(seed=1), self._agent(seed=2)
+        learner.learn(*_batch(1))
+        actor.set_weights(learner.get_weights())
+        _assert_same(actor.get_weights(), learner.get_weights())
+
+    def _agent(self, seed: int = 1, **settings: Any) -> Any:
+        weights = random_weights(np.random.default_rng(seed), Q_SHAPES)
+        return self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights), lr=0.01, **settings), seed=seed)
+
+    def _actor_critic_agent(self) -> Any:
+        weights = random_weights(np.random.default_rng(1), ACTOR_CRITIC_SHAPES)
+        return self.backend.Agent(self.algorithm("PPO", self.model(actor_critic, weights)))
+
+
+def _batch(seed: int) -> list[Any]:
+    rng = np.random.default_rng(seed)
+    obs, next_obs = rng.normal(size=(2, 16, OBS_DIM)).astype(np.float32)
+    reward = rng.normal(size=16).astype(np.float32)
+    return [obs, rng.integers(ACT_DIM, size=16), reward, next_obs, rng.random(16) < 0.3]
+
+
+def _assert_same(found: Weights, expected: Weights) -> None:
+    assert list(found) == list(expected)
+    for name, array in expected.items():
+        np.testing.assert_array_equal(found[name], array, err_msg=name)

@@ -1,0 +1,184 @@
+"""What DQN and its variants must do on every backend."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.model import Weights
+from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
+from parl_core.testing.identity import discrete_identity
+from parl_core.testing.models import ACT_DIM, OBS_DIM, Q_SHAPES, q_values
+from parl_core.testing.reference import Adam, Dense, clip_by_global_norm
+from parl_core.testing.reference_losses import q_learning
+
+__all__ = ["DQNConformance"]
+
+_NETWORK = Dense(("fc1", "fc2"))
+_GAMMA, _LR, _BATCH = 0.9, 0.01, 16
+
+
+class DQNConformance(Conformance):
+    """Suite of DQN and DDQN."""
+
+    @pytest.mark.parametrize("double", [False, True], ids=["plain", "double"])
+    @pytest.mark.parametrize("extras", [False, True], ids=["one_step", "n_step_prioritised"])
+    def test_three_updates_agree_with_the_reference(self, precision: Precision, double: bool, extras: bool) -> None:
+        rng = np.random.default_rng(1)
+        weights: Weights = random_weights(rng, Q_SHAPES)
+        target_weights = random_weights(rng, Q_SHAPES)
+        algorithm = self.algorithm("DQN", self.model(q_values, weights, precision), gamma=_GAMMA, lr=_LR, double=double)
+        algorithm.target_model.set_weights(target_weights, portable=True)
+        agent = self.backend.Agent(algorithm)
+        adam = Adam(_LR)
+        for lr in (None, None, 0.003):
+            obs, next_obs = rng.normal(size=(2, _BATCH, OBS_DIM))
+            action, reward = rng.integers(ACT_DIM, size=_BATCH), rng.normal(size=_BATCH)
+            terminal = rng.random(_BATCH) < 0.3
+            importance = rng.uniform(0.2, 1.0, _BATCH) if extras else np.ones(_BATCH)
+            discount = _GAMMA ** rng.integers(1, 4, _BATCH) if extras else np.full(_BATCH, _GAMMA)
+
+            next_q = _NETWORK.forward(target_weights, next_obs)[-1]
+            selector = _NETWORK.forward(weights, next_obs)[-1] if double else next_q
+            bootstrap = next_q[np.arange(_BATCH), selector.argmax(axis=1)]
+            outputs = _NETWORK.forward(weights, obs)
+            target = reward + discount * (1.0 - terminal) * bootstrap
+            loss, gradient, error = q_learning(outputs[-1], action, target, importance)
+            weights = adam.update(weights, _NETWORK.backward(weights, outputs, gradient)[0], lr)
+
+            options = {"weights": importance, "discount": discount} if extras else {}
+            found = agent.learn(
+                *_cast((obs, action, reward, next_obs, terminal), precision),
+                lr,
+                **{name: array.astype(precision.dtype) for name, array in options.items()},
+            )
+            if extras:
+                found, td_error = found
+                np.testing.assert_allclose(td_error, error, atol=precision.tolerance)
+            assert abs(found - loss) < precision.tolerance
+        assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
+        assert_weights_close(algorithm.target_model.get_weights(portable=True), target_weights, 1e-7)
+
+    def test_gradients_are_clipped_by_their_global_norm(self, precision: Precision) -> None:
+        rng = np.random.default_rng(2)
+        weights = random_weights(rng, Q_SHAPES)
+        algorithm = self.algorithm("DQN", self.model(q_values, weights, precision), lr=_LR, max_grad_norm=0.01)
+        agent = self.backend.Agent(algorithm)
+        adam = Adam(_LR)
+        for _ in range(2):
+            obs, action = rng.normal(size=(_BATCH, OBS_DIM)), rng.integers(ACT_DIM, size=_BATCH)
+            reward, terminal = rng.normal(scale=5.0, size=_BATCH), np.ones(_BATCH, bool)
+            outputs = _NETWORK.forward(weights, obs)
+            _, gradient, _ = q_learning(outputs[-1], action, reward, np.ones(_BATCH))
+            gradients = clip_by_global_norm(_NETWORK.backward(weights, outputs, gradient)[0], 0.01)
+            weights = adam.update(weights, gradients)
+            agent.learn(*_cast((obs, action, reward, obs, terminal), precision))
+        assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_ddqn_is_dqn_with_double_q_learning(self) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        batch = _some_batch(np.random.default_rng(4))
+        losses = []
+        for name, settings in (("DDQN", {}), ("DQN", {"double": True}), ("DQN", {"double": False})):
+            algorithm = self.algorithm(name, self.model(q_values, weights), **settings)
+            algorithm.target_model.set_weights(random_weights(np.random.default_rng(5), Q_SHAPES), portable=True)
+            losses.append(self.backend.Agent(algorithm).learn(*batch))
+        assert losses[0] == losses[1] != losses[2]
+
+    def test_columns_of_shape_n_1_mean_the_same_as_of_shape_n(self) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        obs, action, reward, next_obs, terminal = _some_batch(np.random.default_rng(4))
+        losses = [
+            self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights))).learn(
+                obs, action.reshape(shape), reward.reshape(shape), next_obs, terminal.reshape(shape)
+            )
+            for shape in ((_BATCH,), (_BATCH, 1))
+        ]
+        assert losses[0] == losses[1]
+
+    def test_columns_of_different_length_are_refused_with_all_shapes(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        obs, action, reward, next_obs, terminal = _some_batch(np.random.default_rng(4))
+        with pytest.raises(ValueError, match=r"obs \(16, 4\), action \(15,\)"):
+            agent.learn(obs, action[:-1], reward, next_obs, terminal)
+
+    def test_sync_every_counts_updates(self) -> None:
+        algorithm = self.algorithm("DQN", q_values(self.backend), lr=0.01, sync_every=2)
+        agent = self.backend.Agent(algorithm)
+        batch = _some_batch(np.random.default_rng(4))
+        agent.learn(*batch)
+        assert not _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
+        agent.learn(*batch)
+        assert _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
+
+    def test_the_target_of_a_model_without_shapes_starts_equal(self) -> None:
+        algorithm = self.algorithm("DQN", q_values(self.backend))
+        algorithm.predict(algorithm._tensor(np.zeros((1, OBS_DIM), np.float32)))
+        algorithm.sync_target()
+        assert _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
+
+    def test_epsilon_decides_how_many_actions_are_random(self) -> None:
+        weights = random_weights(np.random.default_rng(6), Q_SHAPES)
+        agent = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights)), seed=7)
+        obs = np.zeros((9000, OBS_DIM), np.float32)
+        best = agent.predict(obs[:1])[0]
+        np.testing.assert_array_equal(agent.sample(obs, epsilon=0.0), best)
+        # A third of the random actions are the best one by chance: 0.6 * 2 / 3 differ, with deviation 0.005.
+        assert abs((agent.sample(obs, epsilon=0.6) != best).mean() - 0.4) < 0.025
+
+    def test_an_epsilon_above_one_is_refused(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        with pytest.raises(HyperparameterError, match=r"epsilon must lie in \[0, 1\], got 1.5"):
+            agent.sample(np.zeros(OBS_DIM, np.float32), epsilon=1.5)
+
+    def test_a_model_with_another_number_of_actions_is_refused(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend), act_dim=5))
+        with pytest.raises(ModelContractError, match=r"must return \[batch, 5\], got \(1, 3\)"):
+            agent.predict(np.zeros(OBS_DIM, np.float32))
+
+    def test_a_dictionary_of_settings_works_as_in_parl_1(self) -> None:
+        algorithm = self.algorithm("DQN", q_values(self.backend), hyperparas={"gamma": 0.5, "lr": 0.1, "act_dim": 3})
+        assert (algorithm.gamma, algorithm.lr, algorithm.act_dim) == (0.5, 0.1, 3)
+
+    def test_a_setting_given_twice_is_refused(self) -> None:
+        with pytest.raises(HyperparameterError, match="gamma both in `hyperparas` and as an argument"):
+            self.algorithm("DQN", q_values(self.backend), gamma=0.5, hyperparas={"gamma": 0.9})
+
+    @pytest.mark.parametrize(("name", "value"), [("gamma", 1.5), ("gamma", "0.9"), ("lr", 0.0), ("sync_every", 0)])
+    def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
+        with pytest.raises(HyperparameterError, match=name):
+            self.algorithm("DQN", q_values(self.backend), **{name: value})
+
+    def test_a_model_without_value_or_forward_is_refused(self) -> None:
+        class Nothing(self.backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+            pass
+
+        with pytest.raises(ModelContractError, match="`DQN`'s model needs to implement `value` or `forward` method"):
+            self.algorithm("DQN", Nothing())
+
+    def test_it_learns_the_identity_environment(self) -> None:
+        rng = np.random.default_rng(8)
+        agent = self.backend.Agent(
+            self.algorithm("DQN", q_values(self.backend), gamma=0.9, lr=0.02, sync_every=10), seed=9
+        )
+        for _ in range(150):
+            obs, state = discrete_identity(rng, 64)
+            action = agent.sample(obs, epsilon=0.3)
+            agent.learn(obs, action, action == state, obs, np.ones(64))
+        obs, state = discrete_identity(rng, 200)
+        assert (agent.predict(obs) == state).mean() > 0.95
+
+
+def _some_batch(rng: np.random.Generator) -> tuple[Any, ...]:
+    obs, next_obs = rng.normal(size=(2, _BATCH, OBS_DIM)).astype(np.float32)
+    reward = rng.normal(size=_BATCH).astype(np.float32)
+    return obs, rng.integers(ACT_DIM, size=_BATCH), reward, next_obs, rng.random(_BATCH) < 0.3
+
+
+def _cast(columns: tuple[Any, ...], precision: Precision) -> list[Any]:
+    return [array.astype(precision.dtype) if array.dtype == np.float64 else array for array in columns]
+
+
+def _same(one: Weights, other: Weights) -> bool:
+    return all(np.array_equal(array, other[name]) for name, array in one.items())

@@ -1,0 +1,135 @@
+"""What lazily shaped layers (`parl.layers.fc(size=...)`) must do on every backend."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core.errors import HyperparameterError, ModelContractError, WeightsMismatchError
+from parl_core.testing.adapter import Conformance, random_weights
+from parl_core.testing.models import OBS_DIM, Q_SHAPES, q_values
+
+__all__ = ["LazyLayersConformance"]
+
+
+class LazyLayersConformance(Conformance):
+    """Suite of `parl.layers`."""
+
+    def test_weights_before_the_first_batch_are_an_error_that_says_what_to_do(self) -> None:
+        model = q_values(self.backend)
+        with pytest.raises(ModelContractError, match=r"shape of fc1.weight is not known .* pass one through the model"):
+            model.get_weights()
+        with pytest.raises(ModelContractError, match=r"shape of fc1.weight is not known"):
+            _ = model.parameter_names
+
+    def test_the_first_batch_decides_the_shapes(self) -> None:
+        model = q_values(self.backend)
+        self._run(model)
+        assert {name: array.shape for name, array in model.get_weights(portable=True).items()} == Q_SHAPES
+
+    @pytest.mark.parametrize("first", ["original", "duplicate"])
+    def test_a_copy_made_before_the_first_batch_starts_with_equal_weights(self, first: str) -> None:
+        original = q_values(self.backend)
+        duplicate = copy.deepcopy(original)
+        for model in (original, duplicate) if first == "original" else (duplicate, original):
+            self._run(model)
+        for name, array in original.get_weights().items():
+            np.testing.assert_array_equal(array, duplicate.get_weights()[name], err_msg=name)
+
+    def test_two_models_start_with_different_weights(self) -> None:
+        one, other = q_values(self.backend), q_values(self.backend)
+        self._run(one)
+        self._run(other)
+        assert not np.array_equal(one.get_weights()["fc1.weight"], other.get_weights()["fc1.weight"])
+
+    def test_the_seed_before_a_model_is_made_decides_its_weights(self) -> None:
+        found = []
+        for batches_before in (0, 3):
+            self.adapter.seed(11)
+            model = q_values(self.backend)
+            for _ in range(batches_before):
+                self._run(q_values(self.backend))  # draws in between do not matter
+            self._run(model)
+            found.append(model.get_weights())
+        for name, array in found[0].items():
+            np.testing.assert_array_equal(array, found[1][name], err_msg=name)
+
+    def test_synchronising_models_without_shapes_gives_them_equal_weights(self) -> None:
+        source, target = q_values(self.backend), q_values(self.backend)
+        source.sync_weights_to(target)
+        self._run(target)
+        self._run(source)
+        for name, array in source.get_weights().items():
+            np.testing.assert_array_equal(array, target.get_weights()[name], err_msg=name)
+
+    def test_synchronising_gives_a_target_without_shapes_the_weights(self) -> None:
+        source, target = (
+            self.model(q_values, random_weights(np.random.default_rng(1), Q_SHAPES)),
+            q_values(self.backend),
+        )
+        source.sync_weights_to(target, decay=0.0)
+        for name, array in source.get_weights().items():
+            np.testing.assert_array_equal(array, target.get_weights()[name], err_msg=name)
+
+    def test_weights_that_do_not_fit_leave_the_layers_without_shapes(self) -> None:
+        model = q_values(self.backend)
+        wrong = {**random_weights(np.random.default_rng(1), Q_SHAPES), "fc2.weight": np.zeros((5, 8))}
+        with pytest.raises(WeightsMismatchError, match=r"fc2"):
+            model.set_weights(wrong, portable=True)
+        self._run(model)
+        assert {name: array.shape for name, array in model.get_weights(portable=True).items()} == Q_SHAPES
+
+    def test_the_optimizer_waits_for_the_shapes_and_then_updates_all_weights(self) -> None:
+        model = q_values(self.backend)
+        agent = self.backend.Agent(self.algorithm("DQN", model, lr=0.01))
+        initial = copy.deepcopy(model)
+        obs = np.random.default_rng(2).normal(size=(16, OBS_DIM)).astype(np.float32)
+        agent.learn(obs, np.arange(16) % 3, np.ones(16), obs, np.zeros(16))
+        self._run(initial)
+        for name, array in initial.get_weights().items():
+            assert not np.array_equal(array, model.get_weights()[name]), name
+
+    def test_fc_flattens_images_and_conv_2d_pads(self) -> None:
+        layers: Any = self.backend.layers
+        convolution = layers.conv_2d(num_filters=5, filter_size=3, stride=1, padding=1, act="relu")
+        features = convolution(self._tensor(np.ones((2, 3, 6, 6), np.float32)))
+        assert tuple(features.shape) == (2, 5, 6, 6)
+        assert tuple(layers.fc(size=4)(features).shape) == (2, 4)
+
+    def test_the_same_weights_and_image_give_the_convolution_worked_out_by_hand(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+
+        class Convolution(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.conv = layers.conv_2d(num_filters=1, filter_size=2, stride=2)
+
+            def forward(self, image: Any) -> Any:
+                return self.conv(image)
+
+        model = Convolution()
+        filters = np.array([[[[1.0, 2.0], [3.0, 4.0]]]])
+        model.set_weights({"conv.weight": filters, "conv.bias": np.array([0.5])}, portable=True)
+        image = np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)
+        # First window: 0*1 + 1*2 + 4*3 + 5*4 + 0.5 = 34.5; each step of two columns adds 2*10, of two rows 8*10.
+        expected = np.array([[34.5, 54.5], [114.5, 134.5]])
+        np.testing.assert_allclose(self._array(model.forward(self._tensor(image)))[0, 0], expected, atol=1e-5)
+
+    def test_an_unknown_activation_is_refused_with_the_known_ones(self) -> None:
+        with pytest.raises(HyperparameterError, match=r"no activation 'rellu'.*relu"):
+            self.backend.layers.fc(size=3, act="rellu")
+
+    @pytest.mark.parametrize("size", [0, -1, 2.5, "3"])
+    def test_a_size_that_is_no_positive_whole_number_is_refused(self, size: Any) -> None:
+        with pytest.raises(HyperparameterError, match="size must be"):
+            self.backend.layers.fc(size=size)
+
+    def _run(self, model: Any) -> Any:
+        return model.value(self._tensor(np.ones((2, OBS_DIM), np.float32)))
+
+    def _tensor(self, array: Any) -> Any:
+        return self.backend.Algorithm(device="cpu")._tensor(array)
+
+    def _array(self, tensor: Any) -> Any:
+        return self.backend.Algorithm(device="cpu")._array(tensor)

@@ -1,0 +1,127 @@
+"""Small models written only with `parl.Model` and `parl.layers`, so that they are the same on every backend.
+
+Each maker takes the backend; shapes are those for observations of `OBS_DIM` numbers.
+"""
+
+from typing import Any
+
+from parl_core.backends import Backend
+
+__all__ = [
+    "ACTOR_CRITIC_SHAPES",
+    "ACT_DIM",
+    "GAUSSIAN_SHAPES",
+    "OBS_DIM",
+    "Q_SHAPES",
+    "actor_critic",
+    "gaussian_actor_critic",
+    "probabilities",
+    "q_values",
+    "separate_actor_critic",
+]
+
+OBS_DIM, HIDDEN, ACT_DIM = 4, 8, 3
+
+Q_SHAPES: dict[str, tuple[int, ...]] = {
+    "fc1.weight": (HIDDEN, OBS_DIM),
+    "fc1.bias": (HIDDEN,),
+    "fc2.weight": (ACT_DIM, HIDDEN),
+    "fc2.bias": (ACT_DIM,),
+}
+ACTOR_CRITIC_SHAPES: dict[str, tuple[int, ...]] = {
+    "pi1.weight": (HIDDEN, OBS_DIM),
+    "pi1.bias": (HIDDEN,),
+    "pi2.weight": (ACT_DIM, HIDDEN),
+    "pi2.bias": (ACT_DIM,),
+    "v1.weight": (HIDDEN, OBS_DIM),
+    "v1.bias": (HIDDEN,),
+    "v2.weight": (1, HIDDEN),
+    "v2.bias": (1,),
+}
+GAUSSIAN_SHAPES: dict[str, tuple[int, ...]] = {
+    **ACTOR_CRITIC_SHAPES,
+    "spread.weight": (ACT_DIM, HIDDEN),
+    "spread.bias": (ACT_DIM,),
+}
+
+
+def q_values(backend: Backend) -> Any:
+    """`value(obs)`: one hidden layer (tanh), act_dim outputs."""
+    layers: Any = backend.layers
+
+    class QValues(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = layers.fc(size=HIDDEN, act="tanh")
+            self.fc2 = layers.fc(size=ACT_DIM)
+
+        def value(self, obs: Any) -> Any:
+            return self.fc2(self.fc1(obs))
+
+    return QValues()
+
+
+def probabilities(backend: Backend) -> Any:
+    """`forward(obs)`: the same with a softmax at the end."""
+    layers: Any = backend.layers
+
+    class Probabilities(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = layers.fc(size=HIDDEN, act="tanh")
+            self.fc2 = layers.fc(size=ACT_DIM, act="softmax")
+
+        def forward(self, obs: Any) -> Any:
+            return self.fc2(self.fc1(obs))
+
+    return Probabilities()
+
+
+def actor_critic(backend: Backend) -> Any:
+    """`policy(obs)`: logits; `value(obs)`: `[batch, 1]`; a hidden layer (tanh) each."""
+    layers: Any = backend.layers
+
+    class ActorCritic(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.pi1 = layers.fc(size=HIDDEN, act="tanh")
+            self.pi2 = layers.fc(size=ACT_DIM)
+            self.v1 = layers.fc(size=HIDDEN, act="tanh")
+            self.v2 = layers.fc(size=1)
+
+        def policy(self, obs: Any) -> Any:
+            return self.pi2(self.pi1(obs))
+
+        def value(self, obs: Any) -> Any:
+            return self.v2(self.v1(obs))
+
+    return ActorCritic()
+
+
+def gaussian_actor_critic(backend: Backend) -> Any:
+    """The same with `policy(obs)`: (mean, standard deviation); the deviation is exp of a layer of its own."""
+    return _gaussian(backend, standard_deviation=True)
+
+
+def separate_actor_critic(backend: Backend) -> Any:
+    """The same with `policy(obs)`: (means, log-variances)."""
+    return _gaussian(backend, standard_deviation=False)
+
+
+def _gaussian(backend: Backend, *, standard_deviation: bool) -> Any:
+    layers: Any = backend.layers
+
+    class Gaussian(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.pi1 = layers.fc(size=HIDDEN, act="tanh")
+            self.pi2 = layers.fc(size=ACT_DIM)
+            self.spread = layers.fc(size=ACT_DIM)
+            self.v1 = layers.fc(size=HIDDEN, act="tanh")
+            self.v2 = layers.fc(size=1)
+
+        def policy(self, obs: Any) -> Any:
+            hidden = self.pi1(obs)
+            spread = self.spread(hidden)
+            return self.pi2(hidden), layers.exp(spread) if standard_deviation else spread
+
+        def value(self, obs: Any) -> Any:
+            return self.v2(self.v1(obs))
+
+    return Gaussian()

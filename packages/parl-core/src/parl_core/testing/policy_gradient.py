@@ -1,0 +1,75 @@
+"""What PolicyGradient must do on every backend."""
+
+import numpy as np
+
+from parl_core.model import Weights
+from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
+from parl_core.testing.identity import discrete_identity
+from parl_core.testing.models import ACT_DIM, OBS_DIM, Q_SHAPES, probabilities
+from parl_core.testing.reference import Adam, Dense, log_softmax
+from parl_core.testing.reference_losses import policy_gradient
+
+__all__ = ["PolicyGradientConformance"]
+
+_NETWORK = Dense(("fc1", "fc2"))
+
+
+class PolicyGradientConformance(Conformance):
+    """Suite of PolicyGradient."""
+
+    def test_three_updates_agree_with_the_reference(self, precision: Precision) -> None:
+        rng = np.random.default_rng(1)
+        weights: Weights = random_weights(rng, Q_SHAPES)
+        agent = self.backend.Agent(
+            self.algorithm("PolicyGradient", self.model(probabilities, weights, precision), lr=0.01)
+        )
+        adam = Adam(lr=0.01)
+        for lr in (None, None, 0.003):
+            obs, reward = rng.normal(size=(16, OBS_DIM)), rng.normal(size=16)
+            action = rng.integers(ACT_DIM, size=16)
+            outputs = _NETWORK.forward(weights, obs)
+            loss, gradient = policy_gradient(outputs[-1], action, reward)
+            weights = adam.update(weights, _NETWORK.backward(weights, outputs, gradient)[0], lr)
+            found = agent.learn(obs.astype(precision.dtype), action, reward.astype(precision.dtype), lr=lr)
+            assert abs(found - loss) < precision.tolerance
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_actions_of_shape_n_1_mean_the_same_as_of_shape_n(self) -> None:
+        rng = np.random.default_rng(2)
+        weights = random_weights(rng, Q_SHAPES)
+        obs, reward = rng.normal(size=(8, OBS_DIM)).astype(np.float32), rng.normal(size=8).astype(np.float32)
+        action = rng.integers(ACT_DIM, size=8)
+        losses = [
+            self.backend.Agent(self.algorithm("PolicyGradient", self.model(probabilities, weights), lr=0.01)).learn(
+                obs, action.reshape(shape), reward.reshape(shape)
+            )
+            for shape in ((8,), (8, 1))
+        ]
+        assert losses[0] == losses[1]
+
+    def test_predict_takes_the_most_probable_action(self) -> None:
+        rng = np.random.default_rng(3)
+        weights = random_weights(rng, Q_SHAPES)
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", self.model(probabilities, weights)))
+        obs = rng.normal(size=(16, OBS_DIM)).astype(np.float32)
+        np.testing.assert_array_equal(agent.predict(obs), _NETWORK.forward(weights, obs)[-1].argmax(axis=1))
+
+    def test_sample_draws_actions_as_often_as_they_are_probable(self) -> None:
+        rng = np.random.default_rng(4)
+        weights = random_weights(rng, Q_SHAPES)
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", self.model(probabilities, weights)), seed=5)
+        obs = rng.normal(size=(1, OBS_DIM)).astype(np.float32)
+        drawn = agent.sample(np.repeat(obs, 20_000, axis=0))
+        expected = np.exp(log_softmax(_NETWORK.forward(weights, obs)[-1]))[0]
+        # Standard deviation of a share is at most 0.5 / sqrt(20000) = 0.0035.
+        np.testing.assert_allclose(np.bincount(drawn, minlength=ACT_DIM) / 20_000, expected, atol=0.02)
+
+    def test_it_learns_the_identity_environment(self) -> None:
+        rng = np.random.default_rng(5)
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", probabilities(self.backend), lr=0.02), seed=6)
+        for _ in range(150):
+            obs, state = discrete_identity(rng, 64)
+            action = agent.sample(obs)
+            agent.learn(obs, action, (action == state) - 1.0 / ACT_DIM)
+        obs, state = discrete_identity(rng, 200)
+        assert (agent.predict(obs) == state).mean() > 0.95

@@ -1,0 +1,60 @@
+"""parl-torch does what every backend must do; the suites are in `parl_core.testing`."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from parl_core.testing import (
+    AgentConformance,
+    DQNConformance,
+    LazyLayersConformance,
+    ModelConformance,
+    PolicyGradientConformance,
+    PPOConformance,
+    SeparatePPOConformance,
+)
+from parl_torch.backend import TorchBackend
+
+
+class TorchAdapter:
+    backend = TorchBackend()
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def double(self, model: Any) -> Any:
+        return model.double()
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+class TestModel(ModelConformance):
+    adapter = TorchAdapter()
+
+
+class TestLazyLayers(LazyLayersConformance):
+    adapter = TorchAdapter()
+
+
+class TestAgent(AgentConformance):
+    adapter = TorchAdapter()
+
+
+class TestPolicyGradient(PolicyGradientConformance):
+    adapter = TorchAdapter()
+
+
+class TestDQN(DQNConformance):
+    adapter = TorchAdapter()
+
+
+class TestPPO(PPOConformance):
+    adapter = TorchAdapter()
+
+
+class TestSeparatePPO(SeparatePPOConformance):
+    adapter = TorchAdapter()
