@@ -210,3 +210,18 @@ def test_a_damaged_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantile_module, "FILE", "vectors_v1.json")
     with pytest.raises(NoiseDataError, match="install parl-evokit again"):
         quantile_module.quantiles()
+
+
+@both_kinds
+@pytest.mark.parametrize("size", [1, 142, 20_000])
+def test_many_samples_at_once_have_the_bits_of_one_after_the_other(spec: NoiseSpec, size: int) -> None:
+    noise = GaussianNoise(spec)
+    parameters = np.linspace(-1, 1, size, dtype=np.float32)
+    keys = [KEY, 0, KEY + 1, 77, 4, KEY]
+    one_by_one = np.stack([noise.perturb(parameters, key, 0.3) for key in keys])
+    assert (noise.perturb_many(parameters, keys, 0.3) == one_by_one).all()
+    out = np.empty((6, size), np.float32)
+    assert noise.perturb_many(parameters, keys, 0.3, out) is out
+    assert noise.perturb_many(parameters, [], 0.3).shape == (0, size)
+    with pytest.raises(InvalidKey):
+        noise.perturb_many(parameters, [2, 1], 0.3)

@@ -194,6 +194,15 @@ def test_control_samples_tell_how_good_the_mean_is() -> None:
     assert (report.used, report.control, report.control_mean) == (2, 2, 15.0)
 
 
+def test_candidates_as_a_batch_are_those_one_by_one() -> None:
+    es = ES(np.linspace(0, 1, 40), settings())
+    infos = es.ask(9)
+    assert (es.candidates(infos) == np.stack([es.candidate(info) for info in infos])).all()
+    es.tell(infos, list(range(9)))
+    with pytest.raises(EvolutionError, match="is of model 0"):
+        es.candidates(infos)
+
+
 def test_named_arrays_and_a_layout_may_be_given() -> None:
     es = ES({"w": np.ones((2, 3)), "b": np.zeros(3)}, settings())
     assert es.layout == ParameterLayout(("w", "b"), ((2, 3), (3,)))

@@ -7,7 +7,6 @@
 The outcome does not depend on the order in which the samples came.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -90,7 +89,7 @@ def sort_samples(
     if len(infos) != len(rewards):
         raise InvalidReward(f"{len(infos)} samples came with {len(rewards)} rewards: give one reward for each")
     intake, aside = Intake(), SetAside()
-    found: dict[int, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    found: dict[int, dict[int, list[float]]] = {}
     with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is set aside
         values = np.asarray(rewards, np.float64).astype(np.float32).tolist()
     for info, reward in zip(infos, values, strict=True):
@@ -100,7 +99,7 @@ def sort_samples(
         except InvalidKey:
             aside.bad_key += 1
             continue
-        if info.fingerprint not in (0, fingerprint):
+        if info.fingerprint != fingerprint and info.fingerprint != 0:
             aside.foreign += 1
         elif age < 0:
             aside.orphan += 1
@@ -111,7 +110,7 @@ def sort_samples(
         elif key == CONTROL_KEY:
             intake.control.append(reward)
         else:
-            found[age][key].append(reward)
+            found.setdefault(age, {}).setdefault(key, []).append(reward)
     intake.set_aside = aside
     for age in sorted(found):
         keys = sorted(found[age])

@@ -54,10 +54,10 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
     """
     _require_finite(rewards)
     n = len(rewards)
-    _, group, counts = np.unique(rewards, return_inverse=True, return_counts=True)
-    # A group's ranks run from above - count to above - 1, so twice their mean is 2 * above - count - 1.
-    above = np.cumsum(counts)
-    return Utilities((2 * above - counts - n)[group].astype(np.int64), 0.5 / max(1, n - 1))
+    ascending = np.sort(rewards)
+    # Equal rewards have the ranks from `first` to `last` - 1, so twice their mean rank is first + last - 1.
+    first, last = (np.searchsorted(ascending, rewards, side) for side in ("left", "right"))
+    return Utilities((first + last - n).astype(np.int64), 0.5 / max(1, n - 1))
 
 
 def centered(rewards: NDArray[np.float64]) -> Utilities:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import EvolutionError, LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.intake import Intake, sort_samples
-from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys
+from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys, split_key
 from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
@@ -58,7 +58,7 @@ class Sampler:
         Raises:
             EvolutionError: Its fingerprint or its model is another.
         """
-        if info.fingerprint not in (0, self.fingerprint):
+        if info.fingerprint != self.fingerprint and info.fingerprint != 0:
             raise EvolutionError(
                 f"{info} is of another model, seed or table (fingerprint {self.fingerprint:#010x} here)"
             )
@@ -151,10 +151,8 @@ class Strategy(ABC):
     def ask(self, n: int) -> list[SamplingInfo]:
         """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise."""
         sampler = self._sampler
-        infos = [SamplingInfo() for _ in range(n)]
-        for info in infos:
-            info.fill(self.keys.draw(), sampler.model_iter_id, sampler.fingerprint)
-        return infos
+        draw, model_iter_id, fingerprint = self.keys.draw, sampler.model_iter_id, sampler.fingerprint
+        return [SamplingInfo(split_key(draw()), model_iter_id, fingerprint) for _ in range(n)]
 
     def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
         """The parameters of a sample of the present model.
@@ -171,6 +169,22 @@ class Strategy(ABC):
         out = np.empty_like(sampler.parameters) if out is None else out
         sampler.perturb(info.noise_key, out)
         return out
+
+    def candidates(self, infos: Sequence[SamplingInfo], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """The parameters of several samples of the present model, to be evaluated as a batch.
+
+        Args:
+            infos: What `ask` gave since the last `tell`, `k` of them.
+            out: Where they go, `[k, n]`. Default: a new array.
+
+        Raises:
+            EvolutionError: A sample is of another model.
+        """
+        sampler = self._sampler
+        for info in infos:
+            sampler.require_own(info)
+        keys = [info.noise_key for info in infos]
+        return sampler.noise.perturb_many(sampler.parameters, keys, sampler.std, out)
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from samples, whichever of them have come back, in any order.

@@ -32,6 +32,7 @@ __all__ = ["GaussianNoise"]
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 SUM_CHUNK = 2**15  # the same for sums of computed noise, of which several rows are in work together
+LARGEST_GATHERED = 2**13  # parameters up to which gathering many windows at once beats one after the other
 GATHER = 2**19  # entries of noise that a sum holds at a time: two megabytes
 
 
@@ -44,6 +45,7 @@ class GaussianNoise:
 
     def __init__(self, spec: NoiseSpec) -> None:
         self.spec = spec
+        self._block, self._window_count = spec.block, spec.windows
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
 
     def __reduce__(self) -> tuple[type["GaussianNoise"], tuple[NoiseSpec]]:
@@ -98,20 +100,60 @@ class GaussianNoise:
             return out
         pair, size = key >> 1, len(parameters)
         combine = np.subtract if key & 1 else np.add
-        if not isinstance(std, np.ndarray):
-            scaled = self._scaled_by(float(std))
-            if self.spec.cached:
-                for part, window in self._windows(pair, 0, size):
-                    combine(parameters[part], scaled[window], out=out[part])
-            else:
-                for part in _chunks(size):
-                    bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
-                    combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
-        else:
+        if isinstance(std, np.ndarray):
             step = std * np.float32(1 / UNITS_PER_ONE)
             for part in _chunks(size):
                 units = self.units(2 * pair, part.start, part.stop - part.start)
                 combine(parameters[part], units * step[part], out=out[part])
+            return out
+        scaled = self._scaled_by(float(std))
+        if not self.spec.cached:
+            for part in _chunks(size):
+                bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
+                combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
+        elif size <= self._block:  # small models: one window, and no arrays to find it
+            start = splitmix64(pair, 0) % self._window_count
+            combine(parameters, scaled[start : start + size], out=out)
+        else:
+            for part, window in self._windows(pair, 0, size):
+                combine(parameters[part], scaled[window], out=out[part])
+        return out
+
+    def perturb_many(
+        self, parameters: FlatVector, keys: Sequence[int], std: float, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        """`perturb` for several keys at once: to the same bits, and much faster for small models.
+
+        Args:
+            parameters: `[n]`.
+            keys: The samples' keys `[k]`.
+            std: Standard deviation.
+            out: Where the results go, `[k, n]`. Default: a new array.
+
+        Returns:
+            `out`.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        size = len(parameters)
+        out = np.empty((len(keys), size), np.float32) if out is None else out
+        if not self.spec.cached or size > min(self._block, LARGEST_GATHERED):
+            for row, key in zip(out, keys, strict=True):
+                self.perturb(parameters, key, std, out=row)
+            return out
+        for key in keys:
+            check_key(key)
+        numbers = np.array(keys, np.uint64)
+        starts = self._window_starts(numbers >> np.uint64(1), np.zeros(1, np.uint64))
+        signs = np.where(numbers & np.uint64(1), np.float32(-1), np.float32(1))
+        signs[numbers == CONTROL_KEY] = 0
+        windows = sliding_window_view(self._scaled_by(std), size)
+        for first in range(0, len(keys), max(1, GATHER // size)):
+            run = slice(first, first + max(1, GATHER // size))
+            rows = windows[starts[run]]
+            rows *= signs[run, None]
+            np.add(rows, parameters, out=out[run])
         return out
 
     def weighted_sum(
@@ -136,7 +178,7 @@ class GaussianNoise:
         """
         pairs, weights = _joined_pairs(keys, weights)
         total = np.zeros(count, np.int64)
-        for part in _chunks(count, self.spec.block if self.spec.cached else SUM_CHUNK, start):
+        for part in _chunks(count, self._block if self.spec.cached else SUM_CHUNK, start):
             here = total[part.start - start : part.stop - start]
             for shift, piece in pieces(weights):
                 self._add_chunk(here, pairs, piece, part, shift)
@@ -147,7 +189,7 @@ class GaussianNoise:
     ) -> None:
         size = part.stop - part.start
         if self.spec.cached:
-            block = self.spec.block
+            block = self._block
             starts = self._window_starts(pairs, np.array([part.start // block], np.uint64)) + part.start % block
             windows = sliding_window_view(self._wide_table, size)
             for run in batches(weights, max(1, GATHER // size)):
@@ -162,7 +204,7 @@ class GaussianNoise:
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
-        block = self.spec.block
+        block = self._block
         blocks = range(start // block, -(-(start + count) // block))
         for number, first in zip(blocks, self._block_starts(pair, blocks), strict=True):
             low = max(start, number * block)
@@ -172,12 +214,12 @@ class GaussianNoise:
 
     def _block_starts(self, pair: int, blocks: range) -> list[int]:
         if len(blocks) <= 4:  # below that, integers are faster than arrays
-            return [splitmix64(pair, number) % self.spec.windows for number in blocks]
+            return [splitmix64(pair, number) % self._window_count for number in blocks]
         numbers = np.arange(blocks.start, blocks.stop, dtype=np.uint64)
         return cast("list[int]", self._window_starts(np.array([pair], np.uint64), numbers).tolist())
 
     def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return (splitmix64_array(pairs, blocks) % np.uint64(self.spec.windows)).astype(np.int64)
+        return (splitmix64_array(pairs, blocks) % np.uint64(self._window_count)).astype(np.int64)
 
     @functools.cached_property
     def _table(self) -> NDArray[np.int16]:
@@ -229,8 +271,10 @@ def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDAr
     if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
         raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
     signed = np.where(numbers & np.uint64(1), -weights, weights)
-    pairs, place = np.unique(numbers >> np.uint64(1), return_inverse=True)
-    joined = np.zeros(len(pairs), np.int64)
-    np.add.at(joined, place, signed)
+    pairs = numbers >> np.uint64(1)
+    order = np.argsort(pairs)
+    pairs = pairs[order]
+    first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
+    pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
     kept = (joined != 0) & (pairs != CONTROL_KEY)
     return pairs[kept], joined[kept]

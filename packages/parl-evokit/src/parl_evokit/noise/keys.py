@@ -48,9 +48,11 @@ def join_key(halves: Sequence[int]) -> int:
     Raises:
         InvalidKey: There are not two, one is negative or longer than 31 bits, or the key is reserved.
     """
-    if len(halves) != 2 or not all(0 <= half <= HALF_MASK for half in halves):
-        raise InvalidKey(f"a key is two integers from 0 to 2**31 - 1, not {list(halves)}")
-    return check_key(halves[0] << HALF_BITS | halves[1])
+    if len(halves) == 2:
+        high, low = halves
+        if 0 <= high <= HALF_MASK and 0 <= low <= HALF_MASK:
+            return check_key(high << HALF_BITS | low)
+    raise InvalidKey(f"a key is two integers from 0 to 2**31 - 1, not {list(halves)}")
 
 
 class KeySource(Protocol):
