@@ -27,6 +27,7 @@ from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.memory import allocate
 from parl_remote.thread_counts import limit_numeric_threads
 from parl_remote.transport import Buffer
 from parl_remote.transport_unix import UnixChannel, peer_uid
@@ -85,7 +86,7 @@ class ActorProcess:
             if peer_uid(connection) != os.getuid():
                 connection.close()
                 return
-            caller = _Caller(UnixChannel(connection, allocate=_allocate))
+            caller = _Caller(UnixChannel(connection, allocate=allocate))
             self._callers[caller.channel.fileno()] = caller
             self._poller.register(caller.channel.fileno(), select.EPOLLIN)
 
@@ -169,12 +170,6 @@ class ActorProcess:
                     self._read(caller)
 
 
-def _allocate(size: int) -> Buffer:
-    import numpy as np
-
-    return memoryview(np.empty(size, np.uint8))  # unlike bytearray, not filled with zeros that nobody reads
-
-
 def configure(frames: list[memoryview]) -> None:
     """Make the process fit the lease: log file, environment, directory, number of threads."""
     settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
@@ -185,7 +180,7 @@ def configure(frames: list[memoryview]) -> None:
         try:
             os.chdir(settings["working_dir"])
         except OSError as error:
-            print(f"cannot work in {settings['working_dir']}: {error}", file=sys.stderr)
+            _log.warning("cannot work in %s: %s", settings["working_dir"], error)
     limit_numeric_threads(settings["threads"])
 
 

@@ -7,17 +7,16 @@ sent to it, ends, and its room is free.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from parl_remote import serialize
 from parl_remote.call_messages import BY_NAME, Flag, Kind
 from parl_remote.class_spec import ClassSpec
-from parl_remote.connection import IS_METHOD
 from parl_remote.future import RemoteFuture
 from parl_remote.transport import Buffer
 
-__all__ = ["ActorRef", "CallPath"]
+__all__ = ["ActorRef", "AttributeNames", "CallPath"]
 
 _CALL = int(Kind.CALL)
 _KEYWORDS = int(Flag.KEYWORDS)
@@ -27,7 +26,7 @@ class CallPath(Protocol):
     """How messages get to an actor: a connection, or a host within this process."""
 
     def submit(
-        self, kind: int, flags: int, index: int, payload: list[Buffer] | tuple[()], method: str, owner: object
+        self, kind: int, flags: int, index: int, payload: Sequence[Buffer], method: str, owner: object
     ) -> RemoteFuture[Any]:
         """Send a message that will be answered."""
 
@@ -84,7 +83,7 @@ class ActorRef:
         return self.submit(name, args, kwargs).result()
 
     def get(self, name: str) -> Any:
-        """Read an attribute; `connection.IS_METHOD` if it is a method."""
+        """Read an attribute; `answers.IS_METHOD` if it is a method."""
         return self._path.submit(Kind.GET, 0, 0, serialize.dumps(name), f"get {name}", self).result()
 
     def set(self, name: str, value: Any) -> None:
@@ -117,6 +116,3 @@ class AttributeNames:
 
     def __contains__(self, name: str) -> bool:
         return name in self.names
-
-
-__all__ += ["IS_METHOD", "AttributeNames"]

@@ -67,7 +67,7 @@ class ClassSpec:
         self.names = tuple(callables)
         self.methods = {name: number for number, name in enumerate(callables)}
         self.values = frozenset(values)
-        self.dynamic = "__getattr__" in dir(cls) or cls.__getattribute__ is not object.__getattribute__
+        self.dynamic = "__getattr__" in dir(cls) or not _is_inherited_from_object(cls, "__getattribute__")
 
     @property
     def special_methods(self) -> list[str]:
@@ -96,6 +96,6 @@ class ClassSpec:
 
 
 def _is_inherited_from_object(cls: type, name: str) -> bool:
-    return getattr(cls, name, None) is getattr(object, name, None) or (
-        getattr(cls, name, None) == getattr(object, name, object())
-    )
+    """Whether the class has a special method only because every object has it, or because classes are callable."""
+    owner = next((base for base in cls.__mro__ if name in base.__dict__), object)
+    return owner is object

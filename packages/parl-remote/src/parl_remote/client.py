@@ -14,10 +14,10 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Any
+from typing import Any, Protocol
 
 from parl_remote import serialize
 from parl_remote.actor_ref import ActorRef, AttributeNames
@@ -38,6 +38,7 @@ from parl_remote.errors import (
 from parl_remote.handshake import greet
 from parl_remote.identity import host_id, new_id, versions
 from parl_remote.loop import Loop
+from parl_remote.memory import allocate
 from parl_remote.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
@@ -61,31 +62,50 @@ from parl_remote.messages import (
     encode,
 )
 from parl_remote.options import ActorOptions
-from parl_remote.transport import Buffer, Channel
+from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 
-__all__ = ["Client", "Connect"]
+__all__ = ["Client", "Cluster"]
 
 _log = logging.getLogger("parl.remote")
 
 _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
+_GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 _RETRY_S = 0.01  # between attempts to say CLOSE to an actor whose socket is full
 
-Connect = Callable[[str], Channel]
 
+class Cluster(Protocol):
+    """A cluster that a client can connect to."""
 
-def allocate(size: int) -> Buffer:
-    """Memory for a large frame, not filled with zeros that nobody reads."""
-    import numpy as np
+    def connect_master(self) -> Channel:
+        """A channel to the master.
 
-    return memoryview(np.empty(size, np.uint8))
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """A channel to a worker that is not on this host.
+
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """The error for a master that was there and does not answer."""
+
+    def close(self) -> None:
+        """End what has to end with the connection; called once, after the goodbye."""
+
+    def abandon(self) -> None:
+        """Forget all that, in the child of a fork."""
 
 
 class _ActorRecord:
     """What the client knows of one lease: how to reach the actor, and, later, why it ended."""
 
-    __slots__ = ("cause", "channel", "class_name", "connection", "ended", "lease_id", "node_id")
+    __slots__ = ("cause", "channel", "class_name", "connection", "ended", "forked", "lease_id", "node_id")
 
     def __init__(self, lease_id: str, node_id: str, class_name: str) -> None:
         self.lease_id = lease_id
@@ -95,6 +115,7 @@ class _ActorRecord:
         self.connection: Connection | None = None
         self.cause: DeathCause | None = None
         self.ended = threading.Event()
+        self.forked = False
 
     def end(self, cause: DeathCause) -> None:
         """Note the first cause that comes; later ones know less."""
@@ -102,8 +123,13 @@ class _ActorRecord:
             self.cause = cause
             self.ended.set()
 
-    def error(self, method: str) -> ActorLost:
+    def error(self, method: str) -> ActorLost | NotConnected:
         """The error for a call that will not be answered."""
+        if self.forked:
+            return NotConnected(
+                f"this {self.class_name} belongs to the process that this one was forked from; "
+                "call parl.connect() here and make another one"
+            )
         self.ended.wait(_CAUSE_PATIENCE_S)
         cause = self.cause or DeathCause(DeathKind.NODE_LOST, detail="nobody could say why")
         if method and not cause.last_call:
@@ -122,25 +148,26 @@ class Client:
 
     Args:
         address: What `connect` was asked for, in its normal form.
-        connect_master: Opens a channel to the master.
+        cluster: How to reach it, and what to end with the connection.
         limits: Times.
         lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
-        close_cluster: Called at the end with whether the connection was still good; a private cluster ends there.
+        same_host_shortcut: Whether workers of this host are reached by unix sockets.
     """
 
     def __init__(
         self,
         address: str,
-        connect_master: Callable[[], Channel],
+        cluster: Cluster,
         *,
         limits: Limits,
         lease_timeout_s: float | None,
-        close_cluster: Callable[[], None] = lambda: None,
+        same_host_shortcut: bool = True,
     ) -> None:
         self._address = address
+        self._cluster = cluster
         self._limits = limits
+        self._shortcut = same_host_shortcut
         self._lease_timeout_s = lease_timeout_s
-        self._close_cluster = close_cluster
         self._pid = os.getpid()
         self._id = new_id("client")
         self._host_id = host_id()
@@ -151,9 +178,13 @@ class Client:
         self._records: dict[str, _ActorRecord] = {}
         self._workers: dict[str, Channel] = {}
         self._dropped: deque[str] = deque()
+        self._all_ended = threading.Event()
         self._closed_because = ""
-        self._master = connect_master()
-        greet(self._master, self._hello(Role.MASTER), limits.connect_timeout_s)
+        self._master = cluster.connect_master()
+        try:
+            greet(self._master, self._hello(Role.MASTER), limits.connect_timeout_s)
+        except (ChannelClosed, ResultTimeout) as error:
+            raise cluster.unreachable(str(error)) from error
         self._loop = Loop()
         self._loop.add(self._master, self._hear_master)
         self._thread = threading.Thread(target=self._loop.run, name="parl-client", daemon=True)
@@ -205,6 +236,7 @@ class Client:
         record = _ActorRecord(granted.lease_id, granted.node_id, spec.name)
         with self._lock:
             self._records[record.lease_id] = record
+            self._all_ended.clear()
         try:
             names = AttributeNames()
             record.connection = connection = self._start(record, granted, options, names)
@@ -263,12 +295,18 @@ class Client:
             known = self._workers.get(granted.node_id)
             if known is not None:
                 return known
-            channel: Channel = UnixChannel.connect(os.path.join(granted.socket_dir, "node.sock"))
+            channel = self._dial_worker(granted)
             greet(channel, self._hello(Role.WORKER), self._limits.connect_timeout_s)
             self._workers[granted.node_id] = channel
         node_id = granted.node_id
         self._loop.call_soon(lambda: self._loop.add(channel, lambda: self._hear_worker(node_id, channel)))
         return channel
+
+    def _dial_worker(self, granted: LeaseGranted) -> Channel:
+        path = os.path.join(granted.socket_dir, "node.sock")
+        if granted.host_id == self._host_id and self._shortcut and os.path.exists(path):
+            return UnixChannel.connect(path)
+        return self._cluster.connect_node(granted.node_addresses)
 
     # -- ending actors -------------------------------------------------------------------------------------------
 
@@ -330,6 +368,8 @@ class Client:
 
     def _forget(self, record: _ActorRecord, cause: DeathCause) -> None:
         self._records.pop(record.lease_id, None)
+        if not self._records:
+            self._all_ended.set()
         record.end(cause)
         if record.connection is not None:
             record.connection.hang_up()
@@ -433,9 +473,11 @@ class Client:
             if record.channel is not None:
                 with contextlib.suppress(ChannelClosed, ResultTimeout):
                     record.channel.send(pack(Kind.CLOSE, 0, 0, 0), 0.0)
+        if self._records:
+            self._all_ended.wait(_GOODBYE_S)
         with contextlib.suppress(ChannelClosed, ResultTimeout):
             self._master.send([encode(Bye("the program disconnects"))], 0.5)
-        self._close_cluster()
+        self._cluster.close()
         for loop, thread in ((self._loop, self._thread), (self._background, self._background_thread)):
             if loop is not None and thread is not None:
                 loop.stop()
@@ -450,8 +492,11 @@ class Client:
     def abandon(self) -> None:
         """In the child of a fork: let go of the parent's connections without a word to anybody."""
         self._closed_because = "this process was forked"
-        records = [record.channel for record in self._records.values()]
-        for channel in (self._master, *self._workers.values(), *records):
+        self._cluster.abandon()
+        for record in self._records.values():
+            record.forked = True
+        channels = [record.channel for record in self._records.values()]
+        for channel in (self._master, *self._workers.values(), *channels):
             if isinstance(channel, UnixChannel):
                 channel.abandon()
 

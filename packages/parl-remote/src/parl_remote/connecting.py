@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from parl_remote import current
 from parl_remote.config import environment
+from parl_remote.errors import RemoteError
 
-__all__ = ["connect", "disconnect"]
+if TYPE_CHECKING:
+    from parl_remote.client import Client
 
-LEASE_TIMEOUT_S = 30.0
+__all__ = ["connect", "disconnect", "get_global_client"]
 
-_connecting = threading.Lock()
+_LOCAL = "local"
+_DEBUG = "debug"
+# How long creating an object waits for a free slot by default: a program that gives slots back does so in seconds,
+# and one that never does should say so before its user goes to lunch.
+_LEASE_TIMEOUT_S = 30.0
+
+_changing = threading.RLock()
 
 
 def connect(
@@ -25,40 +35,148 @@ def connect(
     cpu_num: int | None = None,
     preload: Sequence[str] = (),
     debug: bool = False,
-    lease_timeout_s: float | None = LEASE_TIMEOUT_S,
+    lease_timeout_s: float | None = _LEASE_TIMEOUT_S,
+    key_file: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Connect this program to a cluster, or give it a private one."""
-    from parl_remote.client import Client
-    from parl_remote.private_cluster import PrivateCluster
+    """Connect this program to a cluster, or give it a private one that ends with it.
 
-    found = environment()
-    slots = cpu_num or len(os.sched_getaffinity(0))
-    with _connecting:
-        if current.peek() is not None:
-            return
-        cluster = PrivateCluster(
-            found, slots=slots, preload=tuple(preload), log_dir=None if log_dir is None else Path(log_dir)
-        )
-        client = Client(
-            "local", cluster.connect, limits=found.limits, lease_timeout_s=lease_timeout_s, close_cluster=cluster.close
-        )
-        current.install(client)
+    A second call with the same address does nothing.
+
+    Args:
+        master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
+            machine, without any daemon.
+        distributed_files: Files to send to the actors; not offered yet. Actors on this machine see its files anyway.
+        cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
+            than there are.
+        preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
+        debug: Make actors within this process, for breakpoints; everything else stays the same.
+        lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits for ever.
+        key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and what this user's own
+            `xparl start` on this machine has written are looked at.
+        log_dir: Where actors of a private cluster write their output, one file each; by default their files are gone
+            once the program has ended.
+
+    Raises:
+        RemoteError: This program is connected to another cluster; `disconnect` first.
+        ClusterUnreachable: Nobody answers at the address, or the private cluster did not start.
+        AuthenticationFailed: The key is missing or wrong.
+        VersionMismatch: The cluster speaks another version of the protocol.
+        ValueError: An argument is out of its range, or does not go with the address.
+    """
+    if distributed_files:
+        raise ValueError("distributed_files is not offered yet; actors on this machine see its files as they are")
+    if lease_timeout_s is not None and not 0 <= lease_timeout_s < float("inf"):
+        raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait for ever, not {lease_timeout_s!r}")
+    if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
+        raise ValueError(f"cpu_num must be a whole number of 1 or more, not {cpu_num!r}")
+    address = _normal(master_address, debug)
+    if address not in {_LOCAL, _DEBUG}:
+        _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
+    elif key_file is not None:
+        raise ValueError("a private cluster needs no key_file")
+    with _changing:
+        if current.objects_are_local():
+            raise RemoteError("an actor is connected already; objects of remote classes are ordinary ones in it")
+        open_now = current.peek()
+        if open_now is not None:
+            if open_now.address == address:
+                return
+            raise RemoteError(
+                f"this program is connected to {open_now.address!r}; call parl.disconnect() before connecting to "
+                f"{address!r}"
+            )
+        if address == _DEBUG:
+            from parl_remote.debug_client import DebugClient
+
+            current.install(DebugClient(cpu_num or _own_cpus()))
+        elif address == _LOCAL:
+            current.install(_open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir))
+        else:
+            current.install(_open_cluster(address, key_file, lease_timeout_s))
         atexit.register(disconnect)
+        _mind_forks()
 
 
 def disconnect() -> None:
     """End this program's actors and its connection; without a connection it does nothing."""
-    old = current.clear()
-    if old is not None:
-        atexit.unregister(disconnect)
-        old.close()
+    with _changing:
+        old = current.clear()
+        if old is not None:
+            atexit.unregister(disconnect)
+            old.close()
 
 
 def get_global_client() -> current.ActorMaker:
-    """The connection itself; PARL's name for it. `actor_num` says how many actors it has.
+    """The connection itself, by PARL's name for it; its `actor_num` says how many actors it has.
 
     Raises:
         NotConnected: There is none.
     """
     return current.client()
+
+
+def _normal(address: str | None, debug: bool) -> str:
+    if debug:
+        return _DEBUG
+    if address is None or address == _LOCAL:
+        return _LOCAL
+    from parl_remote.addresses import Address
+
+    return str(Address.parse(address))
+
+
+def _refuse_private_options(address: str, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ValueError(f"{' and '.join(given)} only makes sense for a private cluster, not for the one at {address}")
+
+
+def _own_cpus() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+def _open_private(
+    slots: int, preload: tuple[str, ...], lease_timeout_s: float | None, log_dir: str | os.PathLike[str] | None
+) -> Client:
+    from parl_remote.client import Client
+    from parl_remote.private_cluster import PrivateCluster
+
+    found = environment()
+    cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=None if log_dir is None else Path(log_dir))
+    try:
+        return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s)
+    except BaseException:
+        cluster.kill()
+        raise
+
+
+def _open_cluster(address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None) -> Client:
+    from parl_remote.client import Client
+    from parl_remote.real_cluster import RealCluster
+    from parl_remote.rendezvous import ClusterAddress
+
+    found = environment()
+    return Client(
+        address,
+        RealCluster(ClusterAddress(address, found, key_file)),
+        limits=found.limits,
+        lease_timeout_s=lease_timeout_s,
+        same_host_shortcut=found.same_host_shortcut,
+    )
+
+
+@functools.cache
+def _mind_forks() -> None:
+    """From the first connection on, forked children let go of it; importing alone registers nothing."""
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def _after_fork() -> None:
+    """A forked child has copies of the connections of its parent, which only the parent may use."""
+    global _changing
+    _changing = threading.RLock()  # whoever held it was not copied
+    old = current.clear()
+    if old is not None:
+        atexit.unregister(disconnect)
+        old.abandon()

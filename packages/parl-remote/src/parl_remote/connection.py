@@ -10,34 +10,25 @@ So a blocking call writes and reads in its own thread and no other thread has to
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parl_remote import serialize
-from parl_remote.call_errors import Failure, rebuild
-from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, SerializationError
+from parl_remote.answers import read_answer
+from parl_remote.call_messages import Flag, Kind, header_of, pack
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.loop import Loop
 from parl_remote.transport import Buffer, Channel
 
-__all__ = ["IS_METHOD", "Connection"]
+__all__ = ["Connection"]
 
 _EMPTY = int(Flag.EMPTY)
-_NAMES = int(Flag.NAMES)
-_METHOD = int(Flag.METHOD)
 _RESULT = int(Kind.RESULT)
 _MOST_CALLS = 2**32
-
-
-class _IsMethod:
-    """What GET gives for an attribute that is a method."""
-
-
-IS_METHOD = _IsMethod()
 
 
 class _Sleeper:
@@ -53,10 +44,8 @@ class _Sleeper:
         self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
 
     def wake(self) -> None:
-        try:
+        with contextlib.suppress(RuntimeError):  # somebody else woke it already
             self._lock.release()
-        except RuntimeError:
-            pass  # somebody else woke it already
 
 
 class Connection:
@@ -127,10 +116,8 @@ class Connection:
             self.wait_for(future, None)  # another thread is just settling it
             return future.cancelled()
         self._settle(future, None, cancelled=True)
-        try:
+        with contextlib.suppress(ChannelClosed, ResultTimeout):  # if it cannot be told, its answer finds nobody
             self._channel.send(pack(Kind.CANCEL, 0, 0, future.call_id), 0.0)
-        except (ChannelClosed, ResultTimeout):
-            pass  # the actor does not listen just now; its answer will find nobody
         return True
 
     # -- in ------------------------------------------------------------------------------------------------------
@@ -187,10 +174,8 @@ class Connection:
     def _hand_over(self) -> None:
         """Whoever stops waiting sees to it that somebody reads, if anybody waits."""
         if self._followers and not self._reading.locked():
-            try:
+            with contextlib.suppress(IndexError):  # it left by itself
                 self._followers[0].wake()
-            except IndexError:
-                pass  # it left by itself
         if self._watched and self._loop is None:
             self._watch_soon()
 
@@ -217,29 +202,13 @@ class Connection:
         future = self._pending.pop(call_id, None)
         if future is None:
             return  # it was cancelled
-        try:
-            value = None if flags & _EMPTY else serialize.loads(*payload_of(flags, frames))
-        except Exception as error:
-            what = f"the result of {future.method}()"
-            failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
-            failure.__cause__ = error
-            self._settle(future, None, failure)
-            return
-        if kind == _RESULT:
-            if flags & _NAMES:
-                value, names = value
-                self._on_names(names)
-            self._settle(future, IS_METHOD if flags & _METHOD else value)
-        elif kind == Kind.CREATED:
-            self._on_names(value)
+        if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
-        elif kind == Kind.FAILURE:
-            if flags & Flag.CANCELLED:
-                self._settle(future, None, cancelled=True)
-            else:
-                self._settle(future, None, rebuild(Failure(*value)))
-        else:
-            raise RemoteProtocolError(f"an actor cannot answer with kind {kind}")
+            return
+        answer = read_answer(frames, future.method)
+        if answer.names is not None:
+            self._on_names(answer.names)
+        self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
 
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False

@@ -36,8 +36,15 @@ class ActorMaker(Protocol):
     ) -> ActorRef:
         """Make an actor and run its constructor."""
 
+    @property
+    def actor_num(self) -> int:
+        """How many actors this program has now."""
+
     def close(self) -> None:
         """End all actors of this client and the connection."""
+
+    def abandon(self) -> None:
+        """Let go of the connection without a word, in the child of a fork."""
 
 
 class _State:

@@ -45,7 +45,7 @@ class _RemoteNew:
     def local(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An ordinary object; `__init__` follows from Python itself."""
         if self.original is None:
-            inherited = super(self.cls, cls).__new__
+            inherited = super(self.cls, cls).__new__  # type: ignore[arg-type]  # a subclass is an instance of nothing here
             if inherited is object.__new__:  # it takes no arguments; __init__ does
                 return inherited(cls)
             return inherited(cls, *args, **kwargs)

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from parl_remote import processes
@@ -71,7 +72,7 @@ class PrivateCluster:
         """The node's process number."""
         return self._process.pid
 
-    def connect(self) -> UnixChannel:
+    def connect_master(self) -> UnixChannel:
         """A channel to the master.
 
         Raises:
@@ -80,9 +81,13 @@ class PrivateCluster:
         try:
             return UnixChannel.connect(str(self.directory / "node.sock"))
         except OSError as error:
-            raise self.failure(str(error)) from error
+            raise self.unreachable(str(error)) from error
 
-    def failure(self, reason: str) -> ClusterUnreachable:
+    def connect_node(self, node_addresses: Sequence[str]) -> UnixChannel:
+        """The one node is on this host and reached there."""
+        raise self.unreachable(f"its node's directory {self.directory} is gone ({', '.join(node_addresses)})")
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
         """The error for a node that ended too early."""
         lines = "".join(f"\n  | {line}" for line in processes.tail(self._log, 20))
         return ClusterUnreachable(f"the private cluster did not start: {reason}{lines}", address="local")
@@ -95,6 +100,11 @@ class PrivateCluster:
             self._process.kill()
             self._process.wait()
         shutil.rmtree(self.directory, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the node at once."""
+        self._process.kill()
+        self.close()
 
     def abandon(self) -> None:
         """In the child of a fork: the node is not this process's."""

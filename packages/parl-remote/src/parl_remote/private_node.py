@@ -1,135 +1,136 @@
-"""Master and worker of a private cluster, put together on one loop."""
+"""Master and worker of a private cluster, put together on one loop, for one program.
+
+driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
+`--> Worker
+"""
 
 from __future__ import annotations
 
 import functools
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from parl_remote.cluster_state import ClusterState, ToClient, ToNode
-from parl_remote.config import Limits
+from parl_remote.cluster_state import ClusterState
+from parl_remote.config import environment
 from parl_remote.gpus import visible_gpus
-from parl_remote.handshake import Link, Reception
+from parl_remote.handshake import Link, Reception, Service
 from parl_remote.identity import host_id, host_name, new_id
 from parl_remote.loop import Loop
-from parl_remote.messages import (
-    Bye,
-    LeaseCancel,
-    LeaseEnded,
-    LeaseRelease,
-    LeaseRequest,
-    Message,
-    NodeJoin,
-    Role,
-    decode,
-)
-from parl_remote.node import PrivateNodeSettings
+from parl_remote.master import Master
+from parl_remote.master_link import MasterLink
+from parl_remote.messages import Bye, NodeJoin, Role, decode
 from parl_remote.resources import Resources
 from parl_remote.thread_counts import chosen_by_user
+from parl_remote.transport_memory import MemoryListener
 from parl_remote.transport_unix import UnixListener
 from parl_remote.worker import Worker
 from parl_remote.zygote import ZygoteProcess, start_zygote
 
+if TYPE_CHECKING:
+    from parl_remote.node import PrivateNodeSettings
 
-class _Master:
-    def __init__(self, loop, on_gone) -> None:
-        self.loop = loop
-        self.state = ClusterState(
-            cluster_id=new_id("cluster"),
-            new_lease_id=functools.partial(new_id, "lease"),
-            started=loop.now(),
-            liveness_limit_s=1e9,
-            rejoin_timeout_s=10,
-            nodes_may_join=False,
-        )
-        self.links: dict[str, Link] = {}
-        self.worker: Worker | None = None
-        self.on_gone = on_gone
+__all__ = ["PrivateNode"]
+
+
+class _OneProgram:
+    """The master as the driver sees it; when the driver is gone, so is the reason for this node.
+
+    Args:
+        master: The master's own service.
+        on_gone: Called when the driver is gone.
+    """
+
+    def __init__(self, master: Service, on_gone: Callable[[], None]) -> None:
+        self._master = master
+        self._on_gone = on_gone
+        self.came = False
 
     def opened(self, link: Link) -> None:
-        self.links[link.hello.id] = link
-        self.state.client_joined(link.hello.id, link.hello.name, link.hello.pid)
+        """The driver connected, or the node's own worker."""
+        self.came = self.came or link.hello.role is Role.CLIENT
+        self._master.opened(link)
 
-    def received(self, link, frames):
-        message = decode(frames[0])
-        cid = link.hello.id
-        if isinstance(message, LeaseRequest):
-            self.do(self.state.lease_requested(cid, message, self.loop.now()))
-            self.later()
-        elif isinstance(message, LeaseRelease):
-            self.do(self.state.lease_released(cid, message.lease_id))
-        elif isinstance(message, LeaseCancel):
-            self.do(self.state.lease_cancelled(cid, message.request_id))
-        elif isinstance(message, Bye):
-            self.on_gone(True)
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """For the master; a goodbye ends the node as a broken connection does."""
+        self._master.received(link, frames)
+        if isinstance(decode(frames[0]), Bye):
+            self._on_gone()
 
-    def closed(self, link, reason):
-        self.links.pop(link.hello.id, None)
-        self.do(self.state.client_lost(link.hello.id))
-        self.on_gone(False)
-
-    def from_worker(self, message: Message) -> None:
-        if isinstance(message, LeaseEnded):
-            self.do(self.state.lease_ended("node", message.lease_id, message.cause))
-
-    def later(self):
-        deadline = self.state.next_deadline()
-        if deadline is not None and deadline < 1e8:
-            self.loop.call_at(deadline, lambda: (self.do(self.state.tick(self.loop.now())), self.later()))
-
-    def do(self, instructions):
-        for one in instructions:
-            if isinstance(one, ToClient):
-                if one.client_id in self.links:
-                    self.links[one.client_id].tell(one.message)
-            elif isinstance(one, ToNode):
-                self.worker.on_master(one.message)
+    def closed(self, link: Link, reason: str) -> None:
+        """The driver is gone."""
+        self._master.closed(link, reason)
+        self._on_gone()
 
 
 class PrivateNode:
+    """The node of a private cluster.
+
+    Args:
+        settings: What the driver asked for.
+        listening: The socket that the driver has made.
+        zygote: Already warming up.
+    """
+
     def __init__(self, settings: PrivateNodeSettings, listening: socket.socket, zygote: ZygoteProcess) -> None:
-        self.loop = Loop()
-        limits = Limits()
-        host = host_id()
-        self.listener = UnixListener(f"{settings.directory}/node.sock", listening=listening)
-        self.reception = Reception(self.loop, node_id="node", cluster_id="private", host_id=host, limits=limits)
-        self.master = _Master(self.loop, self.client_gone)
-        self.worker = Worker(
-            self.loop,
+        self._loop = Loop()
+        limits, host, node_id = environment().limits, host_id(), new_id("node")
+        reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
+        self._listener = UnixListener(f"{settings.directory}/node.sock", listening=listening)
+        state = ClusterState(
+            cluster_id="local",
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=limits.liveness_limit_s,
+            rejoin_timeout_s=limits.rejoin_timeout_s,
+            nodes_may_join=False,
+        )
+        master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
+        self._program = _OneProgram(master, self._loop.stop)
+        reception.serve(Role.MASTER, self._program)
+        gpus = visible_gpus(os.environ)
+        self._worker = Worker(
+            self._loop,
             directory=Path(settings.directory),
             log_directory=Path(settings.log_directory),
             zygote=zygote,
-            restart_zygote=lambda: start_zygote(settings.directory, tuple(settings.preload), clear=True),
-            to_master=self.master.from_worker,
+            restart_zygote=functools.partial(start_zygote, settings.directory, tuple(settings.preload), clear=True),
+            to_master=lambda message: self._link.tell(message),
             limits=limits,
-            gpus=visible_gpus(os.environ),
+            gpus=gpus,
             limit_threads=not chosen_by_user(os.environ),
         )
-        self.master.worker = self.worker
-        self.master.do(
-            self.master.state.node_joined(
-                NodeJoin("node", host, (), settings.directory, Resources(cpu=settings.slots), name=host_name()),
-                self.loop.now(),
-            )
+        reception.serve(Role.WORKER, self._worker)
+        within = MemoryListener("the node itself")
+        reception.listen(within)
+        offer = Resources(cpu=settings.slots, gpu=len(gpus))
+        self._link = MasterLink(
+            self._loop,
+            within.connect(),
+            joined=lambda: NodeJoin(node_id, host, (), settings.directory, offer, self._worker.running(), host_name()),
+            on_message=self._worker.on_master,
+            on_lost=lambda _: self._loop.stop(),
+            limits=limits,
         )
-        self.reception.serve(Role.MASTER, self.master)
-        self.reception.serve(Role.WORKER, self.worker)
-        self.reception.listen(self.listener)
+        reception.listen(self._listener)
+        self._loop.call_later(limits.start_timeout_s, self._give_up)
 
-    def client_gone(self, politely: bool) -> None:
-        if not politely:
-            self.loop.stop()
-        else:
-            self.loop.call_later(0.3, self.loop.stop)
-            self.worker.when_idle(self.loop.stop)
+    def run(self) -> None:
+        """Serve until the program is gone."""
+        self._loop.run()
 
-    def run(self):
-        self.loop.run()
+    def stop(self) -> None:
+        """Let `run` return; signal handlers may call this."""
+        self._loop.stop()
 
-    def stop(self):
-        self.loop.stop()
+    def close(self) -> None:
+        """Kill what is left of the actors and let everything go."""
+        self._worker.close()
+        self._listener.close()
 
-    def close(self):
-        self.worker.close()
-        self.listener.close()
+    def _give_up(self) -> None:
+        """A driver that has not connected by now was killed before it could."""
+        if not self._program.came:
+            self._loop.stop()

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from parl_remote.actor_ref import IS_METHOD, ActorRef
+from parl_remote.actor_ref import ActorRef
+from parl_remote.answers import IS_METHOD
 from parl_remote.class_spec import ClassSpec
 from parl_remote.future import RemoteFuture
 
@@ -97,8 +98,8 @@ class RemoteObject:
     def __delattr__(self, name: str) -> NoReturn:
         raise AttributeError(f"attributes of a remote object cannot be deleted from outside ({name!r})")
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]  # what isinstance looks at
+    @property  # type: ignore[misc]  # read-only here
+    def __class__(self) -> type:  # what isinstance looks at
         return self._parl_ref.spec.cls
 
     def __dir__(self) -> list[str]:

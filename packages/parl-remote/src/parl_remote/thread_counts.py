@@ -11,7 +11,7 @@ import ctypes
 import os
 from collections.abc import Mapping, MutableMapping
 
-__all__ = ["VARIABLES", "chosen_by_user", "limit_numeric_threads"]
+__all__ = ["VARIABLES", "chosen_by_user", "limit_numeric_threads", "set_variables"]
 
 VARIABLES = (
     "OMP_NUM_THREADS",

@@ -257,6 +257,7 @@ class UnixChannel:
     def abandon(self) -> None:
         """Close this process's copy of the descriptor and leave the connection alone: for the child of a fork."""
         self._closed = True
+        self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()  # their holders were not copied
         self._socket.close()
 
     def _hang_up(self) -> None:

@@ -123,7 +123,6 @@ class Worker:
         self._zygote_deaths = 0
         self._sampling = False
         self._closed = False
-        self._on_idle: Callable[[], None] | None = None
         self._zygote = zygote
         loop.add(zygote, self._hear_zygote)
         self._order_spares()
@@ -261,7 +260,6 @@ class Worker:
         if lease.link is not None:
             lease.link.tell(ActorDied(lease_id, cause))
         self._to_master(LeaseEnded(lease_id, cause))
-        self._check_idle()
 
     def _give_gpus_back(self, lease: _Lease) -> None:
         self._gpus.give(lease.gpus, lease.assigned.resources.gpu)
@@ -339,16 +337,6 @@ class Worker:
             if used > limit:
                 detail = f"it used {used / 2**20:.0f} MiB, its limit is {limit / 2**20:.0f} MiB"
                 self._end(lease, DeathCause(DeathKind.MEMORY, detail=detail))
-
-    def when_idle(self, action: Callable[[], None]) -> None:
-        """Run `action` once no lease is left."""
-        self._on_idle = action
-        self._check_idle()
-
-    def _check_idle(self) -> None:
-        if self._on_idle is not None and not self._leases:
-            action, self._on_idle = self._on_idle, None
-            action()
 
     # -- the end -------------------------------------------------------------------------------------------------
 

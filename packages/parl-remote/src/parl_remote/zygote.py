@@ -33,6 +33,9 @@ __all__ = ["ZygoteProcess", "start_zygote", "zygote_main"]
 
 _LARGEST = 65536
 
+# What an actor needs before it runs the first line of the user's.
+_WARM = ("numpy", "numpy.random", "cloudpickle", "parl_remote.decorator", "parl_remote.actor_process")
+
 
 class _Zygote:
     def __init__(self, control: socket.socket, directory: str, clear: bool) -> None:
@@ -146,7 +149,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         processes.set_name("parl:zygote")
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)
-        failed = _import_all(("numpy", "numpy.random", "cloudpickle", "parl_remote.actor_process", *preload))
+        failed = _import_all((*_WARM, *preload))
         gc.collect()
         gc.freeze()  # collections in actors leave the shared pages alone
         zygote = _Zygote(control, directory, clear)

@@ -1,0 +1,135 @@
+"""`connect(debug=True)`: actors within the calling process, for breakpoints and step-by-step reading.
+
+The same messages go to the same `ActorHost` as in an actor's process, so arguments and results are copied, exceptions
+cross and names are checked exactly as there; only the process is missing. A call runs in the thread that makes it, at
+once, also with `wait=False`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from parl_remote import current, serialize
+from parl_remote.actor_host import ActorHost, Creation
+from parl_remote.actor_ref import ActorRef, AttributeNames
+from parl_remote.actor_state import ActorState
+from parl_remote.answers import Answer, read_answer
+from parl_remote.call_messages import Kind, pack
+from parl_remote.class_spec import ClassSpec
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ActorLost, NoResources, NotConnected
+from parl_remote.future import RemoteFuture
+from parl_remote.options import ActorOptions
+from parl_remote.resources import Resources
+from parl_remote.transport import Buffer
+
+__all__ = ["DebugClient"]
+
+
+class _LocalPath:
+    """The way to a host in this process."""
+
+    def __init__(self, class_name: str, names: AttributeNames) -> None:
+        self._host = ActorHost()
+        self._class_name = class_name
+        self._names = names
+        self._numbers = itertools.count(1)
+        self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
+
+    def submit(
+        self, kind: int, flags: int, index: int, payload: Sequence[Buffer], method: str, owner: object
+    ) -> RemoteFuture[Any]:
+        """See `actor_ref.CallPath`."""
+        future: RemoteFuture[Any] = RemoteFuture(None, owner)
+        future.method = method
+        with self._turn, current.local_objects():
+            if self._host.machine.state is ActorState.CLOSED:
+                cause = DeathCause(DeathKind.KILLED_BY_USER)
+                future.settle(None, ActorLost(cause, class_name=self._class_name))
+                return future
+            call = [memoryview(bytes(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+            reply = [memoryview(bytearray(frame)) for frame in self._host.handle(call)]
+        answer: Answer = read_answer(reply, method)
+        if answer.names is not None:
+            self._names.set(answer.names)
+        future.settle(answer.value, answer.error)
+        return future
+
+    def close(self) -> None:
+        with self._turn:
+            self._host.machine.state = ActorState.CLOSED
+            self._host.drop_instance()
+
+
+class DebugClient:
+    """Makes actors in this process, as many as there are slots.
+
+    Args:
+        slots: CPUs to give away, so that a program that asks for too much finds out here as well.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._total = self._free = Resources(cpu=slots)
+        self._lock = threading.RLock()
+        self._paths: set[_LocalPath] = set()
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """What `connect` was asked for."""
+        return "debug"
+
+    @property
+    def actor_num(self) -> int:
+        """How many actors there are now."""
+        return len(self._paths)
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor; see `Client.create`. Nobody can free a slot meanwhile, so it does not wait for one."""
+        if self._closed:
+            raise NotConnected("the connection is closed; call parl.connect() again")
+        need = options.resources
+        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
+        cls = serialize.dumps_class(spec.cls)
+        creation = Creation(tuple(sys.path), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        with self._lock:
+            if not self._free.fits(need):
+                available = f"{self._total}, {self._free} free"
+                reason = f"{spec.name} asked for {need}; this process has {available}"
+                raise NoResources(reason, asked=str(need), available=available)
+            self._free -= need
+        names = AttributeNames()
+        path = _LocalPath(spec.name, names)
+        self._paths.add(path)
+
+        def end() -> None:
+            with self._lock:
+                if path in self._paths:
+                    self._paths.discard(path)
+                    self._free += need
+            path.close()
+
+        try:
+            payload = [*serialize.dumps(tuple(creation)), *arguments[1:]]
+            path.submit(Kind.CREATE, 0, 0, payload, "__init__", None).result()
+        except BaseException:
+            end()
+            raise
+        return ActorRef(spec, path, let_go=end, destroy=end, attributes=names)
+
+    def close(self) -> None:
+        """End all actors."""
+        self._closed = True
+        for path in list(self._paths):
+            path.close()
+        self._paths.clear()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the objects were copied with the process and belong to the parent's run."""
+        self._closed = True
