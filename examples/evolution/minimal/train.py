@@ -1,0 +1,89 @@
+"""The minimal example of the documents: ten agents sample CartPole at the same time, and every round is one update.
+
+    pip install parl-evokit gymnasium
+    python train.py                        100 epochs, about 20 seconds
+    python train.py --keys counter         the same numbers in every run
+
+The network is the documents': four inputs, twenty hidden units without activation, two probabilities.
+"""
+
+import argparse
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Protocol
+
+import gymnasium
+import numpy as np
+
+from parl_evokit import Config, ESAgent, SamplingInfo, mlp
+
+AGENTS = 10
+HERE = Path(__file__).parent
+
+
+class Predictor(Protocol):
+    def predict(self, x: np.ndarray) -> np.ndarray: ...
+
+
+def network():
+    """The code that belongs to the weights in the model directory."""
+    return mlp([4, 20, 2], activation="linear")
+
+
+def evaluate(env: gymnasium.Env, agent: Predictor, seed: int) -> float:
+    """The return of one episode."""
+    obs, _ = env.reset(seed=seed)
+    total, done = 0.0, False
+    while not done:
+        action = int(agent.predict(obs).argmax())
+        obs, reward, terminated, truncated, _ = env.step(action)
+        total += float(reward)
+        done = terminated or truncated
+    return total
+
+
+def train(config: Config, model_dir: Path, epochs: int) -> list[float]:
+    """The documents' program; returns the reward of each epoch."""
+    envs = [gymnasium.make("CartPole-v1") for _ in range(AGENTS)]
+
+    agent = ESAgent()
+    agent.load_config(config)
+    agent.load_inference_model(model_dir, model=network)
+    agent.init_solver()  # after load_inference_model
+
+    sampling_agents = [agent.clone() for _ in range(AGENTS)]
+    sampling_infos = [SamplingInfo() for _ in range(AGENTS)]
+
+    rewards_of_epochs = []
+    with ThreadPoolExecutor(AGENTS) as pool:
+        for epoch in range(epochs):
+            for sampling_agent, info in zip(sampling_agents, sampling_infos, strict=True):
+                sampling_agent.add_noise(info)
+            # Both halves of a mirrored pair start their episodes alike, so that only the noise tells them apart.
+            seeds = [1000 * epoch + i // 2 for i in range(AGENTS)]
+            rewards = list(pool.map(evaluate, envs, sampling_agents, seeds))
+            agent.update(sampling_infos, rewards)  # the sampling agents take the new parameters by themselves
+            reward = evaluate(envs[0], agent, seed=10**6 + epoch)
+            rewards_of_epochs.append(reward)
+            print(f"Epoch:{epoch} Reward: {reward:.0f}")
+    return rewards_of_epochs
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Evolution on CartPole, the documents' minimal example.")
+    parser.add_argument("--epochs", type=int, default=100)
+    parser.add_argument("--keys", choices=["secrets", "counter"], default="secrets", help="counter: repeatable runs")
+    parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
+    arguments = parser.parse_args()
+
+    settings = Config.load(HERE / "config.prototxt")
+    config = Config(settings.solver, keys=type(settings.keys)[arguments.keys.upper()])
+    with tempfile.TemporaryDirectory() as directory:
+        mlp([4, 20, 2], activation="linear", seed=arguments.seed).save(Path(directory))
+        rewards = train(config, Path(directory), arguments.epochs)
+    print(f"mean reward of the last ten epochs: {np.mean(rewards[-10:]):.1f}")
+
+
+if __name__ == "__main__":
+    main()
