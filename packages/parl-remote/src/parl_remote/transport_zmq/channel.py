@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import selectors
+import socket
 import threading
 import time
 from collections.abc import Sequence
 
 import zmq
 
+from parl_remote.addresses import Address
 from parl_remote.config import Limits
 from parl_remote.errors import (
     AuthenticationFailed,
@@ -46,15 +48,15 @@ _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has dr
 class ZmqChannel:
     """A connection to a listener on any host, made by `connect`."""
 
-    def __init__(self, socket: Socket, monitor: Socket, address: str) -> None:
-        self._socket = socket
+    def __init__(self, dealer: Socket, monitor: Socket, address: str) -> None:
+        self._socket = dealer
         self._monitor = monitor
         self._address = address
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
         self._receiving = threading.Lock()
         self._bell = Bell()
         self._selector = selectors.DefaultSelector()
-        for source in (descriptor(socket), descriptor(monitor), self._bell.fileno()):
+        for source in (descriptor(dealer), descriptor(monitor), self._bell.fileno()):
             self._selector.register(source, selectors.EVENT_READ)
         self._lost = ""
         self._closed = False
@@ -77,27 +79,16 @@ class ZmqChannel:
         """
         limits = limits or Limits()
         curve = Curve.of(key)
-        socket = (context or zmq.Context.instance()).socket(zmq.DEALER)
-        configure(socket, limits)
-        socket.setsockopt(zmq.SNDHWM, _QUEUE)
-        socket.setsockopt(zmq.RECONNECT_IVL, -1)
-        socket.curve_serverkey = curve.server_public
-        socket.curve_publickey = curve.client_public
-        socket.curve_secretkey = curve.client_secret
-        monitor = monitored(socket, zmq.EVENT_ALL)
-        try:
+        context = context or zmq.Context.instance()
+        deadline = time.monotonic() + limits.connect_timeout_s
+        candidates = _resolve(address)
+        while True:
+            host, port = candidates.pop(0)
             try:
-                socket.connect(f"tcp://{address}")
-            except zmq.ZMQError as error:
-                raise ClusterUnreachable(f"cannot connect to {address!r}: {error}", address=address) from error
-            _await_handshake(monitor, address, limits.connect_timeout_s)
-            socket.send(pack_bare(Kind.OPEN))
-        except BaseException:
-            socket.disable_monitor()
-            monitor.close(0)
-            socket.close(0)
-            raise
-        return cls(socket, monitor, address)
+                return cls(*_dial(context, curve, limits, host, port, address, deadline), address)
+            except ClusterUnreachable:
+                if not candidates:
+                    raise
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; long frames are not copied, so this returns when zmq has encrypted them."""
@@ -214,8 +205,42 @@ class ZmqChannel:
             raise ChannelClosed(self._lost)
 
 
-def _await_handshake(monitor: Socket, address: str, timeout_s: float) -> None:
-    deadline = time.monotonic() + timeout_s
+def _resolve(address: str) -> list[tuple[str, int]]:
+    """The numbers that a host's name stands for, IPv4 first, because that is where clusters listen by default."""
+    try:
+        parsed = Address.parse(address)
+        found = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise ClusterUnreachable(f"cannot connect to {address!r}: {error}", address=address) from error
+    found.sort(key=lambda entry: entry[0] != socket.AF_INET)
+    return [(str(target[0]), parsed.port) for *_, target in found]
+
+
+def _dial(
+    context: Context, curve: Curve, limits: Limits, host: str, port: int, address: str, deadline: float
+) -> tuple[Socket, Socket]:
+    """A connected and authenticated socket with its monitor."""
+    dealer = context.socket(zmq.DEALER)
+    configure(dealer, limits, ipv6=":" in host)
+    dealer.setsockopt(zmq.SNDHWM, _QUEUE)
+    dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+    dealer.curve_serverkey = curve.server_public
+    dealer.curve_publickey = curve.client_public
+    dealer.curve_secretkey = curve.client_secret
+    monitor = monitored(dealer, zmq.EVENT_ALL)
+    try:
+        dealer.connect(f"tcp://{Address(host, port)}")
+        _await_handshake(monitor, address, deadline, limits.connect_timeout_s)
+        dealer.send(pack_bare(Kind.OPEN))
+    except BaseException:
+        dealer.disable_monitor()
+        monitor.close(0)
+        dealer.close(0)
+        raise
+    return dealer, monitor
+
+
+def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: float) -> None:
     connected = False
     while (remaining_s := deadline - time.monotonic()) > 0:
         if not monitor.poll(int(remaining_s * 1000) + 1):

@@ -55,7 +55,7 @@ class ZmqListener:
         curve = Curve.of(key)
         self._zap = ZapHandler(self._context, curve.client_public)
         self._socket = self._context.socket(zmq.ROUTER)
-        configure(self._socket, limits)
+        configure(self._socket, limits, ipv6=":" in host)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # sending never waits, nor loses anything
         self._socket.setsockopt(zmq.BACKLOG, _BACKLOG)

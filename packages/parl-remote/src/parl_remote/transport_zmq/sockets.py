@@ -50,8 +50,9 @@ class Curve:
         return cls(zmq.curve_public(server), server, zmq.curve_public(client), client)
 
 
-def configure(socket: Socket, limits: Limits) -> None:
+def configure(socket: Socket, limits: Limits, *, ipv6: bool) -> None:
     """Set what both ends have in common."""
+    socket.setsockopt(zmq.IPV6, ipv6)
     silence_ms = int(limits.liveness_limit_s * 1000)
     socket.setsockopt(zmq.HEARTBEAT_IVL, int(limits.heartbeat_interval_s * 1000))
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
@@ -59,7 +60,6 @@ def configure(socket: Socket, limits: Limits) -> None:
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.hello_timeout_s * 1000))
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART)
     socket.setsockopt(zmq.LINGER, int(limits.linger_s * 1000))
-    socket.setsockopt(zmq.IPV6, 1)
 
 
 def monitored(socket: Socket, events: int) -> Socket:

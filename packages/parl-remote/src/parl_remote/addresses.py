@@ -1,0 +1,66 @@
+"""Network addresses as people write them: "host:port", and what of them can be found out without asking anyone else."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from dataclasses import dataclass
+
+__all__ = ["Address", "advertised_by", "is_this_host", "own_address_toward"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A TCP endpoint; `str` gives it back as it is written."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Address:
+        """Read "host:port"; an IPv6 host is in brackets.
+
+        Raises:
+            ValueError: It is no such address.
+        """
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            colon = ""
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"an address is 'host:port', for example 'localhost:8037', not {text!r}")
+        return cls(host, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def advertised_by(node_address: str, dialled: Address) -> Address:
+    """Where a node is reached that the master at `dialled` told of.
+
+    A node without a host of its own (":8037") is on the master's host, wherever that is for the one who asks.
+    """
+    return Address(dialled.host, int(node_address[1:])) if node_address.startswith(":") else Address.parse(node_address)
+
+
+def own_address_toward(address: Address) -> str:
+    """The address of this host that packets to another one come from; loopback if that is this host itself.
+
+    Raises:
+        OSError: The host's name is unknown, or there is no way there.
+    """
+    family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(target)  # of a datagram socket: picks the route, sends nothing
+        return str(probe.getsockname()[0])
+
+
+def is_this_host(host: str) -> bool:
+    """Whether a host's name or number is one of this host's; unknown ones are not."""
+    with contextlib.suppress(OSError):
+        for family, _, _, _, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
+            with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
+                probe.bind((target[0], 0))
+                return True
+    return False

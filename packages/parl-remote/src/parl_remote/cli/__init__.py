@@ -1,0 +1,5 @@
+"""The command `xparl`: start a cluster, join one, look at it, stop it."""
+
+from parl_remote.cli.commands import main
+
+__all__ = ["main"]

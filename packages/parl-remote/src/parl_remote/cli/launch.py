@@ -1,0 +1,99 @@
+"""Starting a node as a process of its own, and saying clearly why it did not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import psutil
+
+from parl_remote import processes
+from parl_remote.cluster_node import NodeSettings
+from parl_remote.codec import to_json
+from parl_remote.config import Limits
+from parl_remote.run_files import RunFiles
+
+__all__ = ["check_port", "detach"]
+
+_LOG_LINES = 15
+
+
+def check_port(host: str, port: int, run_files: RunFiles) -> None:
+    """Make sure that nobody listens on a port yet.
+
+    Raises:
+        click.ClickException: Somebody does; the message says who.
+    """
+    for _, record in run_files.clusters():
+        if record.port == port and record.process.alive():
+            raise click.ClickException(
+                f"port {port} is in use by your own cluster {record.cluster_id} (process {record.process.pid}); "
+                f"stop it with `xparl stop --port {port}`, or choose another port"
+            )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            who = _who_listens(port)
+            reason = f"port {port} is in use{who}; choose another" if who else f"{error.strerror} (port {port})"
+            raise click.ClickException(f"cannot listen on {host}:{port}: {reason}") from error
+
+
+def detach(settings: NodeSettings, limits: Limits) -> str:
+    """Start a node that lives on after this command; returns the address it listens on.
+
+    Raises:
+        click.ClickException: It did not come up; the message has its reason or the end of its log.
+    """
+    directory = Path(settings.directory)
+    log_path = directory / "node.log"
+    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    reading, writing = os.pipe()
+    try:
+        node = subprocess.Popen(
+            [sys.executable, "-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(writing)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=directory,
+            pass_fds=(writing,),
+            start_new_session=True,
+        )
+    finally:
+        os.close(writing)
+        os.close(log)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read() if select.select([pipe], [], [], limits.start_timeout_s)[0] else b""
+    outcome = json.loads(answer or b"{}")
+    if address := outcome.get("address"):
+        node.returncode = 0  # it is on its own from here; nobody waits for it
+        return str(address)
+    node.kill()
+    node.wait()
+    raise click.ClickException(outcome.get("error") or _too_late(limits.start_timeout_s, log_path))
+
+
+def _too_late(timeout_s: float, log_path: Path) -> str:
+    lines = "".join(f"\n  | {line}" for line in processes.tail(log_path, _LOG_LINES))
+    return f"the node did not come up within {timeout_s:g} s; the end of {log_path}:{lines}"
+
+
+def _who_listens(port: int) -> str:
+    """Who has a port, as " by name (process 12)", as far as this user may know."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:
+                if connection.pid is None:
+                    return " by a process of another user"
+                return f" by {psutil.Process(connection.pid).name()} (process {connection.pid})"
+    except (psutil.Error, OSError):
+        pass
+    return ""

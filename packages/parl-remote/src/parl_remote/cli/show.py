@@ -1,0 +1,80 @@
+"""What `xparl status` shows of one cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from parl_remote.cli.ask import ask_status
+from parl_remote.codec import to_json
+from parl_remote.config import Environment
+from parl_remote.errors import RemoteError
+from parl_remote.messages import NodeStatus, Status
+from parl_remote.rendezvous import ClusterAddress
+
+__all__ = ["ClusterReport", "report_cluster"]
+
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterReport:
+    """One cluster's status, or why there is none."""
+
+    address: str
+    status: Status | None
+    error: str
+
+    def as_json(self) -> dict[str, Any]:
+        """For programs: the fields of `Status`, or an error."""
+        return {
+            "address": self.address,
+            "error": self.error or None,
+            "status": to_json(self.status) if self.status is not None else None,
+        }
+
+    def as_text(self) -> str:
+        """For people."""
+        if self.status is None:
+            return f"{self.address}: {self.error}"
+        one = self.status
+        lines = [
+            f"{self.address}: {one.cluster_id}, up {timedelta(seconds=int(one.uptime_s))}",
+            f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
+            f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
+            f"  {_count(one.node_count, 'node')}, {_count(one.client_count - 1, 'program')}, "
+            f"{_count(one.leases, 'actor')}, {_count(one.waiting, 'actor')} waiting for room",
+        ]
+        lines += [f"  {_node(node)}" for node in one.nodes]
+        lines += [
+            f"  program {client.name or client.client_id} (process {client.pid}): {_count(client.leases, 'actor')}"
+            + (f", {client.waiting} waiting" if client.waiting else "")
+            for client in one.clients
+            if client.name != "xparl status"
+        ]
+        return "\n".join(lines)
+
+
+def report_cluster(address: str, key_file: Path | None, environment: Environment) -> ClusterReport:
+    """Ask a cluster; what goes wrong is part of the report."""
+    try:
+        cluster = ClusterAddress(address, environment, key_file)
+        return ClusterReport(address, ask_status(cluster.connect_master, environment.limits), "")
+    except (RemoteError, ValueError) as error:
+        return ClusterReport(address, None, str(error))
+
+
+def _node(node: NodeStatus) -> str:
+    where = ", ".join(node.addresses)
+    text = (
+        f"node {node.name or node.node_id} ({where}): "
+        f"{node.total.cpu - node.free.cpu:g} of {node.total.cpu:g} cpus used, "
+        f"load {node.load:.2f}, {node.memory_free / _MIB:.0f} MiB memory free, heard {node.silent_s:.0f} s ago"
+    )
+    return text + (f", {node.total.gpu - node.free.gpu:g} of {node.total.gpu:g} gpus used" if node.total.gpu else "")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

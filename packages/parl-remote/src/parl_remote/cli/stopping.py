@@ -1,0 +1,68 @@
+"""Ending exactly the processes that the run files name: politely first, then for good."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from parl_remote.addresses import Address
+from parl_remote.config import Limits
+from parl_remote.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, forget, signal_process
+
+__all__ = ["stop_all"]
+
+
+def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]:
+    """Stop this user's nodes on this host.
+
+    Args:
+        run_files: Where they are on record.
+        port: Only the cluster on this port and its workers here; None stops all.
+        limits: How long to be polite.
+
+    Returns:
+        A line for each node, saying how it ended.
+    """
+    nodes: list[tuple[Path, ClusterRecord | WorkerRecord]] = [
+        *((where, one) for where, one in run_files.clusters() if port in {None, one.port}),
+        *((where, one) for where, one in run_files.workers() if port in {None, Address.parse(one.master).port}),
+    ]
+    for _, node in nodes:
+        signal_process(node.process, signal.SIGTERM)
+    deadline = time.monotonic() + limits.shutdown_grace_s
+    killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
+    for _, node in nodes:
+        if node.process.pid in killed:
+            signal_process(node.process, signal.SIGKILL)  # its zygote sees the connection close and ends its actors
+            _ended(node.process, time.monotonic() + limits.shutdown_grace_s)
+    for where, node in nodes:
+        if not node.process.alive() and _is_from_here(node.process):
+            forget(where)
+            with contextlib.suppress(OSError):
+                where.rmdir()
+    return [_line(node, killed) for _, node in nodes]
+
+
+def _ended(process: ProcessRecord, deadline: float) -> bool:
+    descriptor = process.open()
+    if descriptor is None:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0])
+    finally:
+        os.close(descriptor)
+
+
+def _line(node: ClusterRecord | WorkerRecord, killed: Iterable[int]) -> str:
+    what = f"the cluster on port {node.port}" if isinstance(node, ClusterRecord) else f"the worker of {node.master}"
+    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
+    return f"{what} (process {node.process.pid}) {how}"
+
+
+def _is_from_here(process: ProcessRecord) -> bool:
+    return process.host_id == ProcessRecord.of(os.getpid()).host_id

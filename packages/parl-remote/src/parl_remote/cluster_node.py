@@ -1,0 +1,222 @@
+r"""A node of a real cluster, put together on one loop: master and worker after `xparl start`, a worker after `connect`.
+
+other hosts --tcp + CURVE, one port--> ZmqListener --\
+                                                         Reception --> Master, Worker --> zygote --> actors
+this host   --unix socket-----------> UnixListener --/
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from parl_remote.addresses import Address
+from parl_remote.cluster_state import ClusterState
+from parl_remote.config import Limits
+from parl_remote.handshake import Reception, greet
+from parl_remote.identity import host_id, host_name, new_id
+from parl_remote.loop import Loop
+from parl_remote.master import Master
+from parl_remote.master_link import MasterLink, worker_hello
+from parl_remote.messages import Message, NodeJoin, Role
+from parl_remote.rejoin import RejoiningLink
+from parl_remote.resources import Resources
+from parl_remote.security import ClusterKey
+from parl_remote.thread_counts import chosen_by_user
+from parl_remote.transport import Channel
+from parl_remote.transport_memory import MemoryListener
+from parl_remote.transport_unix import UnixListener
+from parl_remote.transport_zmq import ZmqChannel, ZmqListener
+from parl_remote.worker import Worker
+from parl_remote.zygote import ZygoteProcess, start_zygote
+
+__all__ = ["ClusterNode", "NodeSettings"]
+
+_log = logging.getLogger("parl.remote")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What `xparl` decided for a node.
+
+    Attributes:
+        directory: Its run directory, with the cluster's key in the file `key`.
+        node_id: Its id.
+        cluster_id: The cluster's id; empty for a worker, whose master knows it.
+        host: The interface to listen on.
+        port: The port to listen on, 0 for a free one.
+        master: "host:port" of the master; empty where the master is this node.
+        cpu: CPUs to give away; 0 for a master without a worker.
+        gpus: GPUs to give away, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    directory: str
+    node_id: str
+    cluster_id: str
+    host: str
+    port: int
+    master: str
+    cpu: float
+    gpus: tuple[str, ...]
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether actors can run here."""
+        return bool(self.cpu or self.gpus)
+
+
+class ClusterNode:
+    """One node process.
+
+    Args:
+        settings: What it is.
+        key: The cluster's key.
+        socket_directory: Its private directory of unix sockets.
+        zygote: A running zygote if the node has a worker.
+        limits: Times and sizes.
+
+    Raises:
+        OSError: The port is in use.
+        RemoteError: The master cannot be reached, or does not accept this node.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        key: ClusterKey,
+        socket_directory: Path,
+        zygote: ZygoteProcess | None,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._settings = settings
+        self._socket_directory = socket_directory
+        self._key = key
+        self._limits = limits
+        self._loop = Loop()
+        self._host_id = host_id()
+        self._tcp = ZmqListener(settings.host, settings.port, key, limits=limits)
+        self._unix = UnixListener(f"{socket_directory}/node.sock")
+        self._reception = Reception(
+            self._loop,
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            host_id=self._host_id,
+            limits=limits,
+        )
+        self._master: Master | None = None
+        self._link: MasterLink | RejoiningLink | None = None
+        self._within = MemoryListener("this node")
+        self._worker: Worker | None = None
+        if zygote is not None:
+            self._worker = self._start_worker(zygote)
+        self._reception.listen(self._within)
+        if not settings.master:
+            self._become_master()
+        if self._worker is not None:
+            self._join(self._worker)
+        self._reception.listen(self._tcp)
+        self._reception.listen(self._unix)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, "host:port"."""
+        return self._tcp.address
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._loop.run()
+
+    def stop(self) -> None:
+        """Let `run` return; signal handlers may call this."""
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Tell everyone, end all actors and give everything back."""
+        if self._master is not None:
+            self._master.stop("the cluster was stopped")
+        if self._link is not None:
+            self._link.close()
+        if self._worker is not None:
+            self._worker.close()
+        for listener in (self._unix, self._tcp, self._within):
+            listener.close()
+
+    def _start_worker(self, zygote: ZygoteProcess) -> Worker:
+        settings = self._settings
+        worker = Worker(
+            self._loop,
+            directory=self._socket_directory,
+            log_directory=Path(settings.directory) / "actors",
+            zygote=zygote,
+            restart_zygote=lambda: start_zygote(self._socket_directory),
+            to_master=self._tell_master,
+            limits=self._limits,
+            gpus=settings.gpus,
+            limit_threads=not chosen_by_user(os.environ),
+        )
+        self._reception.serve(Role.WORKER, worker)
+        return worker
+
+    def _become_master(self) -> None:
+        state = ClusterState(
+            cluster_id=self._settings.cluster_id,
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=self._limits.liveness_limit_s,
+            rejoin_timeout_s=self._limits.rejoin_timeout_s,
+        )
+        self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
+
+    def _join(self, worker: Worker) -> None:
+        """Offer this node's worker to its master, here or elsewhere."""
+        if not self._settings.master:
+            self._link = MasterLink(
+                self._loop,
+                self._within.connect(),
+                joined=self._joined,
+                on_message=worker.on_master,
+                on_lost=self._ended,
+                limits=self._limits,
+            )
+            return
+        first = self._dial()
+        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # to hear now if we are not wanted
+        first.close()
+        self._link = RejoiningLink(
+            self._loop,
+            self._dial(),
+            connect=self._dial,
+            joined=self._joined,
+            on_message=worker.on_master,
+            on_end=self._ended,
+            limits=self._limits,
+        )
+
+    def _dial(self) -> Channel:
+        return ZmqChannel.connect(self._settings.master, self._key, limits=self._limits)
+
+    def _tell_master(self, message: Message) -> None:
+        if self._link is not None:
+            self._link.tell(message)
+
+    def _ended(self, reason: str) -> None:
+        _log.info("this worker ends: %s", reason)
+        self._loop.stop()
+
+    def _joined(self) -> NodeJoin:
+        address = Address.parse(self._tcp.address)
+        # a worker beside its master is where the master is, by whatever name clients know that host
+        known_as = str(address) if self._settings.master else f":{address.port}"
+        return NodeJoin(
+            node_id=self._settings.node_id,
+            host_id=self._host_id,
+            addresses=(known_as,),
+            socket_dir=str(self._socket_directory),
+            resources=Resources(cpu=self._settings.cpu, gpu=len(self._settings.gpus)),
+            leases=self._worker.running() if self._worker is not None else (),
+            name=host_name(),
+        )

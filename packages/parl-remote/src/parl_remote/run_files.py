@@ -1,0 +1,189 @@
+"""What `xparl` writes down about the processes it starts on this host, so that they can be found, asked and ended.
+
+    <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
+    <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
+
+All of it is private to its user (directories 0700, files 0600). A process is the one that was written down only if its
+number and its start time both agree, so nothing else is ever signalled. A clean end removes the records and the key;
+after a crash they stay, and the next start on that port takes the key and the cluster's id up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from parl_remote.codec import from_json, to_json
+from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
+from parl_remote.identity import host_id, host_name
+from parl_remote.security import ClusterKey, make_private_dir, read_private_file, write_private_file
+
+__all__ = [
+    "ClusterRecord",
+    "ProcessRecord",
+    "RunFiles",
+    "WorkerRecord",
+    "forget",
+    "key_of",
+    "signal_process",
+    "write_record",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One process of this host since its boot; `started` is its start time in the kernel's ticks."""
+
+    pid: int
+    started: int
+    host_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRecord:
+        """The process that has this number now.
+
+        Raises:
+            ProcessLookupError: There is none.
+        """
+        return cls(pid, _start_ticks(pid), host_id())
+
+    def alive(self) -> bool:
+        """Whether it still runs, here."""
+        try:
+            return self.host_id == host_id() and _start_ticks(self.pid) == self.started
+        except ProcessLookupError:
+            return False
+
+    def open(self) -> int | None:
+        """A descriptor of the process, readable once it has ended; None if it has ended already."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        if self.alive():  # what the descriptor refers to cannot have changed between
+            return descriptor
+        os.close(descriptor)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """One cluster that was started on this host.
+
+    Attributes:
+        cluster_id: Its id.
+        host: The interface that it listens on.
+        port: Its port.
+        host_name: The host that it was started on, for directories that hosts share.
+        process: Its node process.
+    """
+
+    cluster_id: str
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker of this host that belongs to a cluster at `master`."""
+
+    node_id: str
+    master: str
+    process: ProcessRecord
+
+
+_Record = TypeVar("_Record", ClusterRecord, WorkerRecord)
+
+
+class RunFiles:
+    """The run directories of one user.
+
+    Args:
+        directories: Where to look; the first is where new records are written.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
+
+    def cluster_directory(self, port: int) -> Path:
+        """The private directory of the cluster on a port of this host, made if it is not there.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(make_private_dir(self._directories[0]) / f"{host_name()}-{port}")
+
+    def worker_directory(self, node_id: str) -> Path:
+        """The private directory of a worker of this host."""
+        return make_private_dir(make_private_dir(self._directories[0]) / f"{host_name()}-{node_id}")
+
+    def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
+        """All clusters on record, running or not; records that are damaged or not ours are passed over."""
+        yield from self._records("cluster.json", ClusterRecord)
+
+    def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
+        """All workers on record, running or not."""
+        yield from self._records("worker.json", WorkerRecord)
+
+    def _records(self, name: str, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
+        for directory in self._directories:
+            for path in sorted(directory.glob(f"*/{name}")):
+                with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
+                    yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
+
+
+def write_record(directory: Path, record: ClusterRecord | WorkerRecord) -> None:
+    """Put a record into its directory, which exists."""
+    name = "cluster.json" if isinstance(record, ClusterRecord) else "worker.json"
+    write_private_file(directory / name, json.dumps(to_json(record), indent=2) + "\n")
+
+
+def forget(directory: Path) -> None:
+    """Remove records and key after a clean end; logs stay until the next start."""
+    for name in ("cluster.json", "worker.json", "key"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def key_of(directory: Path) -> ClusterKey:
+    """The key in a cluster's directory, a new one where there is none.
+
+    Raises:
+        AuthenticationFailed: The file there is not private or holds no key.
+    """
+    path = directory / "key"
+    if not path.exists():
+        write_private_file(path, ClusterKey.generate().to_text() + "\n")
+    return ClusterKey.from_file(path)
+
+
+def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
+    """Send a signal to exactly the process on record; False if it has ended."""
+    descriptor = record.open()
+    if descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _start_ticks(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError as error:
+        raise ProcessLookupError(f"there is no process {pid}") from error
+    if fields[0] in {b"Z", b"X"}:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(fields[19])
