@@ -6,13 +6,17 @@
 
 The first call opens an event file in the logger's directory (`logger.set_dir`), or in a new one below
 `train_log/<script>` where none was set. Needs tensorboardX, which `parl-core[train]` brings. All functions can be
-called from any thread; what was added reaches the disk with `flush`, `close`, at the end of the program, and every two
-minutes.
+called from any thread; what was added reaches the disk with `flush`, `close`, at the end of the program, and with the
+next call after ten seconds.
 """
 
 import atexit
+import itertools
+import os
 import threading
+import time
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -31,38 +35,68 @@ __all__ = [
     "get_dir",
 ]
 
+FLUSH_SECONDS = 10.0  # as fresh as curves need to be, at a thousandth of the time that a flush takes
 
-class _CurrentWriter:
-    """The one event file of this process; it follows the logger's directory."""
+
+class _EventFile:
+    """The one event file of this process; it follows the logger's directory.
+
+    It is written by the calling thread. (tensorboardX's own writer has a thread and a queue, which its `flush` does
+    not wait for, and gives two files that are begun in the same second the same name.)
+    """
 
     def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self._writer: Any = None
         self.directory: str | None = None
+        self._lock = threading.RLock()
+        self._writer: Any = None
+        self._numbers = itertools.count()
+        self._process = 0
+        self._next_flush = 0.0
 
-    def get(self) -> Any:
-        wanted = logger.get_dir()
-        if self._writer is None or (wanted is not None and wanted != self.directory):
-            writer_class = _writer_class()
-            self.close()
-            self.directory = wanted or logger.auto_set_dir()
-            self._writer = writer_class(self.directory)
-            atexit.register(self.close)
-        return self._writer
+    def add(self, summary: Any, global_step: int | None) -> None:
+        from tensorboardX.proto.event_pb2 import Event
+
+        now = time.time()
+        event = Event(wall_time=now, summary=summary)
+        if global_step is not None:
+            event.step = int(global_step)
+        with self._lock:
+            self._open()
+            self._writer.write_event(event)
+            if now >= self._next_flush:
+                self._writer.flush()
+                self._next_flush = now + FLUSH_SECONDS
 
     def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
+        with self._lock:
+            if self._writer is not None:
+                self._writer.flush()
 
     def close(self) -> None:
-        with self.lock:
-            writer, self._writer = self._writer, None
+        with self._lock:
+            writer, self._writer, self.directory = self._writer, None, None
             if writer is not None:
-                atexit.unregister(self.close)
                 writer.close()
 
+    def _open(self) -> None:
+        from tensorboardX.event_file_writer import EventsWriter
 
-_current = _CurrentWriter()
+        wanted = logger.get_dir()
+        process = os.getpid()  # a forked child writes a file of its own
+        if self._writer is not None and process == self._process and wanted in (None, self.directory):
+            return
+        self.close()
+        directory = wanted or logger.auto_set_dir()
+        self._writer = EventsWriter(os.path.join(directory, "events"), f".{process}.{next(self._numbers)}")
+        self.directory = directory
+        if not self._process:
+            atexit.register(self.close)
+            # What is still in the buffer would be written by the child as well.
+            os.register_at_fork(before=self.flush)
+        self._process = process
+
+
+_file = _EventFile()
 
 
 def add_scalar(tag: str, scalar_value: Any, global_step: int | None = None) -> None:
@@ -77,8 +111,7 @@ def add_scalar(tag: str, scalar_value: Any, global_step: int | None = None) -> N
         ImportError: tensorboardX is not installed.
     """
     value = float(_array(scalar_value).reshape(()))
-    with _current.lock:
-        _current.get().add_scalar(tag, value, global_step)
+    _file.add(_protocol().scalar(tag, value), global_step)
 
 
 def add_histogram(tag: str, values: Any, global_step: int | None = None) -> None:
@@ -97,8 +130,7 @@ def add_histogram(tag: str, values: Any, global_step: int | None = None) -> None
     spoiled = array.size - np.count_nonzero(np.isfinite(array))
     if array.size == 0 or spoiled:
         raise ValueError(f"histogram {tag!r} needs finite values, got {array.size} of which {spoiled} are not finite")
-    with _current.lock:
-        _current.get().add_histogram(tag, array, global_step)
+    _file.add(_protocol().histogram(tag, array, _bins()), global_step)
 
 
 def add_text(tag: str, text_string: str, global_step: int | None = None) -> None:
@@ -107,8 +139,7 @@ def add_text(tag: str, text_string: str, global_step: int | None = None) -> None
     Raises:
         ImportError: tensorboardX is not installed.
     """
-    with _current.lock:
-        _current.get().add_text(tag, text_string, global_step)
+    _file.add(_protocol().text(tag, text_string), global_step)
 
 
 def add_image(tag: str, img_tensor: Any, global_step: int | None = None, dataformats: str = "CHW") -> None:
@@ -123,8 +154,7 @@ def add_image(tag: str, img_tensor: Any, global_step: int | None = None, datafor
     Raises:
         ImportError: tensorboardX or Pillow is not installed.
     """
-    with _current.lock:
-        _current.get().add_image(tag, _array(img_tensor), global_step, dataformats=dataformats)
+    _file.add(_protocol().image(tag, _array(img_tensor), dataformats=dataformats), global_step)
 
 
 def add_hparams(
@@ -143,32 +173,41 @@ def add_hparams(
     plain = {
         name: value if isinstance(value, (bool, int, float, str)) else str(value) for name, value in hparam_dict.items()
     }
-    with _current.lock:
-        _current.get().add_hparams(plain, dict(metric_dict), name="hparams", global_step=global_step)
+    for part in _protocol().hparams(plain, dict(metric_dict)):
+        _file.add(part, global_step)
+    for name, value in metric_dict.items():
+        add_scalar(name, value, global_step)
 
 
 def get_dir() -> str | None:
     """Return the directory of the event file; None before the first call and after `close`."""
-    return _current.directory
+    return _file.directory
 
 
 def flush() -> None:
     """Write what was added so far to disk."""
-    with _current.lock:
-        _current.flush()
+    _file.flush()
 
 
 def close() -> None:
     """Write everything to disk and close the event file; a later call opens a new one."""
-    _current.close()
+    _file.close()
 
 
-def _writer_class() -> Any:
+def _protocol() -> Any:
+    """The functions of tensorboardX that put values into tensorboard's messages."""
     try:
-        from tensorboardX import SummaryWriter
+        from tensorboardX import summary
     except ImportError as error:
         raise ImportError('parl.utils.summary needs tensorboardX: pip install "parl-core[train]"') from error
-    return SummaryWriter
+    return summary
+
+
+@cache
+def _bins() -> NDArray[np.float64]:
+    """Edges that grow by 10 % from one to the next on either side of 0: those of tensorboard's own histograms."""
+    positive = 1e-12 * 1.1 ** np.arange(775)
+    return np.concatenate([-positive[::-1], [0.0], positive])
 
 
 def _array(value: Any) -> NDArray[Any]:
