@@ -1,0 +1,239 @@
+"""Wrappers for any task, on small environments whose every number is known."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl.env import ActionMappingWrapper, CompatWrapper, VectorEnv, is_gym_version_ge
+from parl.env.mujoco_wrappers import MonitorEnv, get_ob_rms, get_wrapper_by_cls, wrap_rms
+from parl.utils.rl_utils import action_mapping
+from parl_core.env.normalize import VecNormalizeEnv
+from parl_core.errors import HyperparameterError
+
+
+class Counter(gymnasium.Env[np.ndarray, Any]):
+    """Counts its steps: observation [t, episode], reward t; ends at `length`, one way or the other."""
+
+    def __init__(self, length: int = 3, truncates: bool = False, action_space: Any = None) -> None:
+        self.observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = action_space or gymnasium.spaces.Discrete(2)
+        self.length, self.truncates = length, truncates
+        self.t, self.episode = 0, 0
+        self.seeds: list[int | None] = []
+        self.actions: list[Any] = []
+        self.closed = False
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.seeds.append(seed)
+        self.t, self.episode = 0, self.episode + 1
+        return np.array([0.0, self.episode]), {"first": True}
+
+    def step(self, action: Any) -> Any:
+        self.actions.append(action)
+        self.t += 1
+        over = self.t >= self.length
+        obs = np.array([float(self.t), self.episode])
+        return obs, float(self.t), over and not self.truncates, over and self.truncates, {"t": self.t}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def box(low: Any, high: Any) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(np.array(low, np.float32), np.array(high, np.float32))
+
+
+def test_actions_are_mapped_in_every_dimension_to_its_own_bounds() -> None:
+    inner = Counter(action_space=box([-2.0, 0.0], [2.0, 10.0]))
+    env = ActionMappingWrapper(inner)
+    env.reset()
+    for action in ([-1.0, -1.0], [0.0, 0.0], [1.0, 1.0], [1.0005, -1.0005]):
+        env.step(np.array(action, np.float32))
+    assert np.array(inner.actions).tolist() == [[-2.0, 0.0], [0.0, 5.0], [2.0, 10.0], [2.0, 0.0]]
+    assert all(action.dtype == np.float32 for action in inner.actions)
+    assert env.action_space == gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+@pytest.mark.parametrize("action", [[1.1], [-2.0], [np.nan]])
+def test_actions_outside_of_minus_one_to_one_are_refused(action: list[float]) -> None:
+    env = ActionMappingWrapper(Counter(action_space=box([-2.0], [2.0])))
+    env.reset()
+    with pytest.raises(ValueError, match=r"\[-1, 1\]"):
+        env.step(action)
+
+
+@pytest.mark.parametrize("space", [gymnasium.spaces.Discrete(2), gymnasium.spaces.Box(-np.inf, np.inf, (1,))])
+def test_only_bounded_boxes_can_be_mapped_to(space: Any) -> None:
+    with pytest.raises(HyperparameterError, match="finite bounds"):
+        ActionMappingWrapper(Counter(action_space=space))
+
+
+def test_action_mapping_takes_numbers_as_bounds() -> None:
+    assert action_mapping(np.array([[-1.0], [0.5]]), -2.0, 6.0).tolist() == [[-2.0], [4.0]]
+    with pytest.raises(ValueError, match="below high_bound"):
+        action_mapping(np.zeros(1), 1.0, 1.0)
+
+
+def test_the_compat_wrapper_passes_everything_through() -> None:
+    inner = Counter(length=2, truncates=True)
+    env = CompatWrapper(inner)
+    obs, info = env.reset(seed=5)
+    assert (obs.tolist(), info) == ([0.0, 1.0], {"first": True})
+    env.step(0)
+    *_, terminated, truncated, info = env.step(0)
+    assert (terminated, truncated, info) == (False, True, {"t": 2})
+    env.reset()
+    assert inner.seeds == [5, None]  # a seed is not used again
+
+
+def test_gymnasium_counts_on_from_gyms_versions() -> None:
+    assert is_gym_version_ge("0.26.0")
+    assert is_gym_version_ge(gymnasium.__version__)
+    assert not is_gym_version_ge("999.0")
+
+
+def test_a_list_of_environments_begins_new_episodes_by_itself() -> None:
+    env = VectorEnv([Counter(length=2), Counter(length=3, truncates=True)])
+    assert env.envs_num == 2
+    obs, _ = env.reset()
+    assert [o.tolist() for o in obs] == [[0.0, 1.0], [0.0, 1.0]]
+    env.step([0, 0])
+    obs, rewards, terminated, truncated, infos = env.step([0, 0])
+    assert [o.tolist() for o in obs] == [[0.0, 2.0], [2.0, 1.0]]
+    assert (rewards, terminated, truncated) == ([2.0, 2.0], [True, False], [False, False])
+    assert infos[0]["final_obs"].tolist() == [2.0, 1.0]
+    assert infos[0]["final_info"] == {"t": 2}
+    assert "final_obs" not in infos[1]
+    obs, _, terminated, truncated, infos = env.step([0, 0])
+    assert (terminated, truncated) == ([False, False], [False, True])
+    assert infos[1]["final_obs"].tolist() == [3.0, 1.0]
+
+
+def test_environments_of_a_list_get_different_seeds_from_one() -> None:
+    first, second = VectorEnv([Counter(), Counter()]), VectorEnv([Counter(), Counter()])
+    for env in (first, second):
+        env.reset(seed=3)
+    seeds = [env.seeds for env in first.envs]
+    assert seeds == [env.seeds for env in second.envs]
+    assert seeds[0] != seeds[1]
+    first.step([0, 0])
+    first.reset()
+    assert [env.seeds[1] for env in first.envs] == [None, None]
+
+
+def test_a_list_wants_one_action_for_each_environment() -> None:
+    env = VectorEnv([Counter(), Counter()])
+    env.reset()
+    with pytest.raises(ValueError, match="1 actions for 2"):
+        env.step([0])
+    with pytest.raises(ValueError, match="at least one"):
+        VectorEnv([])
+    env.close()
+    assert all(inner.closed for inner in env.envs)
+
+
+def test_the_monitor_keeps_returns_of_whole_episodes() -> None:
+    env = MonitorEnv(Counter(length=3))
+    for _ in range(2):
+        env.reset()
+        infos = [env.step(0)[4] for _ in range(3)]
+    assert "episode" not in infos[1]
+    assert (infos[2]["episode"]["r"], infos[2]["episode"]["l"]) == (6.0, 3)
+    env.reset()
+    env.step(0)
+    env.reset()  # abandons an episode
+    assert env.get_episode_rewards() == [6.0, 6.0]
+    assert env.get_episode_lengths() == [3, 3]
+    assert env.get_total_steps() == 7
+    assert list(env.next_episode_results()) == [(6.0, 3), (6.0, 3)]
+    assert list(env.next_episode_results()) == []
+
+
+def play(env: Any, episodes: int) -> list[np.ndarray]:
+    seen = []
+    for _ in range(episodes):
+        seen.append(env.reset()[0])
+        over = False
+        while not over:
+            obs, _, terminated, truncated, _ = env.step(0)
+            seen.append(obs)
+            over = terminated or truncated
+    return seen
+
+
+def test_observations_come_out_with_about_unit_size() -> None:
+    env = wrap_rms(Counter(length=50), gamma=0.99)
+    play(env, 200)
+    late = np.array([obs[0] for obs in play(env, 1)])
+    raw = np.arange(51.0)
+    assert np.allclose(late, (raw - 25) / raw.std(), atol=0.02)
+    assert late.dtype == np.float32
+    assert env.observation_space.contains(play(env, 1)[0])
+
+
+def test_outliers_are_cut_at_ten() -> None:
+    env = wrap_rms(Counter(length=500), gamma=0.99)
+    wrapper = get_wrapper_by_cls(env, VecNormalizeEnv)
+    assert wrapper is not None
+    assert wrapper.ob_rms is not None
+    wrapper.eval()
+    wrapper.ob_rms.mean, wrapper.ob_rms.var = np.zeros(2), np.full(2, 1e-6)
+    assert np.abs(play(env, 1)).max() == 10.0
+
+
+def test_rewards_are_scaled_by_the_spread_of_discounted_sums_and_not_shifted() -> None:
+    env = wrap_rms(Counter(length=4), gamma=0.5)
+    sums: list[float] = []
+    for _ in range(3):
+        env.reset()
+        total = 0.0
+        for t in range(1, 5):
+            total = 0.5 * total + t
+            sums.append(total)
+            reward = env.step(0)[1]
+            # The statistics begin with one ten-thousandth of a sample of mean 0 and variance 1.
+            weighted = np.append(np.array(sums), [1.0, -1.0])
+            weight = np.append(np.ones(len(sums)), [0.5e-4, 0.5e-4])
+            mean = np.average(weighted, weights=weight)
+            deviation = np.sqrt(np.average((weighted - mean) ** 2, weights=weight) + 1e-8)
+            assert reward == pytest.approx(min(t / deviation, 10.0), rel=1e-6)
+
+
+def test_raw_returns_and_truncation_are_in_the_info() -> None:
+    env = wrap_rms(Counter(length=2, truncates=True), gamma=0.99)
+    env.reset()
+    assert "bad_transition" not in env.step(0)[4]
+    *_, info = env.step(0)
+    assert info["bad_transition"] is True
+    assert info["episode"]["r"] == 3.0
+
+
+def test_saved_statistics_normalise_as_before() -> None:
+    trained, fresh = (wrap_rms(Counter(length=20), gamma=0.9) for _ in range(2))
+    play(trained, 3)
+    fresh.load_state_dict(trained.state_dict())
+    for env in (trained, fresh):
+        env.unwrapped.episode = 0  # type: ignore[attr-defined]  # so that both see the same
+    assert np.array_equal(play(trained, 2), play(fresh, 2))
+
+
+def test_a_test_environment_uses_the_statistics_of_training_and_leaves_them_alone() -> None:
+    trained = wrap_rms(Counter(length=20), gamma=0.9)
+    play(trained, 3)
+    rms = get_ob_rms(trained)
+    assert rms is not None
+    before = rms.state_dict()
+    tested = wrap_rms(Counter(length=20), gamma=None, test=True, ob_rms=rms)
+    obs, _ = tested.reset()
+    assert np.allclose(obs, np.clip((np.array([0.0, 1.0]) - before["mean"]) / np.sqrt(before["var"] + 1e-8), -10, 10))
+    assert [tested.step(0)[1] for _ in range(3)] == [1.0, 2.0, 3.0]  # rewards as they are
+    assert all(np.array_equal(before[name], value) for name, value in rms.state_dict().items())
+    assert get_ob_rms(Counter()) is None
+
+
+def test_scaling_rewards_needs_gamma() -> None:
+    with pytest.raises(HyperparameterError, match="gamma"):
+        wrap_rms(Counter(), gamma=None)
