@@ -25,7 +25,8 @@ class Failure(NamedTuple):
         type_name: The exception's qualified class name.
         text: What it says.
         traceback: As the actor formatted it, without the frames of parl_remote.
-        pickled: The exception's frames, empty if it could not be pickled.
+        pickled: Frames of the exception, or of its `(class, args, attributes)` if it pickles in no way of its own;
+            empty if it could not be pickled.
     """
 
     method: str
@@ -58,7 +59,9 @@ def rebuild(failure: Failure) -> BaseException:
         return remote
     try:
         error = serialize.loads(failure.pickled[0], failure.pickled[1:])
-    except Exception as reason:  # its class is unknown here, or wants other arguments than it keeps
+        if isinstance(error, tuple):
+            error = _from_parts(*error)
+    except Exception as reason:  # its class is unknown here
         remote.add_note(f"(the exception itself could not be rebuilt here: {type(reason).__name__}: {reason})")
         return remote
     if not isinstance(error, BaseException):
@@ -67,11 +70,24 @@ def rebuild(failure: Failure) -> BaseException:
     return error
 
 
+def _from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
+    """An exception from what makes it up, also where its constructor wants other arguments than it keeps."""
+    try:
+        error = kind(*args)
+    except Exception:
+        error = kind.__new__(kind, *args)
+        error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
 def _pickled(error: BaseException) -> tuple[bytes, ...]:
     if not isinstance(error, Exception):
         return ()  # SystemExit and its kind would end the caller's program; it gets a RemoteCallError instead
+    own_way = type(error).__reduce__ is not BaseException.__reduce__
     try:
-        return tuple(bytes(frame) for frame in serialize.dumps(error))
+        parts = error if own_way else (type(error), error.args, error.__dict__)
+        return tuple(bytes(frame) for frame in serialize.dumps(parts))
     except Exception:
         return ()
 

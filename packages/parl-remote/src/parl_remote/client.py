@@ -8,6 +8,7 @@ one thread listens to master and workers; it also ends the actors that nobody re
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -123,8 +124,8 @@ class _ActorRecord:
             self.cause = cause
             self.ended.set()
 
-    def error(self, method: str) -> ActorLost | NotConnected:
-        """The error for a call that will not be answered."""
+    def error(self, running: str) -> ActorLost | NotConnected:
+        """The error for a call that will not be answered; see `Connection`."""
         if self.forked:
             return NotConnected(
                 f"this {self.class_name} belongs to the process that this one was forked from; "
@@ -132,15 +133,7 @@ class _ActorRecord:
             )
         self.ended.wait(_CAUSE_PATIENCE_S)
         cause = self.cause or DeathCause(DeathKind.NODE_LOST, detail="nobody could say why")
-        if method and not cause.last_call:
-            return ActorLost(_with_call(cause, method), class_name=self.class_name)
-        return ActorLost(cause, class_name=self.class_name)
-
-
-def _with_call(cause: DeathCause, method: str) -> DeathCause:
-    import dataclasses
-
-    return dataclasses.replace(cause, last_call=method)
+        return ActorLost(dataclasses.replace(cause, last_call=running), class_name=self.class_name)
 
 
 class Client:
@@ -284,7 +277,7 @@ class Client:
             where = started.result()
             record.channel = UnixChannel.connect(where.address, allocate=allocate)
         except ChannelClosed:
-            raise record.error("__init__") from None
+            raise record.error("") from None
         finally:
             self._starts.pop(record.lease_id, None)
         return Connection(record.channel, background=self._background_loop, lost=record.error, on_names=names.set)
@@ -351,7 +344,7 @@ class Client:
     def _destroy(self, lease_id: str) -> None:
         record = self._records.get(lease_id)
         if record is not None:
-            self._stop(record, "destroy() was called")
+            self._stop(record, "")
             record.ended.wait(_CAUSE_PATIENCE_S)
 
     def _stop(self, record: _ActorRecord, reason: str) -> None:
@@ -470,6 +463,7 @@ class Client:
         self._closed_because = self._closed_because or "disconnected"
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
         for record in list(self._records.values()):
+            record.end(cause)
             if record.channel is not None:
                 with contextlib.suppress(ChannelClosed, ResultTimeout):
                     record.channel.send(pack(Kind.CLOSE, 0, 0, 0), 0.0)

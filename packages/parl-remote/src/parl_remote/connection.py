@@ -54,7 +54,8 @@ class Connection:
     Args:
         channel: The way there; the connection owns it.
         background: Gives the loop that reads for futures that nobody waits for in `wait_for`.
-        lost: Makes the error for calls that will not be answered, from the method's name; may wait for the cause.
+        lost: Makes the error for a call that will not be answered, from the name of the method that was running when
+            the actor was lost, empty for calls that come later; may wait for the cause.
         on_names: Told the actor's attributes when it has been made, and when they change.
     """
 
@@ -102,7 +103,7 @@ class Connection:
         except ChannelClosed:
             # Answers to earlier calls may still be there to be read; only this one has no hope.
             if self._pending.pop(call_id, None) is not None:
-                self._settle(future, None, self._make_lost(method))
+                self._settle(future, None, self._make_lost(""))
         except BaseException:
             self._pending.pop(call_id, None)
             raise
@@ -220,12 +221,13 @@ class Connection:
     def _lose(self) -> None:
         """The actor will not answer any more: say so to everybody who waits, and to all who come later."""
         self._is_lost = True
+        running = ""
+        with contextlib.suppress(StopIteration, RuntimeError):  # another thread may be doing the same
+            running = next(iter(self._pending.values())).method  # calls run in order, so the oldest was the one
         while self._pending:
-            try:
+            with contextlib.suppress(KeyError):
                 _, future = self._pending.popitem()
-            except KeyError:
-                break
-            self._settle(future, None, self._make_lost(future.method))
+                self._settle(future, None, self._make_lost(running))
 
     # -- the background ------------------------------------------------------------------------------------------
 

@@ -40,11 +40,13 @@ class _OneProgram:
 
     Args:
         master: The master's own service.
+        on_joined: Called when the node's worker has joined; only then can the driver be answered.
         on_gone: Called when the driver is gone.
     """
 
-    def __init__(self, master: Service, on_gone: Callable[[], None]) -> None:
+    def __init__(self, master: Service, *, on_joined: Callable[[], None], on_gone: Callable[[], None]) -> None:
         self._master = master
+        self._on_joined = on_joined
         self._on_gone = on_gone
         self.came = False
 
@@ -56,7 +58,10 @@ class _OneProgram:
     def received(self, link: Link, frames: list[memoryview]) -> None:
         """For the master; a goodbye ends the node as a broken connection does."""
         self._master.received(link, frames)
-        if isinstance(decode(frames[0]), Bye):
+        message = decode(frames[0])
+        if isinstance(message, NodeJoin):
+            self._on_joined()
+        elif isinstance(message, Bye):
             self._on_gone()
 
     def closed(self, link: Link, reason: str) -> None:
@@ -88,7 +93,7 @@ class PrivateNode:
             nodes_may_join=False,
         )
         master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
-        self._program = _OneProgram(master, self._loop.stop)
+        self._program = _OneProgram(master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop)
         reception.serve(Role.MASTER, self._program)
         gpus = visible_gpus(os.environ)
         self._worker = Worker(
@@ -114,7 +119,6 @@ class PrivateNode:
             on_lost=lambda _: self._loop.stop(),
             limits=limits,
         )
-        reception.listen(self._listener)
         self._loop.call_later(limits.start_timeout_s, self._give_up)
 
     def run(self) -> None:

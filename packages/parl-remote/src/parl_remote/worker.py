@@ -272,12 +272,9 @@ class Worker:
         if actor.channel is not None:
             actor.channel.close()
         if actor.lease is not None:
-            known = actor.cause or cause
             lines = processes.tail(actor.log, self._limits.log_tail_lines)
-            self._forget(
-                actor.lease.assigned.lease_id,
-                dataclasses.replace(known, exit_code=cause.exit_code, signal=cause.signal, log_tail=lines),
-            )
+            known = actor.cause or cause  # that we killed it says less than why we did
+            self._forget(actor.lease.assigned.lease_id, dataclasses.replace(known, log_tail=lines))
 
     # -- the zygote ----------------------------------------------------------------------------------------------
 
