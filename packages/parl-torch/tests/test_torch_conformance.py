@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 import torch
 
 from parl_core.testing import (
@@ -25,11 +24,6 @@ class TorchAdapter:
 
     def double(self, model: Any) -> Any:
         return model.double()
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 class TestModel(ModelConformance):

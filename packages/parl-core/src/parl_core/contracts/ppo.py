@@ -287,6 +287,28 @@ class PPO(Algorithm):
         names = ("value_loss", "policy_loss", "entropy", "approx_kl", "clip_fraction")
         return {**dict(zip(names, self._means(steps), strict=True)), "steps": float(len(steps))}
 
+    def policy_learn(
+        self,
+        obs: Any,  # noqa: ARG002 - the other form's arguments, here as below
+        actions: Any,  # noqa: ARG002
+        advantages: Any,  # noqa: ARG002
+        beta: float | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Of PARL 1.x's form: see `SeparatePPO.policy_learn`."""
+        raise _of_the_other_form("policy_learn")
+
+    def value_learn(self, obs: Any, val: Any) -> Any:  # noqa: ARG002
+        """Of PARL 1.x's form: see `SeparatePPO.value_learn`."""
+        raise _of_the_other_form("value_learn")
+
+    def value_predict(self, obs: Any) -> Any:  # noqa: ARG002
+        """Of PARL 1.x's form: see `SeparatePPO.value_predict`."""
+        raise _of_the_other_form("value_predict")
+
+    def sync_old_policy(self) -> None:
+        """Of PARL 1.x's form: see `SeparatePPO.sync_old_policy`."""
+        raise _of_the_other_form("sync_old_policy")
+
     def prepare(
         self,
         batch_obs: Any,
@@ -318,3 +340,10 @@ class PPO(Algorithm):
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
         """The mean of each column of scalar tensors, read from the device in one go."""
         raise NotImplementedError
+
+
+def _of_the_other_form(method: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{method} belongs to PARL 1.x's form of PPO; this one was made with PARL 2.x's arguments: call learn or "
+        "learn_rollout, or make it with policy_lr and value_lr"
+    )

@@ -165,6 +165,15 @@ class PPOConformance(Conformance):
         with pytest.raises(HyperparameterError, match=r"policy_lr, value_lr of PARL 1.x's .*with clip_param"):
             self.algorithm("PPO", actor_critic(self.backend), policy_lr=1e-3, value_lr=1e-3, clip_param=0.2)
 
+    @pytest.mark.parametrize(
+        ("method", "arguments"),
+        [("policy_learn", 3), ("value_learn", 2), ("value_predict", 1), ("sync_old_policy", 0)],
+    )
+    def test_methods_of_the_other_form_say_how_to_get_it(self, method: str, arguments: int) -> None:
+        algorithm = self.algorithm("PPO", actor_critic(self.backend))
+        with pytest.raises(NotImplementedError, match="make it with policy_lr and value_lr"):
+            getattr(algorithm, method)(*range(arguments))
+
     @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
     def test_it_learns_the_identity_environment(self, continuous: bool) -> None:
         rng = np.random.default_rng(14)

@@ -1,0 +1,115 @@
+"""`parl.Model` with PyTorch's own layers."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from parl_core.errors import WeightsMismatchError
+from parl_torch import layers
+from parl_torch.model import Model
+
+
+class Plain(Model):
+    def __init__(self) -> None:  # no super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.norm = nn.BatchNorm1d(2)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.norm(self.linear(inputs)) * self.scale
+        return output
+
+
+class Lazy(Model):
+    def __init__(self) -> None:
+        self.fc = layers.fc(size=2)
+        self.norm = layers.batch_norm()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.norm(self.fc(inputs))
+        return output
+
+
+def test_it_is_an_nn_module_with_everything_that_belongs_to_one() -> None:
+    model = Plain()
+    assert isinstance(model, nn.Module)
+    assert [name for name, _ in model.named_parameters()] == model.parameter_names
+    assert set(model.state_dict()) == set(model.get_weights())
+    assert model.double().get_weights()["scale"].dtype == np.float64
+
+
+def test_portable_weights_leave_out_pytorch_s_batch_counter_and_take_it_from_the_model() -> None:
+    model = Plain()
+    model(torch.randn(8, 3))
+    portable = model.get_weights(portable=True)
+    assert "norm.num_batches_tracked" not in portable
+    assert "norm.running_mean" in portable
+    other = Plain()
+    other.set_weights(portable, portable=True)
+    np.testing.assert_array_equal(other.get_weights()["norm.running_mean"], portable["norm.running_mean"])
+
+
+def test_sync_copies_counters_and_blends_statistics() -> None:
+    source, target = Plain(), Plain()
+    source(torch.randn(8, 3) + 5.0)
+    old, new = target.get_weights(), source.get_weights()
+    source.sync_weights_to(target, decay=0.5)
+    found = target.get_weights()
+    assert found["norm.num_batches_tracked"] == 1
+    expected = 0.5 * (old["norm.running_mean"] + new["norm.running_mean"])
+    np.testing.assert_allclose(found["norm.running_mean"], expected, atol=1e-6)
+
+
+def test_models_survive_pickling_with_and_without_shapes() -> None:
+    for used in (False, True):
+        model = Lazy()
+        if used:
+            model(torch.randn(4, 3))
+        twin = pickle.loads(pickle.dumps(model))
+        inputs = torch.randn(4, 3)
+        torch.testing.assert_close(twin(inputs), model(inputs))
+
+
+def test_layers_without_shapes_move_to_the_dtype_asked_for() -> None:
+    model = Lazy().double()
+    assert model(torch.randn(4, 3).double()).dtype == torch.float64
+    assert {array.dtype for array in model.get_weights().values()} == {np.dtype(np.float64)}
+
+
+def test_a_deepcopy_of_a_model_with_shapes_shares_nothing() -> None:
+    model = Lazy()
+    model(torch.randn(4, 3))
+    duplicate = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in duplicate.parameters():
+            parameter.add_(1.0)
+    np.testing.assert_array_equal(model.get_weights()["fc.bias"] + 1.0, duplicate.get_weights()["fc.bias"])
+
+
+def test_bfloat16_weights_are_given_as_float32_and_taken_back() -> None:
+    model = Plain().bfloat16()
+    weights = model.get_weights()
+    assert weights["linear.weight"].dtype == np.float32
+    model.set_weights(weights)
+    np.testing.assert_array_equal(model.get_weights()["linear.weight"], weights["linear.weight"])
+
+
+def test_a_target_of_another_kind_is_refused() -> None:
+    with pytest.raises(WeightsMismatchError, match=r"needs a parl\.Model of the same backend"):
+        Plain().sync_weights_to(nn.Linear(3, 2))  # type: ignore[arg-type]  # that is the mistake
+
+
+def test_implements_sees_methods_and_layers_but_not_what_is_inherited() -> None:
+    class Valued(Model):
+        def __init__(self) -> None:
+            self.value = layers.fc(size=1)
+
+    model = Valued()
+    assert model.implements("value")
+    assert not model.implements("forward")
+    assert not model.implements("policy")
+    assert Plain().implements("forward")
