@@ -27,15 +27,14 @@ class Algorithm(contract.Algorithm):
     def _place(self, model: Any, device: str) -> Any:
         if not isinstance(model, Model):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
-        model.move_to(device)
-        return model
+        return model.to(device)
 
     def _device_of_models(self) -> str:
         places = (parameter.place for model in self._models().values() for parameter in model.parameters())
         place = next(places, None)
         if place is None:
             return str(paddle.device.get_device())
-        return "cpu" if place.is_cpu_place() else f"gpu:{place.gpu_device_id()}"
+        return tensors.device_name(place)
 
     def _adam(
         self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None

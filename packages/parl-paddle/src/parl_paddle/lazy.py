@@ -34,6 +34,7 @@ class LazyLayer(paddle.nn.Layer):
         seed: the initial weights are drawn from it.
         shaped: whether the parameters exist.
         device: where they are created, in paddle's spelling; None is paddle's current device.
+        dtype: which they will have; None is paddle's default.
     """
 
     weight: Tensor
@@ -51,6 +52,7 @@ class LazyLayer(paddle.nn.Layer):
         self.act = activation(act)
         self.shaped = False
         self.device: str | None = None
+        self.dtype: Any = None
         self._named = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
         for name in (*self.PARAMETERS, *self.BUFFERS):
             setattr(self, name, None)
@@ -89,7 +91,7 @@ class LazyLayer(paddle.nn.Layer):
         zero = paddle.nn.initializer.Constant(0.0)
         with eager():
             for name in self._named:
-                parameter = self.create_parameter(list(shapes[name]), default_initializer=zero)
+                parameter = self.create_parameter(list(shapes[name]), dtype=self.dtype, default_initializer=zero)
                 values = self.draw(name, shapes[name], generator)
                 parameter.set_value(paddle.to_tensor(values, dtype=parameter.dtype, place=parameter.place))
                 setattr(self, name, parameter)

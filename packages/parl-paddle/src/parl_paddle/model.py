@@ -14,7 +14,7 @@ from parl_core import model as contract
 from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
 from parl_paddle.lazy import LazyLayer
-from parl_paddle.tensors import to_array
+from parl_paddle.tensors import device_name, to_array
 
 __all__ = ["Model"]
 
@@ -55,11 +55,13 @@ class Model(paddle.nn.Layer, contract.Model):
         twin._model_id = model_id
         return twin
 
-    def move_to(self, device: str) -> None:
-        """Move the weights to a device; lazily shaped layers create theirs there."""
-        self.to(device=device)
+    def to(self, device: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> Self:
+        """Move and convert the weights, as paddle's `to`; lazily shaped layers will create theirs so."""
         for layer in self._lazy_layers().values():
-            layer.device = device
+            layer.device = layer.device if device is None else device_name(device)
+            layer.dtype = layer.dtype if dtype is None else dtype
+        super().to(device, dtype, *args, **kwargs)
+        return self
 
     def _plain_model(self) -> type[contract.Model]:
         return Model

@@ -1,37 +1,43 @@
-"""One update step of Adam, and the norms of gradients."""
+"""One update step of an optimizer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import paddle
+from paddle import Tensor
+from paddle.utils import unique_name
 
-from parl_core.errors import WeightsMismatchError
+from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
-from parl_core.optimizer import Optimizer
 from parl_paddle.model import Model
-from parl_paddle.programs import in_program
+from parl_paddle.programs import as_value, eager, in_program
 from parl_paddle.tensors import to_array
 
-__all__ = ["Adam"]
+__all__ = ["Adam", "clip_by_global_norm"]
 
+_ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
+
+_BETA1, _BETA2 = 0.9, 0.999
 _MOMENTS = ("moment1", "moment2")
+_REDUCED = (paddle.float16, paddle.bfloat16)  # their moments are kept in float32
 
 
-class Adam(Optimizer):
-    """Adam (Kingma & Ba 2015) over the parameters of one model, created when the first loss arrives.
+class Adam(contract.Optimizer):
+    """Adam (Kingma & Ba 2015).
 
-    Inside `build_program()`, `minimize` adds the step to the program; its state then lives in the agent's scope, and
-    `get_state` does not see it.
+    The state lives in eager tensors, like the weights: a step inside a program (`build_program`) and an eager one go on
+    from each other, and both are saved.
 
     Args:
         model: whose parameters are updated.
-        lr: learning rate of a step that names none.
-        eps: added to the denominator.
-        max_grad_norm: gradients are scaled down to this global norm; None leaves them.
-        part: the model's attribute whose parameters are updated; None: all of the model's.
+        lr: default learning rate, above 0.
+        eps: added to the root of the second moment.
+        max_grad_norm: limit of the gradients' global norm, None for none.
+        part: update only the parameters below this attribute of the model.
     """
 
     def __init__(
@@ -43,102 +49,165 @@ class Adam(Optimizer):
         max_grad_norm: float | None = None,
         part: str | None = None,
     ) -> None:
-        self._model, self._lr, self._eps, self._max_grad_norm = model, lr, eps, max_grad_norm
-        self._part = part
-        self._adam: Any = None
-        self._lr_set = lr
-        self._steps = 0
+        self._model = model
+        self._lr = lr
+        self._eps = eps
+        self._max_grad_norm = max_grad_norm
+        self._prefix = "" if part is None else f"{part}."
+        self._slots: dict[str, _Slot] = {}
+        self._rates: dict[Any, Tensor] = {}
+        self._rates_are = lr
 
-    def minimize(self, loss: Any, lr: Any = None) -> Any:
-        """See `parl_core.optimizer.Optimizer.minimize`; in a program `lr` may be a value that is fed."""
-        if in_program():
-            self._add_to_program(loss, lr)
-            return None
-        adam = self._with_lr(self._lr if lr is None else float(lr))
-        loss.backward()
+    def minimize(self, loss: Tensor, lr: float | Tensor | None = None) -> Tensor | None:
+        """Compute gradients of `loss` and take one step: see the contract.
+
+        In a program this adds the step to it; there `lr` may also be a value that is fed.
+        """
+        slots = self._slots or self._create()
+        gradients = _gradients(loss, [slot.parameter for slot in slots.values()])
         norm = None
-        if self._max_grad_norm is not None:
-            norm = paddle.nn.utils.clip_grad_norm_(self._parameters(), self._max_grad_norm)
-        adam.step()
-        adam.clear_grad(set_to_zero=False)
-        self._steps += 1
+        with paddle.no_grad():
+            if self._max_grad_norm is not None:
+                gradients, norm = clip_by_global_norm(gradients, self._max_grad_norm)
+            for slot, gradient in zip(slots.values(), gradients, strict=True):
+                if gradient is not None:
+                    slot.step(gradient, self._rate(lr, slot.moment1.dtype), self._eps)
         return norm
 
     def get_state(self) -> Weights:
-        """See `parl_core.optimizer.Optimizer.get_state`."""
-        if self._steps == 0:
-            return {}
-        state = self._adam.state_dict()
-        moments = {
-            moment: {name: to_array(state[f"{tensor.name}_{moment}_0"]) for name, tensor in self._named().items()}
-            for moment in _MOMENTS
-        }
-        named: Weights = {}
-        for moment, arrays in moments.items():
-            named |= {f"{moment}/{name}": array for name, array in self._model._to_portable(arrays).items()}
-        steps = np.asarray(self._steps, np.int64)
-        return {f"step/{name}": steps for name in self._model._to_portable(moments["moment1"])} | named
+        """Copies of steps and moments: see the contract."""
+        used = {name: slot for name, slot in self._slots.items() if int(slot.steps.numpy()[0])}
+        state: Weights = {}
+        for moment in _MOMENTS:
+            arrays = {name: to_array(getattr(slot, moment)) for name, slot in used.items()}
+            state |= {f"{moment}/{name}": array for name, array in self._model._to_portable(arrays).items()}
+        return state | {f"step/{name}": to_array(slot.steps).reshape(()) for name, slot in used.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `parl_core.optimizer.Optimizer.set_state`."""
+        """Continue from a saved state: see the contract."""
         if not state:
-            self._adam, self._steps = None, 0
+            self._slots = {}
             return
-        named = self._named()
-        moments = {
-            moment: self._model._from_portable(
-                {
-                    name.removeprefix(f"{moment}/"): np.asarray(array)
-                    for name, array in state.items()
-                    if name.startswith(f"{moment}/")
-                }
-            )
-            for moment in _MOMENTS
-        }
-        shapes = {name: tuple(tensor.shape) for name, tensor in named.items()}
+        shapes = {name: tuple(parameter.shape) for name, parameter in self._named().items()}
+        steps = _below("step", state)
+        known = {name: shapes[name] for name in steps if name in shapes}
+        moments = {moment: self._model._from_portable(_below(moment, state)) for moment in _MOMENTS}
         for moment, arrays in moments.items():
-            check_weights(f"{moment} of {type(self).__name__}", shapes, arrays)
-        steps = {int(array) for name, array in state.items() if name.startswith("step/")}
-        if len(steps) != 1:
-            raise WeightsMismatchError(f"parameters of one Adam have taken one number of steps, the state has {steps}")
-        self._steps = steps.pop()
-        adam = self._adam = self._new(self._parameters())
-        self._lr_set = self._lr
-        values = {}
-        for name, tensor in named.items():
-            for moment in _MOMENTS:
-                values[f"{tensor.name}_{moment}_0"] = paddle.to_tensor(moments[moment][name], place=tensor.place)
-            for beta, power in ((adam._beta1, "beta1_pow_acc"), (adam._beta2, "beta2_pow_acc")):
-                # Paddle keeps beta to the power of the *next* step.
-                values[f"{tensor.name}_{power}_0"] = paddle.to_tensor([beta ** (self._steps + 1)], dtype=tensor.dtype)
-        adam.set_state_dict(values)
+            check_weights(f"{moment} of the optimizer", known, arrays)
+        check_weights("steps of the optimizer", dict.fromkeys(known, ()), steps)
+        slots = self._create()
+        for name in known:
+            slots[name].load(moments["moment1"][name], moments["moment2"][name], int(steps[name]))
 
-    def _with_lr(self, lr: float) -> Any:
-        if self._adam is None:
-            self._adam = self._new(self._parameters())
-        if lr != self._lr_set:  # costs an operation
-            self._adam.set_lr(lr)
-            self._lr_set = lr
-        return self._adam
+    def _named(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self._model._named_parameters().items() if name.startswith(self._prefix)}
 
-    def _parameters(self) -> list[paddle.Tensor]:
-        owner = self._model if self._part is None else getattr(self._model, self._part)
-        parameters: list[paddle.Tensor] = owner.parameters()
-        return parameters
+    def _create(self) -> dict[str, _Slot]:
+        with eager():
+            self._slots = {name: _Slot.of(parameter) for name, parameter in self._named().items()}
+        return self._slots
 
-    def _new(self, parameters: Sequence[paddle.Tensor] | None, grad_clip: Any = None) -> Any:
-        return paddle.optimizer.Adam(self._lr, epsilon=self._eps, parameters=parameters, grad_clip=grad_clip)
+    def _rate(self, lr: float | Tensor | None, dtype: Any) -> Tensor:
+        if lr is None:
+            lr = self._lr
+        if not isinstance(lr, (int, float)):
+            return lr.astype(dtype).reshape([1])
+        if lr != self._rates_are:
+            self._rates, self._rates_are = {}, lr
+        if dtype not in self._rates:
+            with eager():
+                self._rates[dtype] = _named(paddle.to_tensor([lr], dtype=dtype), "learning_rate")
+        return self._rates[dtype]
 
-    def _named(self) -> dict[str, paddle.Tensor]:
-        mine = {id(tensor) for tensor in self._parameters()}
-        return {name: tensor for name, tensor in self._model._named_parameters().items() if id(tensor) in mine}
 
-    def _add_to_program(self, loss: Any, lr: Any) -> None:
-        limit = self._max_grad_norm
-        adam = self._new(None, None if limit is None else paddle.nn.ClipGradByGlobalNorm(limit))
-        if isinstance(lr, (int, float)):
-            adam._learning_rate = float(lr)
-        elif lr is not None:
-            # Paddle's constructor takes numbers only; the value it reads at each run is looked up per program.
-            adam._learning_rate_map[paddle.static.default_main_program()] = paddle.reshape(lr, [])
-        adam.minimize(loss)
+@dataclass(frozen=True)
+class _Slot:
+    """State of one parameter; paddle keeps the betas' powers of the *next* step, as tensors of one element."""
+
+    parameter: Tensor
+    moment1: Tensor
+    moment2: Tensor
+    beta1_power: Tensor
+    beta2_power: Tensor
+    steps: Tensor
+
+    @classmethod
+    def of(cls, parameter: Tensor) -> _Slot:
+        dtype = paddle.float32 if parameter.dtype in _REDUCED else parameter.dtype
+        place = parameter.place
+        state = {
+            "moment1": paddle.zeros_like(parameter, dtype=dtype),
+            "moment2": paddle.zeros_like(parameter, dtype=dtype),
+            "beta1_power": paddle.to_tensor([_BETA1], dtype=dtype, place=place),
+            "beta2_power": paddle.to_tensor([_BETA2], dtype=dtype, place=place),
+            "steps": paddle.to_tensor([0], dtype="int64", place=place),
+        }
+        return cls(parameter, **{name: _named(tensor, f"{parameter.name}_{name}") for name, tensor in state.items()})
+
+    def step(self, gradient: Tensor, rate: Tensor, eps: float) -> None:
+        # The kernel that paddle.optimizer.Adam calls. Called directly it saves a fifth of a small network's update, and
+        # the state is ours: paddle's own finds it again only by generated names.
+        _ops.adam_(
+            self.parameter,
+            gradient,
+            rate,
+            self.moment1,
+            self.moment2,
+            None,  # maximum of the second moment, of AMSGrad
+            self.beta1_power,
+            self.beta2_power,
+            None,  # master weights, of mixed precision
+            None,  # skip this update
+            _BETA1,
+            _BETA2,
+            eps,
+            False,  # lazy mode, of sparse gradients
+            1000,  # rows from which sparse gradients use threads
+            False,  # mixed precision
+            False,  # the powers are one pair for all parameters
+            False,  # AMSGrad
+        )
+        _ops.increment_(self.steps, 1.0)
+
+    def load(self, moment1: Any, moment2: Any, steps: int) -> None:
+        dtype = to_array(self.moment1).dtype
+        # Multiplied up as the kernel does, so that what follows is equal bit by bit; after so many both are long 0.
+        factors = np.ones((min(steps, 200_000) + 1, 1), dtype)
+        powers = [np.cumprod(factors * dtype.type(beta), axis=0)[-1] for beta in (_BETA1, _BETA2)]
+        values = (moment1, moment2, *powers, np.asarray([steps]))
+        tensors = (self.moment1, self.moment2, self.beta1_power, self.beta2_power, self.steps)
+        for tensor, array in zip(tensors, values, strict=True):
+            tensor.set_value(paddle.to_tensor(array, dtype=tensor.dtype, place=tensor.place))
+
+
+def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tuple[list[Tensor | None], Tensor]:
+    """Scale gradients down so that their common norm is at most `limit` (Pascanu et al. 2013).
+
+    Returns:
+        The scaled gradients, and their norm before; nothing is read from the device.
+    """
+    squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
+    norm = paddle.add_n(squares).sqrt()
+    scale = limit / norm.clip(min=limit)
+    return [None if gradient is None else gradient * scale for gradient in gradients], norm
+
+
+def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
+    if in_program():
+        found: Iterable[Any] = paddle.static.gradients([loss], [as_value(parameter) for parameter in parameters])
+        return list(found)
+    for parameter in parameters:
+        parameter.clear_gradient(False)
+    loss.backward()
+    return [parameter.grad for parameter in parameters]
+
+
+def _named(tensor: Tensor, name: str) -> Tensor:
+    # A program knows the tensors that become its parameters by name.
+    tensor.name = unique_name.generate(name)
+    return tensor
+
+
+def _below(slot: str, state: Mapping[str, Any]) -> Weights:
+    start = f"{slot}/"
+    return {name.removeprefix(start): np.asarray(array) for name, array in state.items() if name.startswith(start)}

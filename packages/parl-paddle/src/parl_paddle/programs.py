@@ -21,12 +21,17 @@ from paddle.utils import unique_name
 
 static: Any = paddle.static  # paddle's types of it are incomplete
 
-__all__ = ["Programs", "eager", "in_program", "static_graphs"]
+__all__ = ["Programs", "as_value", "eager", "in_program", "static_graphs"]
 
 
 def in_program() -> bool:
     """Whether operations are being added to a program instead of being computed."""
     return not paddle.in_dynamic_mode()
+
+
+def as_value(tensor: paddle.Tensor) -> Any:
+    """The parameter that stands for an eager tensor in the program that is being built."""
+    return pir._convert_into_value(tensor)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
 
 @contextlib.contextmanager
@@ -115,7 +120,7 @@ class Programs:
         program = paddle.static.default_main_program()
         if not any(program is known for known in self._built):
             self._built.append(program)
-        return pir._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        return as_value(operand)
 
     def _forget_operands(self) -> None:
         # Paddle remembers for every program which tensors became its parameters, and would keep them alive for ever.
