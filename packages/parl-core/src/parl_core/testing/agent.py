@@ -9,8 +9,10 @@ import pytest
 
 from parl_core.errors import CheckpointError, DivergedError
 from parl_core.model import Weights
-from parl_core.testing.adapter import Conformance, random_weights
+from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
+from parl_core.testing.reference import Adam, Dense
+from parl_core.testing.reference_losses import q_learning
 
 __all__ = ["AgentConformance"]
 
@@ -96,6 +98,37 @@ class AgentConformance(Conformance):
         assert {name: array.shape for name, array in arrays.items()} == expected
         assert all(arrays[f"optimizer/step/{name}"] == 1 for name in Q_SHAPES)
         np.testing.assert_array_equal(arrays["target_model/fc1.weight"], weights["fc1.weight"].astype(np.float32))
+
+    def test_a_file_put_together_by_hand_is_continued_as_the_reference_continues(
+        self, tmp_path: Path, precision: Precision
+    ) -> None:
+        from safetensors.numpy import save_file
+
+        rng = np.random.default_rng(3)
+        weights, target = random_weights(rng, Q_SHAPES), random_weights(rng, Q_SHAPES)
+        network, adam = Dense(("fc1", "fc2")), Adam(lr=0.01)
+        adam.step = 5
+        adam.moment1 = random_weights(rng, Q_SHAPES)
+        adam.moment2 = {name: array**2 for name, array in random_weights(rng, Q_SHAPES).items()}
+        arrays = {f"model/{name}": array for name, array in weights.items()}
+        arrays |= {f"target_model/{name}": array for name, array in target.items()}
+        arrays |= {f"optimizer/moment1/{name}": array for name, array in adam.moment1.items()}
+        arrays |= {f"optimizer/moment2/{name}": array for name, array in adam.moment2.items()}
+        arrays |= {f"optimizer/step/{name}": np.array(5) for name in Q_SHAPES}
+        metadata = {"format": "parl-agent", "version": 1, "algorithm": "DQN", "backend": "", "counters": {"updates": 5}}
+        save_file(arrays, tmp_path / "agent.ckpt", {"parl": json.dumps(metadata)})
+
+        model = self.model(q_values, random_weights(rng, Q_SHAPES), precision)
+        agent = self.backend.Agent(self.algorithm("DQN", model, gamma=0.9, lr=0.01))
+        agent.restore(tmp_path / "agent.ckpt")
+        obs, action, reward, next_obs, terminal = _batch(4)
+        outputs = network.forward(weights, obs)
+        value = reward + 0.9 * (1.0 - terminal) * network.forward(target, next_obs)[-1].max(axis=1)
+        loss, gradient, _ = q_learning(outputs[-1], action, value, np.ones(16))
+        weights = adam.update(weights, network.backward(weights, outputs, gradient)[0])
+        assert abs(agent.learn(obs, action, reward, next_obs, terminal) - loss) < max(1e-6, precision.tolerance)
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, max(1e-6, precision.tolerance))
+        assert agent.alg.updates == 6
 
     def test_one_model_is_saved_and_restored_alone(self, tmp_path: Path) -> None:
         saved, other = self._agent(seed=1), self._agent(seed=2)
