@@ -195,6 +195,8 @@ class Reception:
         if key in self._links:
             link, service = self._links[key]
             try:
+                if not frames:
+                    raise RemoteProtocolError("a message has at least one frame")
                 service.received(link, frames)
             except RemoteProtocolError as error:
                 if self._links.pop(key, None) is not None:

@@ -118,9 +118,11 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
-    with open(descriptor, "rb") as file:
+    try:
         _check_private(path, os.fstat(descriptor), stat.S_ISREG, "file", "0600")
-        return file.read(max_bytes).decode("utf-8", errors="replace")
+        return os.read(descriptor, max_bytes).decode("utf-8", errors="replace")
+    finally:
+        os.close(descriptor)
 
 
 def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], kind: str, mode: str) -> None:

@@ -1,0 +1,447 @@
+"""Master and reception over the in-memory transport: what peers are told, and that nothing they send ends it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parl_remote.cluster_state import ClusterState
+from parl_remote.config import Limits
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, VersionMismatch
+from parl_remote.handshake import Reception, greet
+from parl_remote.loop import Loop
+from parl_remote.master import Master
+from parl_remote.messages import (
+    Bye,
+    Heartbeat,
+    Hello,
+    LeaseAssigned,
+    LeaseCancel,
+    LeaseEnded,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRelease,
+    LeaseRequest,
+    LeaseRevoked,
+    Message,
+    NodeJoin,
+    RefusalCode,
+    Refused,
+    Role,
+    Shutdown,
+    Status,
+    StatusRequest,
+    Welcome,
+    decode,
+    encode,
+)
+from parl_remote.resources import Resources
+from parl_remote.transport_memory import MemoryChannel, MemoryListener
+
+ONE = Resources(cpu=1)
+
+
+@dataclass
+class Peer:
+    """One end of a connection, as a client or worker has it."""
+
+    cluster: Cluster
+    channel: MemoryChannel
+
+    def say(self, message: Message) -> None:
+        self.channel.send([encode(message)])
+        self.cluster.settle()
+
+    def hear(self) -> Message:
+        return decode(self.channel.receive(0)[0])
+
+    def heard(self) -> list[Message]:
+        messages = []
+        while True:
+            try:
+                messages.append(self.hear())
+            except (ResultTimeout, ChannelClosed):
+                return messages
+
+    def is_dropped(self) -> bool:
+        self.heard()
+        try:
+            self.channel.receive(0)
+        except ChannelClosed:
+            return True
+        except ResultTimeout:
+            return False
+        raise AssertionError
+
+
+class Cluster:
+    """A master on a loop that the test turns by hand, with a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.loop = Loop(clock=lambda: self.now)
+        self.limits = Limits()
+        self.listener = MemoryListener("master")
+        self.reception = Reception(
+            self.loop, node_id="node-0", cluster_id="cluster-0", host_id="host", limits=self.limits
+        )
+        ids = itertools.count(1)
+        state = ClusterState(
+            cluster_id="cluster-0",
+            new_lease_id=lambda: f"lease{next(ids)}",
+            started=0.0,
+            liveness_limit_s=self.limits.liveness_limit_s,
+            rejoin_timeout_s=self.limits.rejoin_timeout_s,
+        )
+        self.stopped = False
+        self.master = Master(self.loop, self.reception, state, limits=self.limits, on_shutdown=self.note_stop)
+        self.reception.listen(self.listener)
+
+    def note_stop(self) -> None:
+        self.stopped = True
+
+    def settle(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        for _ in range(3):
+            self.loop.run_once(0.0)
+
+    def connect(self) -> Peer:
+        peer = Peer(self, self.listener.connect())
+        self.settle()
+        return peer
+
+    def client(self, name: str) -> Peer:
+        peer = self.connect()
+        peer.say(hello(Role.CLIENT, name))
+        assert isinstance(peer.hear(), Welcome)
+        return peer
+
+    def worker(self, name: str, cpu: float = 1) -> Peer:
+        peer = self.connect()
+        peer.say(hello(Role.WORKER, name))
+        assert isinstance(peer.hear(), Welcome)
+        peer.say(NodeJoin(name, "host", (f"{name}:1",), "/run", Resources(cpu=cpu), name=name))
+        return peer
+
+
+def hello(role: Role, name: str) -> Hello:
+    return Hello(role, Role.MASTER, name, 1, 1, "host", 42, {"parl_remote": "0"}, name)
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    one = Cluster()
+    yield one
+    one.listener.close()
+    one.loop.close()
+
+
+def test_a_lease_goes_from_request_to_release(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE, None, "Actor"))
+    assert worker.hear() == LeaseAssigned("lease1", "c", ONE, "Actor")
+    assert client.hear() == LeaseGranted(1, "lease1", "w", ("w:1",), "/run", "host")
+    client.say(LeaseRelease("lease1"))
+    assert worker.hear() == LeaseRevoked("lease1", "released by its owner")
+
+
+def test_the_end_of_an_actor_reaches_its_owner(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.heard()
+    cause = DeathCause(DeathKind.SIGNAL, signal=9, log_tail=("bye",))
+    worker.say(LeaseEnded("lease1", cause))
+    assert client.hear() == LeaseLost("lease1", cause)
+
+
+def test_a_request_out_of_time_is_refused_when_its_time_comes(cluster: Cluster) -> None:
+    client = cluster.client("c")
+    client.say(LeaseRequest(1, ONE, 5.0))
+    cluster.settle(4.9)
+    assert client.heard() == []
+    cluster.settle(0.2)
+    (refused,) = client.heard()
+    assert isinstance(refused, LeaseRefused)
+    assert refused.code is RefusalCode.TOO_LARGE
+
+
+def test_a_cancelled_request_is_answered(cluster: Cluster) -> None:
+    client = cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.say(LeaseCancel(1))
+    (refused,) = client.heard()
+    assert isinstance(refused, LeaseRefused)
+    assert refused.code is RefusalCode.CANCELLED
+
+
+def test_a_client_whose_connection_closes_gives_back_everything(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    worker.heard()
+    client.channel.close()
+    cluster.settle()
+    assert worker.hear() == LeaseRevoked("lease1", "the program that owned it is gone")
+
+
+def test_a_client_that_says_goodbye_gives_back_everything(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    worker.heard()
+    client.say(Bye("done"))
+    assert worker.hear() == LeaseRevoked("lease1", "the program that owned it is gone")
+    assert client.is_dropped()
+
+
+def test_a_worker_whose_connection_closes_is_lost_with_its_actors(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.heard()
+    worker.channel.close()
+    cluster.settle()
+    lost = client.hear()
+    assert isinstance(lost, LeaseLost)
+    assert lost.cause.kind is DeathKind.NODE_LOST
+
+
+def test_a_silent_worker_is_lost_after_the_limit_and_dropped(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    cluster.settle(10.0)
+    worker.say(Heartbeat(1))
+    client.heard()
+    cluster.settle(14.9)
+    assert client.heard() == []
+    cluster.settle(0.2)
+    lost = client.hear()
+    assert isinstance(lost, LeaseLost)
+    assert "no sign of life for more than 15 s" in lost.cause.detail
+    assert isinstance(worker.heard()[-1], Bye)
+    assert worker.is_dropped()
+
+
+def test_heartbeats_are_answered_so_that_workers_know_their_master_lives(cluster: Cluster) -> None:
+    worker = cluster.worker("w")
+    worker.say(Heartbeat(7, load=1.5, memory_free=10))
+    assert worker.hear() == Heartbeat(7)
+
+
+def test_a_worker_that_connects_again_takes_the_place_of_its_former_self(cluster: Cluster) -> None:
+    old = cluster.worker("w")
+    new = cluster.worker("w")
+    assert old.is_dropped()
+    client = cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    assert isinstance(new.hear(), LeaseAssigned)
+
+
+def test_status_answers_with_nodes_and_clients(cluster: Cluster) -> None:
+    cluster.worker("w", cpu=4)
+    client = cluster.client("c")
+    client.say(StatusRequest(9))
+    status = client.hear()
+    assert isinstance(status, Status)
+    assert (status.request_id, status.total, [one.name for one in status.nodes]) == (9, Resources(cpu=4), ["w"])
+
+
+def test_a_shutdown_tells_everyone_and_ends_the_master(cluster: Cluster) -> None:
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(Shutdown(1))
+    assert worker.hear() == client.hear() == Bye("the cluster was stopped")
+    assert cluster.stopped
+
+
+def test_a_second_client_with_the_same_id_is_turned_away(cluster: Cluster) -> None:
+    first = cluster.client("c")
+    second = cluster.connect()
+    second.say(hello(Role.CLIENT, "c"))
+    assert [type(one) for one in second.heard()] == [Welcome, Bye]
+    assert second.is_dropped()
+    assert not first.is_dropped()
+
+
+# -- peers that do not behave ---------------------------------------------------------------------------------------
+
+
+def still_works(cluster: Cluster) -> bool:
+    client = cluster.client(f"probe{cluster.now}{cluster.reception.dropped}")
+    client.say(StatusRequest(1))
+    return isinstance(client.hear(), Status)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [[b""], [b"GET / HTTP/1.1"], [b"{}"], [encode(Heartbeat(1))], [b"x", b"y"], [b'{"is":"Hello"}'], [b"[" * 10_000]],
+)
+def test_who_does_not_begin_with_hello_is_refused_dropped_and_counted(cluster: Cluster, frames: list[bytes]) -> None:
+    peer = cluster.connect()
+    peer.channel.send(frames)
+    cluster.settle()
+    refused = peer.hear()
+    assert isinstance(refused, Refused)
+    assert refused.code is RefusalCode.PROTOCOL
+    assert peer.is_dropped()
+    assert cluster.reception.dropped == 1
+    assert still_works(cluster)
+
+
+def test_who_never_says_hello_is_dropped_after_a_while(cluster: Cluster) -> None:
+    first = cluster.connect()
+    cluster.settle(3.0)
+    second = cluster.connect()
+    cluster.settle(2.1)
+    assert first.is_dropped()
+    assert not second.is_dropped()
+    cluster.settle(3.0)
+    assert second.is_dropped()
+
+
+def test_a_flood_of_silent_connections_pushes_out_the_oldest_ones(cluster: Cluster) -> None:
+    first = cluster.connect()
+    for _ in range(cluster.limits.max_pending_hellos):
+        cluster.connect()
+    assert first.is_dropped()
+    assert still_works(cluster)
+
+
+def test_another_protocol_version_is_refused_with_both_named(cluster: Cluster) -> None:
+    peer = cluster.connect()
+    peer.channel.send([encode(replace(hello(Role.CLIENT, "c"), protocol_min=7, protocol_max=8))])
+    cluster.settle()
+    refused = peer.hear()
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.protocol_min, refused.protocol_max) == (RefusalCode.VERSION, 1, 1)
+    assert peer.is_dropped()
+
+
+def test_greet_says_both_versions() -> None:
+    listener = MemoryListener()
+    channel = listener.connect()
+    listener.send(1, [encode(Refused(RefusalCode.VERSION, "The peer is parl-remote 9.9.", 7, 8))])
+    with pytest.raises(
+        VersionMismatch, match=r"speaks version 1, the peer versions 7 to 8; .*parl-remote 9\.9"
+    ) as caught:
+        greet(channel, hello(Role.CLIENT, "c"), 1.0)
+    assert (caught.value.ours, caught.value.theirs) == ((1, 1), (7, 8))
+    with pytest.raises(ChannelClosed):
+        channel.send([b"x"])
+
+
+def test_greet_gives_up_on_what_is_no_node() -> None:
+    listener = MemoryListener()
+    for answer in (b"SSH-2.0", encode(Heartbeat(1))):
+        channel = listener.connect()
+        listener.send(listener.poll()[-1].peer, [answer])
+        with pytest.raises(RemoteProtocolError):
+            greet(channel, hello(Role.CLIENT, "c"), 1.0)
+
+
+def test_who_asks_for_a_worker_where_there_is_none_is_told_so(cluster: Cluster) -> None:
+    peer = cluster.connect()
+    peer.say(replace(hello(Role.CLIENT, "c"), to=Role.WORKER))
+    assert peer.hear() == Refused(RefusalCode.NOT_HERE, "there is no worker here")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Heartbeat(1),
+        LeaseEnded("x", DeathCause(DeathKind.EXIT)),
+        NodeJoin("somebody else", "host", (), "/", ONE),
+        StatusRequest(1),
+        Welcome(1, "x", "y"),
+    ],
+)
+def test_a_worker_may_only_send_what_workers_send_when_they_may(cluster: Cluster, message: Message) -> None:
+    peer = cluster.connect()
+    peer.say(hello(Role.WORKER, "w"))
+    peer.say(message)
+    assert isinstance(peer.heard()[-1], Refused)
+    assert peer.is_dropped()
+    assert still_works(cluster)
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [encode(NodeJoin("c", "host", (), "/", ONE))],
+        [encode(LeaseRequest(1, ONE, -1.0))],
+        [b"garbage"],
+        [encode(StatusRequest(1)), b"more"],
+        [],
+        [b"x" * (5 * 2**20)],
+    ],
+)
+def test_a_client_that_sends_what_it_may_not_loses_its_leases_and_nobody_elses(
+    cluster: Cluster, frames: list[bytes]
+) -> None:
+    worker, client, other = cluster.worker("w", cpu=2), cluster.client("c"), cluster.client("other")
+    client.say(LeaseRequest(1, ONE))
+    other.say(LeaseRequest(1, ONE))
+    worker.heard()
+    client.channel.send(frames)
+    cluster.settle()
+    assert worker.heard() == [LeaseRevoked("lease1", "the program that owned it is gone")]
+    assert isinstance(client.heard()[-1], Refused)
+    assert client.is_dropped()
+    assert not other.is_dropped()
+
+
+valid = [
+    encode(message)
+    for message in (
+        hello(Role.CLIENT, "c"),
+        hello(Role.WORKER, "w"),
+        LeaseRequest(1, ONE, 5.0, "A"),
+        LeaseCancel(1),
+        LeaseRelease("lease1"),
+        StatusRequest(1),
+        NodeJoin("w", "host", ("a:1",), "/run", ONE),
+        Heartbeat(1),
+        LeaseEnded("lease1", DeathCause(DeathKind.EXIT, exit_code=0)),
+        Bye("x"),
+    )
+]
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> bytes:
+    data = bytearray(draw(st.sampled_from(valid)))
+    for _ in range(draw(st.integers(0, 3))):
+        position = draw(st.integers(0, len(data) - 1))
+        data[position] = draw(st.integers(0, 255))
+    return bytes(data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.lists(st.binary(max_size=40) | mutated(), max_size=2)), max_size=30))
+def test_no_sequence_of_frames_ends_the_master(story: list[tuple[int, list[bytes]]]) -> None:
+    cluster = Cluster()
+    peers: dict[int, Peer] = {}
+    for number, frames in story:
+        peer = peers.setdefault(number, cluster.connect())
+        if peer.is_dropped():
+            peer = peers[number] = cluster.connect()
+        peer.channel.send(frames)
+        cluster.settle(0.1)
+    assert still_works(cluster)
+    cluster.settle(100.0)
+    assert still_works(cluster)
+    cluster.loop.close()
+    cluster.listener.close()
+
+
+def test_status_is_json_that_other_programs_can_read(cluster: Cluster) -> None:
+    client = cluster.client("c")
+    client.channel.send([encode(StatusRequest(1))])
+    cluster.settle()
+    fields = json.loads(bytes(client.channel.receive(0)[0]))
+    assert fields["is"] == "Status"
+    assert fields["cluster_id"] == "cluster-0"

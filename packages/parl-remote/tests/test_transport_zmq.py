@@ -1,0 +1,348 @@
+"""What only the transport between hosts has: authentication, errors of connecting, and strangers on its port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import zmq
+import zmq.utils.monitor
+import zmq.utils.z85
+
+from parl_remote.addresses import Address
+from parl_remote.config import Limits
+from parl_remote.errors import AuthenticationFailed, ChannelClosed, ClusterUnreachable, RemoteProtocolError
+from parl_remote.security import ClusterKey
+from parl_remote.transport import Closed, Event, Opened, Received
+from parl_remote.transport_zmq import ZmqChannel, ZmqListener
+from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
+
+KEY = ClusterKey.generate()
+QUICK = Limits(connect_timeout_s=0.5)
+
+
+class Served:
+    """A listener that a thread polls, as a node's loop would."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.listener = ZmqListener("127.0.0.1", 0, KEY, limits=limits)
+        self.events: list[Event] = []
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        poller = select.poll()
+        poller.register(self.listener.fileno(), select.POLLIN)
+        while not self._stopping:
+            if not self.listener.pending():
+                poller.poll(10)
+            events = self.listener.poll()
+            with self._changed:
+                self.events.extend(events)
+                self._changed.notify_all()
+            for event in events:
+                if isinstance(event, Received):
+                    with contextlib.suppress(ChannelClosed):
+                        self.listener.send(event.peer, event.frames)
+
+    def wait_for(self, happened: Callable[[], object], seconds: float = 20.0) -> None:
+        with self._changed:
+            assert self._changed.wait_for(happened, seconds), f"it did not happen; seen: {self.events[-5:]}"
+
+    def close(self) -> None:
+        self._stopping = True
+        self._thread.join()
+        self.listener.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Served]:
+    one = Served()
+    yield one
+    one.close()
+
+
+def started(program: str, *arguments: str) -> subprocess.Popen[str]:
+    """Another process that reads the key from its stdin."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdin is not None
+    child.stdin.write(KEY.secret.hex() + "\n")
+    child.stdin.flush()
+    return child
+
+
+def echo_works(served: Served) -> bool:
+    channel = ZmqChannel.connect(served.listener.address, KEY)
+    channel.send([b"echo"])
+    answer = bytes(channel.receive(10.0)[0])
+    channel.close()
+    return answer == b"echo"
+
+
+def test_another_clusters_key_is_refused_and_nothing_of_the_peer_is_seen(served: Served) -> None:
+    with pytest.raises(AuthenticationFailed, match=r"refused our cluster key.*PARL_KEY_FILE"):
+        ZmqChannel.connect(served.listener.address, ClusterKey.generate())
+    assert echo_works(served)
+    assert len([event for event in served.events if isinstance(event, Opened)]) == 1
+
+
+def test_the_right_server_key_without_the_members_key_does_not_get_in(served: Served) -> None:
+    """What an outsider could learn of the server is not enough."""
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    stranger.curve_serverkey = zmq.curve_public(zmq.utils.z85.encode(KEY.derive("curve server")))
+    stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
+    monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    stranger.connect(f"tcp://{served.listener.address}")
+    stranger.send(pack_bare(Kind.OPEN))
+    assert monitor.poll(10_000)
+    event = zmq.utils.monitor.recv_monitor_message(monitor)
+    assert (event["event"], event["value"]) == (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400)
+    assert served.listener.refused >= 1
+    stranger.disable_monitor()
+    monitor.close(0)
+    stranger.close(0)
+    context.term()
+    assert served.events == []
+
+
+@pytest.mark.parametrize("mechanism", ["none", "plain"])
+def test_a_peer_without_curve_does_not_get_in(served: Served, mechanism: str) -> None:
+    context = zmq.Context()
+    stranger = context.socket(zmq.DEALER)
+    if mechanism == "plain":
+        stranger.plain_username, stranger.plain_password = b"parl", b"parl"
+    monitor = stranger.get_monitor_socket(
+        zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+        | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+        | zmq.EVENT_HANDSHAKE_SUCCEEDED
+        | zmq.EVENT_DISCONNECTED
+    )
+    stranger.connect(f"tcp://{served.listener.address}")
+    stranger.send(pack_bare(Kind.OPEN))
+    assert monitor.poll(10_000)
+    assert zmq.utils.monitor.recv_monitor_message(monitor)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED
+    stranger.disable_monitor()
+    monitor.close(0)
+    stranger.close(0)
+    context.term()
+    assert echo_works(served)
+    assert len([event for event in served.events if isinstance(event, Opened)]) == 1
+
+
+def test_a_port_where_nobody_listens_is_reported_at_once() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    began = time.monotonic()
+    with pytest.raises(ClusterUnreachable, match=f"nobody listens at 127.0.0.1:{port}") as caught:
+        ZmqChannel.connect(f"127.0.0.1:{port}", KEY)
+    assert caught.value.address == f"127.0.0.1:{port}"
+    assert time.monotonic() - began < 2.0
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n" * 4, b"SSH-2.0-OpenSSH_9.6\r\n", b"\x00" * 300]
+)
+def test_a_port_where_something_else_listens_is_reported(greeting: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            connection, _ = other.accept()
+            with connection, contextlib.suppress(ConnectionError):
+                connection.sendall(greeting)
+                connection.shutdown(socket.SHUT_WR)
+                while connection.recv(4096):
+                    pass
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        with pytest.raises(ClusterUnreachable, match=r"no PARL cluster|not as a PARL cluster does"):
+            ZmqChannel.connect(f"127.0.0.1:{other.getsockname()[1]}", KEY, limits=QUICK)
+        thread.join(10.0)
+
+
+def test_a_port_that_accepts_and_says_nothing_is_reported_within_the_timeout() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        began = time.monotonic()
+        with pytest.raises(ClusterUnreachable, match=r"within 0\.5 s"):
+            ZmqChannel.connect(f"127.0.0.1:{silent.getsockname()[1]}", KEY, limits=QUICK)
+        assert time.monotonic() - began < 3.0
+
+
+@pytest.mark.parametrize("address", ["no-such-host.invalid:1", "localhost", "localhost:0", "localhost:99999", "::1:5"])
+def test_what_is_no_address_is_reported(address: str) -> None:
+    with pytest.raises(ClusterUnreachable, match="cannot connect to"):
+        ZmqChannel.connect(address, KEY, limits=QUICK)
+
+
+def test_a_port_in_use_is_an_error_of_the_second_listener(served: Served) -> None:
+    with pytest.raises(OSError, match="cannot listen on"):
+        ZmqListener("127.0.0.1", Address.parse(served.listener.address).port, KEY)
+
+
+def test_a_name_leads_to_the_interface_that_it_stands_for(served: Served) -> None:
+    port = Address.parse(served.listener.address).port
+    ZmqChannel.connect(f"localhost:{port}", KEY).close()
+
+
+def test_a_peer_whose_process_is_killed_is_seen_at_once(served: Served) -> None:
+    program = (
+        "import sys; from parl_remote.transport_zmq import ZmqChannel; from parl_remote.security import ClusterKey\n"
+        "channel = ZmqChannel.connect(sys.argv[1], ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
+        "[channel.send([b'x']) for _ in range(100)]\n"
+        "channel.receive()\n"
+        "print('up', flush=True); channel.receive() and sys.stdin.read()\n"
+    )
+    child = started(program, served.listener.address)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    child.kill()
+    began = time.monotonic()
+    served.wait_for(lambda: any(isinstance(event, Closed) for event in served.events))
+    assert time.monotonic() - began < 2.0
+    assert len([event for event in served.events if isinstance(event, Received)]) == 100
+    child.communicate()
+
+
+def test_a_peer_that_is_stopped_is_lost_after_the_liveness_limit() -> None:
+    """Its kernel keeps the connection open, so only the heartbeats tell."""
+    served = Served(Limits(heartbeat_interval_s=0.1, liveness_limit_s=0.5))
+    program = (
+        "import sys; from parl_remote.transport_zmq import ZmqChannel; from parl_remote.security import ClusterKey\n"
+        "channel = ZmqChannel.connect(sys.argv[1], ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
+        "print('up', flush=True); channel.receive()\n"
+    )
+    child = started(program, served.listener.address)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "up\n"
+        psutil.Process(child.pid).suspend()
+        served.wait_for(lambda: any(isinstance(event, Closed) for event in served.events), 10.0)
+    finally:
+        child.kill()
+        child.communicate()
+        served.close()
+
+
+def test_a_channel_notices_that_its_listener_is_gone_without_a_word(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from parl_remote.transport_zmq import ZmqListener; "
+        "from parl_remote.security import ClusterKey\n"
+        "listener = ZmqListener('127.0.0.1', 0, ClusterKey(bytes.fromhex(sys.stdin.readline())))\n"
+        "print(listener.address, flush=True)\n"
+        "import select\n"
+        "while True: select.select([listener], [], [], 0.01); listener.poll()\n"
+    )
+    child = started(program)
+    assert child.stdout is not None
+    channel = ZmqChannel.connect(child.stdout.readline().strip(), KEY)
+    child.kill()
+    with pytest.raises(ChannelClosed, match="was lost"):
+        channel.receive(10.0)
+    with pytest.raises(ChannelClosed):
+        channel.send([b"x"])
+    channel.close()
+    child.communicate()
+
+
+# -- the wire format ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [b""],
+        [b"\x00"],
+        [b"\x09" + bytes(4)],
+        [b"\x00\x01\x00\x00\x00"],
+        [b"\x00\xff\xff\xff\xff"],
+        [b"\x01\x01\x00\x00\x00" + (2**63).to_bytes(8, "little")],
+        [b"\x01\x01\x00\x00\x00" + (5).to_bytes(8, "little"), b"four"],
+        [b"\x01\x01\x00\x00\x00" + (4).to_bytes(8, "little"), b"four", b"more"],
+        [b"\x00\x00\x00\x00\x00", b"more"],
+    ],
+)
+def test_parts_that_are_no_message_are_an_error_of_the_peer(parts: list[bytes]) -> None:
+    with pytest.raises(RemoteProtocolError):
+        unpack([memoryview(part) for part in parts])
+
+
+@pytest.mark.parametrize("sizes", [[], [0], [0, 0], [5], [2**14], [2**20, 0, 2**20 + 1, 3], [3 * 2**20]])
+def test_a_message_comes_out_of_its_parts_as_it_went_in(sizes: list[int]) -> None:
+    frames = [os.urandom(size) for size in sizes]
+    parts = pack(frames)
+    assert all(len(part) <= 2 * 2**20 for part in parts)
+    kind, back = unpack([memoryview(part) for part in parts])
+    assert kind in {Kind.INLINE, Kind.PARTS}
+    assert [bytes(frame) for frame in back] == frames
+
+
+# -- strangers ------------------------------------------------------------------------------------------------------
+
+
+def random_bytes(dice: random.Random, template: bytes) -> bytes:
+    """Half of it noise, half a real opening with some bytes changed."""
+    if dice.random() < 0.5:
+        return dice.randbytes(dice.randrange(1, 400))
+    data = bytearray(template)
+    for _ in range(dice.randrange(1, 6)):
+        data[dice.randrange(len(data))] = dice.randrange(256)
+    return bytes(data[: dice.randrange(1, len(data) + 1)])
+
+
+ZMTP_CURVE_OPENING = (
+    b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01CURVE" + bytes(15) + bytes(33) + b"\x04\xc8\x05HELLO" + bytes(194)
+)
+
+
+def test_ten_thousand_strange_openings_without_the_key_have_no_effect(served: Served) -> None:
+    dice = random.Random(7)
+    address = Address.parse(served.listener.address)
+    process = psutil.Process()
+    assert echo_works(served)
+    before = process.memory_info().rss
+    for _ in range(500):  # each one with a burst of frames behind its opening
+        with socket.create_connection((address.host, address.port)) as stranger, contextlib.suppress(OSError):
+            stranger.sendall(b"".join(random_bytes(dice, ZMTP_CURVE_OPENING) for _ in range(20)))
+    assert echo_works(served)
+    assert process.memory_info().rss - before < 10 * 2**20
+    assert len([event for event in served.events if isinstance(event, Opened)]) == 2
+
+
+def test_ten_thousand_strange_messages_with_the_key_are_dropped_or_delivered(served: Served) -> None:
+    dice = random.Random(8)
+    context = zmq.Context()
+    templates = [b"".join(map(bytes, pack([b"hello", b"world"]))), pack_bare(Kind.OPEN), pack_bare(Kind.BYE)]
+    process = psutil.Process()
+    assert echo_works(served)
+    before = process.memory_info().rss
+    for _ in range(20):
+        member = context.socket(zmq.DEALER)
+        client = zmq.utils.z85.encode(KEY.derive("curve client"))
+        member.curve_serverkey = zmq.curve_public(zmq.utils.z85.encode(KEY.derive("curve server")))
+        member.curve_secretkey, member.curve_publickey = client, zmq.curve_public(client)
+        member.connect(f"tcp://{served.listener.address}")
+        member.send(pack_bare(Kind.OPEN))
+        for _ in range(500):
+            parts = [random_bytes(dice, dice.choice(templates)) for _ in range(dice.randrange(1, 4))]
+            member.send_multipart(parts)
+        member.close(2000)
+    context.term()
+    assert echo_works(served)
+    assert process.memory_info().rss - before < 20 * 2**20
