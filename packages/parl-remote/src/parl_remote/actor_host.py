@@ -35,7 +35,7 @@ class Creation(NamedTuple):
     Attributes:
         sys_path: Where the caller's modules are, to import the class from.
         class_name: The class's name, for messages that come before the class itself.
-        cls: The class, as `serialize.dumps_class` gave it.
+        cls: The class, as `class_shipping.dumps_class` gave it.
         names: Methods in the order in which calls number them.
         arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
         keywords: Whether that is `(args, kwargs)`.
@@ -52,12 +52,16 @@ class Creation(NamedTuple):
 class ActorHost:
     """One object and its calls.
 
+    Args:
+        load_class: Makes a class of `Creation.cls`.
+
     Attributes:
         machine: Where the actor is in its life.
         running: The method that runs now or ran last, for reports of its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, load_class: Callable[[bytes], Any] = serialize.loads) -> None:
+        self._load_class = load_class
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
         self._instance: object = None
@@ -101,7 +105,7 @@ class ActorHost:
             self._methods = creation.names
             self.running = "__init__"
             sys.path[:] = creation.sys_path
-            cls = serialize.loads(creation.cls)
+            cls = self._load_class(creation.cls)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
             self._instance = instance = cls(*args, **kwargs)
             self._dict = getattr(instance, "__dict__", None)

@@ -23,6 +23,7 @@ from typing import Any, Protocol
 from parl_remote import serialize
 from parl_remote.actor_ref import ActorRef, AttributeNames
 from parl_remote.call_messages import Kind, pack
+from parl_remote.class_shipping import dumps_class
 from parl_remote.class_spec import ClassSpec
 from parl_remote.config import Limits
 from parl_remote.connection import Connection
@@ -222,7 +223,7 @@ class Client:
             Exception: Whatever the constructor raised.
         """
         self._check_open()
-        cls = serialize.dumps_class(spec.cls)
+        cls = dumps_class(spec.cls)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         payload = serialize.dumps((tuple(sys.path), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs)))
         granted = self._lease(spec, options)

@@ -19,6 +19,7 @@ from parl_remote.actor_ref import ActorRef, AttributeNames
 from parl_remote.actor_state import ActorState
 from parl_remote.answers import Answer, read_answer
 from parl_remote.call_messages import Kind, pack
+from parl_remote.class_shipping import dumps_class
 from parl_remote.class_spec import ClassSpec
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorLost, NoResources, NotConnected
@@ -33,9 +34,9 @@ __all__ = ["DebugClient"]
 class _LocalPath:
     """The way to a host in this process."""
 
-    def __init__(self, class_name: str, names: AttributeNames) -> None:
-        self._host = ActorHost()
-        self._class_name = class_name
+    def __init__(self, spec: ClassSpec, names: AttributeNames) -> None:
+        self._host = ActorHost(lambda _: spec.cls)  # the class itself, where breakpoints are set
+        self._class_name = spec.name
         self._names = names
         self._numbers = itertools.count(1)
         self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
@@ -51,7 +52,7 @@ class _LocalPath:
                 cause = DeathCause(DeathKind.KILLED_BY_USER)
                 future.settle(None, ActorLost(cause, class_name=self._class_name))
                 return future
-            call = [memoryview(bytes(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+            call = [memoryview(bytearray(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
             reply = [memoryview(bytearray(frame)) for frame in self._host.handle(call)]
         answer: Answer = read_answer(reply, method)
         if answer.names is not None:
@@ -96,8 +97,8 @@ class DebugClient:
             raise NotConnected("the connection is closed; call parl.connect() again")
         need = options.resources
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        cls = serialize.dumps_class(spec.cls)
-        creation = Creation(tuple(sys.path), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
+        creation = Creation(tuple(sys.path), spec.name, b"", spec.names, bytes(arguments[0]), bool(kwargs))
         with self._lock:
             if not self._free.fits(need):
                 available = f"{self._total}, {self._free} free"
@@ -105,7 +106,7 @@ class DebugClient:
                 raise NoResources(reason, asked=str(need), available=available)
             self._free -= need
         names = AttributeNames()
-        path = _LocalPath(spec.name, names)
+        path = _LocalPath(spec, names)
         self._paths.add(path)
 
         def end() -> None:

@@ -64,7 +64,10 @@ class _RemoteNew:
 
 
 def _rebuild(cls: type, options: ActorOptions, original: Any) -> _RemoteNew:
-    """For classes that travel by value."""
+    """For classes that travel by value; one that comes home is as it was."""
+    known = cls.__dict__.get("__new__")
+    if isinstance(known, _RemoteNew):
+        return known
     hook = _RemoteNew.__new__(_RemoteNew)
     hook.cls, hook.options, hook.original = cls, options, original
     hook.__signature__ = inspect.Signature()  # the class has no methods yet, and nobody in an actor asks

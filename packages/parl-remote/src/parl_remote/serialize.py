@@ -10,9 +10,10 @@ classes in functions) and where it would only send a name that means nothing in 
 
 from __future__ import annotations
 
-import importlib.machinery
+import functools
+import io
 import pickle
-import sys
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from parl_remote.errors import SerializationError
 from parl_remote.transport import Buffer
 
-__all__ = ["dumps", "dumps_arguments", "dumps_class", "importable_elsewhere", "loads", "ship_by_value"]
+__all__ = ["dumps", "dumps_arguments", "loads", "ship_by_value"]
 
 # Below this a copy into the pickle stream is cheaper than one more frame.
 _OUT_OF_BAND_BYTES = 8192
@@ -60,10 +61,10 @@ def dumps(value: object) -> list[Buffer]:
             return frames
     except _PLAIN_ERRORS:
         pass  # cloudpickle may know how; if not, its error is the one to show
-    import cloudpickle
-
     del frames[1:]
-    frames[0] = cloudpickle.dumps(value, 5, buffer_callback=keep_outside)
+    stream = io.BytesIO()
+    _by_value_pickler()(stream, 5, buffer_callback=keep_outside).dump(value)
+    frames[0] = stream.getbuffer()
     return frames
 
 
@@ -113,25 +114,6 @@ def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[
     return "the arguments together"
 
 
-def dumps_class(cls: type) -> bytes:
-    """A class as bytes: its name where the actor can import it, else the class itself.
-
-    Raises:
-        SerializationError: Something that the class needs cannot be sent.
-    """
-    module = sys.modules.get(cls.__module__)
-    if module is not None and cls.__module__ != "__main__" and not importable_elsewhere(module):
-        ship_by_value(module)
-    try:
-        return bytes(dumps(cls)[0])
-    except Exception as error:
-        raise SerializationError(
-            f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
-            f"Something that its methods use, a global of {cls.__module__} perhaps, cannot be pickled.",
-            what=f"class {cls.__qualname__}",
-        ) from error
-
-
 def ship_by_value(module: ModuleType) -> None:
     """From now on send what is defined in `module` itself instead of its name."""
     import cloudpickle
@@ -142,26 +124,30 @@ def ship_by_value(module: ModuleType) -> None:
         _by_value.append(mark)
 
 
-def importable_elsewhere(module: ModuleType) -> bool:
-    """Whether another process with the same `sys.path` would find the same module under its name."""
-    file = getattr(module, "__file__", None)
-    if file is None:
-        return module.__name__ in sys.builtin_module_names
-    path = None
-    name = ""
-    for part in module.__name__.split("."):
-        name = f"{name}.{part}" if name else part
-        spec = _find(name, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
-    return spec is not None and spec.origin == file
+@functools.cache
+def _by_value_pickler() -> type[Any]:
+    """Cloudpickle's pickler, whose classes do not overwrite the ones that they come back to."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        def reducer_override(self, value: Any) -> Any:
+            reduced = super().reducer_override(value)
+            if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+                _complete.add(value)
+                make, arguments, state, _, _, fill = reduced
+                return make, arguments, (fill, state), None, None, _fill_once
+            return reduced
+
+    return Pickler
 
 
-def _find(name: str, path: Iterable[str] | None) -> importlib.machinery.ModuleSpec | None:
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec: importlib.machinery.ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
-        if spec is not None:
-            return spec
-    return None
+# Classes that are whole in this process: they came from here, or have been received before.
+_complete: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
+    """Give a class that was sent by value its methods, unless it has them: then those are the right ones."""
+    if cls not in _complete:
+        _complete.add(cls)
+        fill, state = how
+        fill(cls, state)

@@ -1,0 +1,141 @@
+"""What tests of real actors share: a private cluster that leaves nothing behind, and ways to wait for events."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import current
+from parl_remote.client import Client
+from parl_remote.private_cluster import PrivateCluster
+
+GONE_WITHIN_S = 5.0
+
+
+def processes_of_session(session: int) -> dict[int, str]:
+    """All processes of a session, with their names; a private cluster is a session of its own."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                name, _, rest = (entry / "stat").read_text().rpartition(")")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            fields = rest.split()
+            if int(fields[3]) == session and fields[0] not in {"Z", "X"}:
+                found[int(entry.name)] = name.partition("(")[2]
+    return found
+
+
+def wait_for_end(pids: list[int], within_s: float = GONE_WITHIN_S) -> float:
+    """Seconds until all of these processes had ended; fails the test after `within_s`."""
+    started = time.monotonic()
+    for pid in pids:
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        left_s = within_s - (time.monotonic() - started)
+        ended = poller.poll(max(0.0, left_s) * 1000)
+        os.close(descriptor)
+        if not ended:
+            pytest.fail(f"process {pid} is still there after {within_s} s")
+    return time.monotonic() - started
+
+
+def own_cluster() -> PrivateCluster:
+    """The private cluster that this process is connected to."""
+    client = current.client()
+    assert isinstance(client, Client)
+    assert isinstance(client._cluster, PrivateCluster)
+    return client._cluster
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[Callable[[], None]]:
+    """Call it while connected: at the end of the test no process and no file of that cluster may be left."""
+    watched: list[PrivateCluster] = []
+    yield lambda: watched.append(own_cluster())
+    parl_remote.disconnect()
+    for cluster in watched:
+        left = processes_of_session(cluster.pid)
+        wait_for_end(list(left))
+        assert not cluster.directory.exists()
+
+
+@pytest.fixture
+def connect(nothing_left: Callable[[], None]) -> Callable[..., None]:
+    """`parl_remote.connect` whose cluster is checked to leave nothing behind."""
+
+    def open_cluster(**options: Any) -> None:
+        parl_remote.disconnect()
+        parl_remote.connect(**{"cpu_num": 4, **options})
+        if not options.get("debug"):
+            nothing_left()
+
+    return open_cluster
+
+
+@pytest.fixture
+def shared_cluster() -> None:
+    """A private cluster for tests that do no harm to it; the next one finds it still there."""
+    _be_connected(debug=False)
+
+
+@pytest.fixture(params=["process", "debug"])
+def anywhere(request: pytest.FixtureRequest) -> str:
+    """A cluster of processes, then actors within this process: both must behave the same."""
+    _be_connected(debug=request.param == "debug")
+    return str(request.param)
+
+
+def _be_connected(*, debug: bool) -> None:
+    now = current.peek()
+    if now is None or now.address != ("debug" if debug else "local"):
+        parl_remote.disconnect()
+        parl_remote.connect(cpu_num=16, debug=debug)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _disconnected_at_the_end() -> Iterator[None]:
+    yield
+    parl_remote.disconnect()
+
+
+@pytest.fixture
+def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a program as its user would, in a directory of its own."""
+
+    def run(*arguments: str, program: str | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, *arguments]
+        if program is not None:
+            (tmp_path / "program.py").write_text(program)
+            command.append("program.py")
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **options
+        )
+
+    return run
+
+
+@pytest.fixture
+def session_processes() -> Callable[[int], dict[int, str]]:
+    """`processes_of_session`, for tests that start clusters in other programs."""
+    return processes_of_session
+
+
+@pytest.fixture
+def await_end() -> Callable[..., float]:
+    """`wait_for_end`."""
+    return wait_for_end
