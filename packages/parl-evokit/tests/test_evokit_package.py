@@ -24,6 +24,9 @@ def test_the_public_names_are_exactly_these() -> None:
         "InvalidKey",
         "InvalidReward",
         "LayoutMismatch",
+        "LogContents",
+        "LogError",
+        "LogWriter",
         "ModelAdapter",
         "NoiseDataError",
         "NoiseSpec",
@@ -39,6 +42,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "UpdateReport",
         "__version__",
         "mlp",
+        "read_log",
     ]
     assert all(hasattr(parl_evokit, name) for name in parl_evokit.__all__)
 

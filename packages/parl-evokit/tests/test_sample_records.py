@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_evokit.errors import InvalidKey, RecordError
-from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.records import USUAL, Record, SamplingInfo, read_sample
 
 PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
 halves = st.integers(0, 2**31 - 1)
@@ -81,6 +81,29 @@ def test_every_record_reads_back(info: SamplingInfo, reward: float | None, time_
     else:
         assert again.reward is not None
         assert math.isnan(again.reward) if math.isnan(reward) else again.reward == reward
+
+
+@given(infos, st.none() | st.floats(width=32, allow_nan=False), st.integers(0, 2**63 - 1), st.integers(1, 2**32 - 1))
+def test_the_quick_reading_gives_what_the_record_has(
+    info: SamplingInfo, reward: float | None, time_us: int, count: int
+) -> None:
+    for record in (Record(info, reward, time_us, count), Record(info, reward)):
+        sample = (tuple(info.key), info.model_iter_id, info.fingerprint)
+        assert read_sample(record.encode()) == (sample, reward, record.count)
+
+
+@given(st.binary(max_size=40) | st.from_regex(USUAL))
+def test_the_quick_reading_takes_and_refuses_the_same_bytes(data: bytes) -> None:
+    try:
+        record = Record.decode(data)
+    except RecordError:
+        with pytest.raises(RecordError):
+            read_sample(data)
+        return
+    info = record.info
+    sample, reward, count = read_sample(data)
+    assert (sample, count) == ((tuple(info.key), info.model_iter_id, info.fingerprint), record.count)
+    assert reward == record.reward or math.isnan(reward or 0.0)
 
 
 @given(st.binary(max_size=60))

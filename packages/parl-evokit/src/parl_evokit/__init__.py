@@ -9,11 +9,13 @@ from parl_evokit.errors import (
     InvalidKey,
     InvalidReward,
     LayoutMismatch,
+    LogError,
     NoiseDataError,
     NothingToUpdate,
     RecordError,
     SolverError,
 )
+from parl_evokit.log import LogContents, LogWriter, read_log
 from parl_evokit.models import ModelAdapter, NumpyModel, mlp
 from parl_evokit.noise import CounterKeys, GaussianNoise, NoiseSpec, RandomKeys
 from parl_evokit.openai_es import ES
@@ -33,6 +35,9 @@ __all__ = [
     "InvalidKey",
     "InvalidReward",
     "LayoutMismatch",
+    "LogContents",
+    "LogError",
+    "LogWriter",
     "ModelAdapter",
     "NoiseDataError",
     "NoiseSpec",
@@ -48,4 +53,5 @@ __all__ = [
     "UpdateReport",
     "__version__",
     "mlp",
+    "read_log",
 ]

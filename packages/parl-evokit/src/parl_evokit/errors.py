@@ -6,6 +6,7 @@
        ├─ InvalidKey (ValueError)
        ├─ InvalidReward (ValueError)
        ├─ LayoutMismatch (ValueError)
+       ├─ LogError
        ├─ NoiseDataError
        ├─ NothingToUpdate
        ├─ RecordError (ValueError)
@@ -27,6 +28,7 @@ __all__ = [
     "InvalidKey",
     "InvalidReward",
     "LayoutMismatch",
+    "LogError",
     "NoiseDataError",
     "NothingToUpdate",
     "RecordError",
@@ -52,6 +54,10 @@ class InvalidReward(EvolutionError, ValueError):
 
 class LayoutMismatch(EvolutionError, ValueError):
     """Arrays do not fit the parameters: a name is missing or unknown, or two shapes differ."""
+
+
+class LogError(EvolutionError):
+    """A log cannot be read or written: it is missing, no log, too much of it is damaged, or the disk is full."""
 
 
 class NoiseDataError(EvolutionError):

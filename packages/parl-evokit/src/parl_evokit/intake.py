@@ -117,5 +117,5 @@ def sort_samples(
         lists = [found[age][key] for key in keys]
         intake.repeated += sum(map(len, lists)) - len(lists)
         means = [values[0] if len(values) == 1 else fsum(values) / len(values) for values in lists]
-        intake.groups.append(Group(age, keys, np.array(means)))
+        intake.groups.append(Group(age, keys, np.array(means, np.float32).astype(np.float64)))
     return intake

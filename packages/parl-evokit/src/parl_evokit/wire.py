@@ -11,10 +11,23 @@ __all__ = ["BYTES", "FIXED32", "VARINT", "read_fields", "read_varint", "varint"]
 
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
+ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 
 
 def varint(number: int) -> bytes:
     """A number from 0 to 2**64 - 1 in groups of seven bits, lowest first; negative ones as their 64-bit complement."""
+    if 0 <= number < 0x80:
+        return ONE_BYTE[number]
+    if 2**28 <= number < 2**31:  # nearly every half of a key
+        return bytes(
+            (
+                number & 127 | 128,
+                number >> 7 & 127 | 128,
+                number >> 14 & 127 | 128,
+                number >> 21 & 127 | 128,
+                number >> 28,
+            )
+        )
     number &= 2**64 - 1
     out = bytearray()
     while number > 0x7F:

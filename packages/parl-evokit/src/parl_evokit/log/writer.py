@@ -1,0 +1,117 @@
+"""Writing samples and rewards: one `write` a record, on a segment that belongs to this process alone."""
+
+import os
+import secrets
+import socket
+import time
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+
+from parl_evokit.errors import LogError
+from parl_evokit.log.frames import frame
+from parl_evokit.log.header import Header
+from parl_evokit.records import Record, SamplingInfo
+
+__all__ = ["SUFFIX", "LogWriter"]
+
+SUFFIX = ".evl"
+
+
+class LogWriter:
+    """Appends to a log: a directory of segments, one for each process and stretch of time.
+
+    A record is there for readers as soon as the call returns, also when this process dies right after; `fsync_every`
+    bounds what is lost when the machine dies. Not to be shared among threads: give each one its own.
+
+    Args:
+        directory: The log; it is made if need be.
+        fsync_every: Records after which the system is told to write to disk; 0: never.
+        max_bytes: A new segment is begun beyond this size.
+
+    Raises:
+        LogError: A number is out of its range, or the directory is a file.
+    """
+
+    def __init__(self, directory: str | PathLike[str], *, fsync_every: int = 100, max_bytes: int = 64 * 2**20) -> None:
+        if fsync_every < 0 or max_bytes < 1:
+            raise LogError(f"fsync_every is 0 or more and max_bytes 1 or more, not {fsync_every} and {max_bytes}")
+        self._directory = Path(directory)
+        try:
+            self._directory.mkdir(parents=True, exist_ok=True)
+        except FileExistsError as error:
+            raise LogError(f"{directory} is a file; a log is a directory of segments") from error
+        self._fsync_every = fsync_every
+        self._max_bytes = max_bytes
+        self._descriptor: int | None = None
+        self._owner = 0
+        self._fingerprint = 0
+        self._size = self._unsynced = 0
+
+    def sampled(self, info: SamplingInfo) -> None:
+        """Note that a sample was served; its reward comes later, or never."""
+        self._append(Record(info))
+
+    def reward(self, info: SamplingInfo, reward: float) -> None:
+        """Note a sample's reward, whoever served it; several rewards of one sample count by their mean.
+
+        Raises:
+            RecordError: The reward is no 32-bit float.
+        """
+        self._append(Record(info, float(reward)))
+
+    def sync(self) -> None:
+        """Have the system write everything to disk."""
+        if self._descriptor is not None and self._owner == os.getpid():
+            os.fsync(self._descriptor)
+            self._unsynced = 0
+
+    def close(self) -> None:
+        """Sync and end the segment; a later call begins a new one."""
+        self.sync()
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> "LogWriter":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _append(self, record: Record) -> None:
+        info = record.info
+        # After a fork the open segment is the parent's: two processes must not share one.
+        mine = self._descriptor is not None and self._owner == os.getpid()
+        # A record without fingerprint would be read with that of the header.
+        nameless = self._fingerprint != 0 and info.fingerprint == 0
+        if not mine or nameless or self._size >= self._max_bytes:
+            self._begin(info.fingerprint)
+        if (
+            info.fingerprint and info.fingerprint == self._fingerprint
+        ):  # the header has it: five bytes less in each record
+            record.info = SamplingInfo(info.key, info.model_iter_id)
+        self._write(frame(record.encode()))
+        self._unsynced += 1
+        if self._fsync_every and self._unsynced >= self._fsync_every:
+            self.sync()
+
+    def _begin(self, fingerprint: int) -> None:
+        self.close()
+        segment = secrets.token_hex(16)
+        now = time.time_ns() // 1000
+        moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now / 1e6))
+        path = self._directory / f"{moment}-{segment[:12]}{SUFFIX}"
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
+        header = frame(Header(segment, fingerprint, socket.gethostname(), self._owner, now).encode())
+        self._write(header + header)  # twice, so that no single damage makes the segment nameless
+
+    def _write(self, data: bytes) -> None:
+        assert self._descriptor is not None
+        written = os.write(self._descriptor, data)
+        self._size += written
+        if written != len(data):  # the disk is full: readers skip the torn frame, the caller must know
+            raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
