@@ -6,8 +6,7 @@ from typing import Annotated
 import gymnasium
 
 import parl
-from parl_core.seeding import seed_everything
-from parl_core.training import evaluate, parse_settings, train_by_episodes
+from parl_core import training
 
 OBS_DIM, ACT_DIM, SOLVED = 4, 2, 195.0
 
@@ -34,7 +33,7 @@ def make_agent(seed: int) -> parl.Agent:
         def forward(self, obs):
             return self.fc2(self.fc1(obs))
 
-    seed_everything(seed)
+    training.seed_everything(seed)
     algorithm = parl.algorithms.PolicyGradient(CartpoleModel(), lr=1e-3)
     return parl.Agent(algorithm, seed=seed)
 
@@ -43,11 +42,11 @@ def main(settings: Settings) -> None:
     if settings.backend:
         parl.set_backend(settings.backend)
     agent = make_agent(settings.seed)
-    train_by_episodes(agent, make_env(), settings.episodes, seed=settings.seed)
-    result = evaluate(agent, make_env, 100, seed=1)
+    training.train_by_episodes(agent, make_env(), settings.episodes, seed=settings.seed)
+    result = training.evaluate(agent, make_env, 100, seed=1)
     verdict = "solved" if result.mean >= SOLVED else "not solved"
     print(f"Mean return of 100 evaluation episodes: {result.mean} ({verdict}: CartPole-v0 asks for {SOLVED:g})")
 
 
 if __name__ == "__main__":
-    main(parse_settings(Settings))
+    main(training.parse_settings(Settings))

@@ -1,28 +1,16 @@
 """PPO learns CartPole-v1 while its environments run in remote actors; `--help` lists the settings."""
 
+from __future__ import annotations  # or the word parl.Agent below would load the framework at once
+
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import parl
-from parl_core.actors import open_actors
-from parl_core.env.vector import make_vector_env
-from parl_core.seeding import seed_everything
-from parl_core.training import OnPolicySettings, Run, evaluate, parse_settings, standard_callbacks, train_on_policy
+from parl_core import training
 
 ENV, GOAL = "CartPole-v1", 475.0
-LOOP = OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
-    total_steps=100_000,
-    n_steps=32,
-    epochs=20,
-    minibatch_size=256,
-    gamma=0.98,
-    gae_lambda=0.8,
-    lr=1e-3,
-    clip=0.2,
-    decay=True,
-)
 
 
 @dataclass(frozen=True)
@@ -52,41 +40,51 @@ def make_agent(seed: int) -> parl.Agent:
         def value(self, obs):
             return self.value_3(self.value_2(self.value_1(obs)))
 
-    seed_everything(seed)
+    training.seed_everything(seed)
     return parl.Agent(parl.algorithms.PPO(ActorCritic(), value_loss_coef=1.0, use_clipped_value_loss=False))
 
 
-def train(agent: parl.Agent, run: Run, settings: Settings) -> None:
-    loop = replace(LOOP, total_steps=4096) if settings.smoke else LOOP
-    actors = open_actors("remote", cpu_num=settings.actors) if settings.actors else open_actors("in-process")
-    with actors, make_vector_env(ENV, num_envs=8, actors=actors) as envs:
-        train_on_policy(
+def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
+    loop = training.OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
+        total_steps=4096 if settings.smoke else 100_000,
+        n_steps=32,
+        epochs=20,
+        minibatch_size=256,
+        gamma=0.98,
+        gae_lambda=0.8,
+        lr=1e-3,
+        clip=0.2,
+        decay=True,
+    )
+    actors = training.open_actors("remote", cpu_num=settings.actors) if settings.actors else training.open_actors()
+    with actors, training.make_vector_env(ENV, num_envs=8, actors=actors) as envs:
+        training.train_on_policy(
             agent,
             envs,
             loop,
-            evaluator=lambda: evaluate(agent, ENV, episodes=20, seed=2),
-            callbacks=standard_callbacks(run, agent, title=f"PPO on {ENV}, seed {settings.seed}", goal=GOAL),
+            evaluator=lambda: training.evaluate(agent, ENV, episodes=20, seed=2),
+            callbacks=training.standard_callbacks(run, agent, title=f"PPO on {ENV}, seed {settings.seed}", goal=GOAL),
             seed=settings.seed,
         )
 
 
 def main(settings: Settings) -> None:
-    if settings.backend:
-        parl.set_backend(settings.backend)
-    with Run("quickstart", settings.runs) as run:
+    with training.Run("quickstart", settings.runs) as run:
+        if settings.backend:
+            parl.set_backend(settings.backend)
         agent = make_agent(settings.seed)
         if settings.restore:
             agent.restore(settings.restore)
-            print(evaluate(agent, ENV, settings.episodes, seed=1).mean)
+            print(training.evaluate(agent, ENV, settings.episodes, seed=1).mean)
             return
 
         train(agent, run, settings)
-        trained = evaluate(agent, ENV, settings.episodes, seed=1).mean
-        print(f"Mean return of {settings.episodes} evaluation episodes: {trained}")
-
         saved = run.path / "agent.ckpt"
         agent.save(saved)
         run.saved(saved, "trained agent")
+        trained = training.evaluate(agent, ENV, settings.episodes, seed=1).mean
+        print(f"Mean return of {settings.episodes} evaluation episodes: {trained}")
+
         again = [sys.executable, __file__, *sys.argv[1:], "--restore", str(saved)]
         restored = float(subprocess.run(again, check=True, stdout=subprocess.PIPE).stdout)
         print(f"Restored in a fresh process: {restored} ({'the same' if restored == trained else 'not the same'})")
@@ -95,4 +93,4 @@ def main(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    main(parse_settings(Settings))
+    main(training.parse_settings(Settings))

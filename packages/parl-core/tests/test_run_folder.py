@@ -1,13 +1,15 @@
 """A run's folder is always a new one, and an interruption says what was saved."""
 
 import io
+import signal
+import threading
 from datetime import datetime
 from pathlib import Path
 
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.training import Run
+from parl_core.training import Run, interruption
 
 NOON = datetime(2026, 11, 21, 12, 0, 5)
 
@@ -57,3 +59,57 @@ def test_an_interruption_before_anything_was_saved_says_so_and_leaves_no_folder(
 def test_other_exceptions_pass_through(tmp_path: Path) -> None:
     with pytest.raises(LookupError), Run("ppo", tmp_path, out=io.StringIO()):
         raise LookupError
+
+
+def press_ctrl_c_and_swallow_it() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interruption_that_was_swallowed_is_raised_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interruption, "SECONDS_UNTIL_AGAIN", 0.05)
+
+    def go_on_after_an_interruption() -> None:
+        with Run("ppo", tmp_path, out=io.StringIO()):
+            press_ctrl_c_and_swallow_it()
+            threading.Event().wait(30.0)
+
+    with pytest.raises(SystemExit):
+        go_on_after_an_interruption()
+
+
+def test_once_it_is_told_an_interruption_does_not_disturb_those_who_clean_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "SECONDS_UNTIL_AGAIN", 0.05)
+    with Run("ppo", tmp_path, out=io.StringIO()) as run:
+        press_ctrl_c_and_swallow_it()
+        run.tell_interrupted()
+        assert not threading.Event().wait(0.2)
+
+
+def test_an_error_that_follows_a_swallowed_interruption_is_taken_for_one(tmp_path: Path) -> None:
+    out = io.StringIO()
+
+    def fail_after_an_interruption() -> None:
+        with Run("ppo", tmp_path, out=out):
+            press_ctrl_c_and_swallow_it()
+            raise AttributeError("half-imported module")
+
+    with pytest.raises(SystemExit):
+        fail_after_an_interruption()
+    assert "Interrupted. Nothing was saved yet." in out.getvalue()
+
+
+def test_handlers_are_given_back_and_a_programs_own_handler_is_left_alone(tmp_path: Path) -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)
+    with Run("ppo", tmp_path):
+        assert signal.getsignal(signal.SIGINT) is not before[0]
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGALRM)) == before
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with Run("ppo", tmp_path):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before[0])

@@ -1,15 +1,51 @@
 """Training loops over agents, environments and numpy: one loop serves every backend.
 
 Read `on_policy` for the loop of PPO, `episodes` for that of REINFORCE, `standard` for what is watched and saved.
+`from parl_core import training` gives a program all that it needs around its agent, vector environments, actors and
+seeds included; each name is imported when it is first used, so that the import itself costs next to nothing.
 """
 
-from parl_core.training.command_line import parse_settings
-from parl_core.training.episodes import run_episode, train_by_episodes
-from parl_core.training.evaluation import evaluate
-from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update
-from parl_core.training.on_policy import OnPolicySettings, train_on_policy
-from parl_core.training.run import Run
-from parl_core.training.standard import standard_callbacks
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parl_core.actors import open_actors as open_actors
+    from parl_core.env.vector import make_vector_env as make_vector_env
+    from parl_core.seeding import seed_everything as seed_everything
+    from parl_core.training.command_line import parse_settings as parse_settings
+    from parl_core.training.episodes import run_episode as run_episode
+    from parl_core.training.episodes import train_by_episodes as train_by_episodes
+    from parl_core.training.evaluation import evaluate as evaluate
+    from parl_core.training.events import Callback as Callback
+    from parl_core.training.events import Ended as Ended
+    from parl_core.training.events import Episode as Episode
+    from parl_core.training.events import Evaluation as Evaluation
+    from parl_core.training.events import Stop as Stop
+    from parl_core.training.events import Update as Update
+    from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
+    from parl_core.training.on_policy import train_on_policy as train_on_policy
+    from parl_core.training.run import Run as Run
+    from parl_core.training.standard import standard_callbacks as standard_callbacks
+
+_HOMES = {
+    "Callback": "parl_core.training.events",
+    "Ended": "parl_core.training.events",
+    "Episode": "parl_core.training.events",
+    "Evaluation": "parl_core.training.events",
+    "OnPolicySettings": "parl_core.training.on_policy",
+    "Run": "parl_core.training.run",
+    "Stop": "parl_core.training.events",
+    "Update": "parl_core.training.events",
+    "evaluate": "parl_core.training.evaluation",
+    "make_vector_env": "parl_core.env.vector",
+    "open_actors": "parl_core.actors",
+    "parse_settings": "parl_core.training.command_line",
+    "run_episode": "parl_core.training.episodes",
+    "seed_everything": "parl_core.seeding",
+    "standard_callbacks": "parl_core.training.standard",
+    "train_by_episodes": "parl_core.training.episodes",
+    "train_on_policy": "parl_core.training.on_policy",
+}
 
 __all__ = [
     "Callback",
@@ -21,9 +57,22 @@ __all__ = [
     "Stop",
     "Update",
     "evaluate",
+    "make_vector_env",
+    "open_actors",
     "parse_settings",
     "run_episode",
+    "seed_everything",
     "standard_callbacks",
     "train_by_episodes",
     "train_on_policy",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

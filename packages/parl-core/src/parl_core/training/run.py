@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Self, TextIO
 
 from parl_core.errors import HyperparameterError
+from parl_core.training.interruption import Interruption
 
 __all__ = ["Run"]
 
@@ -45,6 +46,7 @@ class Run:
         self._out = out
         self._saved: dict[Path, str] = {}
         self._told = False
+        self._interruption = Interruption()
 
     @property
     def path(self) -> Path:
@@ -64,6 +66,7 @@ class Run:
 
     def tell_interrupted(self) -> None:
         """Say once what was saved; at once, because a second signal may follow soon."""
+        self._interruption.noticed()
         if self._told:
             return
         self._told = True
@@ -72,12 +75,15 @@ class Run:
         print(*lines, sep="\n", end="\n" if lines else "", file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
+        self._interruption.begin()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, KeyboardInterrupt):
+        self._interruption.end()
+        # After a swallowed interruption other errors follow from it, such as names that a module has not got yet.
+        if isinstance(error, KeyboardInterrupt) or (self._interruption.happened and isinstance(error, Exception)):
             self.tell_interrupted()
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
 

@@ -41,12 +41,12 @@ def standard_callbacks(
         max_seconds: time budget; None for none.
     """
     callbacks: list[Callback] = [
-        Progress(),
         _TellInterrupted(run),
         KeepBest(agent, run),
         TensorBoard(run),
         CsvTables(run),
         LearningCurve(run, title or run.name, goal),
+        Progress(),  # after those that save, so that what it shows has been saved
     ]
     if goal is not None:
         callbacks.append(ConfirmedReturn(goal, confirmations))

@@ -1,0 +1,56 @@
+"""Ctrl-C that cannot get lost: an interruption that somebody swallowed is raised again until it is noticed.
+
+    SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
+                     └─ swallowed ──(1 s)──> KeyboardInterrupt again
+
+Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
+printed; a `KeyboardInterrupt` that falls there is gone, and may leave a module half imported.
+"""
+
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+__all__ = ["Interruption"]
+
+# Unwinding to the place that notices takes less, so that nobody who cleans up is disturbed; a person waits for it.
+SECONDS_UNTIL_AGAIN = 1.0
+
+
+class Interruption:
+    """Watches for Ctrl-C between `begin` and `end`, where that is ours to do.
+
+    It is not in other threads than the main one, and not where the program has a handler of its own or ignores SIGINT.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._alarm_before: Any = None
+        self._watching = False
+
+    def begin(self) -> None:
+        """Take over Python's own handler."""
+        mine = threading.current_thread() is threading.main_thread()
+        if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._watching = True
+            self._alarm_before = signal.signal(signal.SIGALRM, self._raise)
+            signal.signal(signal.SIGINT, self._raise)
+
+    def noticed(self) -> None:
+        """Somebody unwinds the program now: do not raise again."""
+        if self._watching:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def end(self) -> None:
+        """Give the handlers back."""
+        if self._watching:
+            self.noticed()
+            self._watching = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGALRM, self._alarm_before)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # what signal calls
+        self.happened = True
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_AGAIN)
+        raise KeyboardInterrupt
