@@ -19,6 +19,7 @@ from parl_evokit import solver_dir
 from parl_evokit.config import Config
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
+from parl_evokit.log import LogContents, read_log
 from parl_evokit.models import ModelAdapter, adapt
 from parl_evokit.openai_es import ES
 from parl_evokit.params import FlatVector
@@ -48,6 +49,7 @@ class ESAgent:
         self._config: Config | None = None
         self._model: ModelAdapter | None = None
         self._strategy: Strategy | None = None
+        self._ledger: dict[str, int] = {}
         self._updating = threading.Lock()
         if config is not None:
             self.load_config(config)
@@ -142,6 +144,31 @@ class ESAgent:
             self._bind()
         return report
 
+    def update_from_log(
+        self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
+    ) -> tuple[UpdateReport, LogContents]:
+        """Update from what is new in logs; what has been used is remembered and saved with the solver.
+
+        Args:
+            paths: Logs: directories of segments, or files; also files in the documents' form.
+            max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
+
+        Returns:
+            What the update did, and what was read.
+
+        Raises:
+            NothingToUpdate: Too few new samples could be used; nothing has changed, and they stay new.
+            LogError: See `read_log`.
+            SolverError: There is no solver yet.
+        """
+        strategy, _ = self._ready("update_from_log")
+        with self._updating:
+            contents = read_log(paths, self._ledger, max_damage=max_damage)
+            report = strategy.tell(contents.infos, contents.rewards)
+            self._ledger = contents.ledger
+            self._bind()
+        return report, contents
+
     def param_size(self) -> int:
         """How many numbers evolve."""
         return self._having_model("param_size").layout.size
@@ -170,7 +197,18 @@ class ESAgent:
         """
         strategy, _ = self._ready("save_solver")
         with replacing(Path(model_dir)) as directory:
-            solver_dir.write(directory, strategy)
+            solver_dir.write(directory, strategy, self._ledger)
+
+    def save(self, model_dir: str | PathLike[str]) -> None:
+        """`save_inference_model` and `save_solver` in one step: a reader sees both old or both new.
+
+        Raises:
+            SolverError: There is no solver yet.
+        """
+        strategy, model = self._ready("save")
+        with replacing(Path(model_dir)) as directory:
+            model.save(directory)
+            solver_dir.write(directory, strategy, self._ledger)
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
         """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
@@ -179,7 +217,7 @@ class ESAgent:
             SolverError: A call is missing, or the files are damaged or not of this model.
         """
         strategy = self._new_strategy("load_solver")
-        solver_dir.read(Path(model_dir), strategy)
+        self._ledger = solver_dir.read(Path(model_dir), strategy)
         self._strategy = strategy
         self._bind()
 

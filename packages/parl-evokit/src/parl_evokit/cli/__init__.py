@@ -1,0 +1,5 @@
+"""The `evokit` command."""
+
+from parl_evokit.cli.main import main
+
+__all__ = ["main"]

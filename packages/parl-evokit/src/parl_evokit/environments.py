@@ -1,0 +1,61 @@
+"""What the command line can sample on: `cartpole`, built in, or a function of the user's.
+
+An environment here is a function (agent, seed) -> return of one episode; the same seed begins the same episode.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from parl_evokit.errors import EvolutionError
+
+__all__ = ["Episode", "cartpole", "load_object"]
+
+
+class Predictor(Protocol):
+    """Whatever answers to `predict`: an agent or a clone."""
+
+    def predict(self, x: Any) -> Any:
+        """The model's output for the input `x`."""
+
+
+Episode = Callable[[Predictor, int], float]
+
+
+def cartpole() -> Episode:
+    """CartPole-v1 with the likelier action: 500 at best.
+
+    Raises:
+        EvolutionError: gymnasium is not installed.
+    """
+    try:
+        gymnasium = importlib.import_module("gymnasium")
+    except ImportError as error:
+        raise EvolutionError("the built-in environment needs gymnasium: pip install gymnasium") from error
+    env = gymnasium.make("CartPole-v1")
+
+    def episode(agent: Predictor, seed: int) -> float:
+        obs, _ = env.reset(seed=seed)
+        total, done = 0.0, False
+        while not done:
+            obs, reward, terminated, truncated, _ = env.step(int(agent.predict(obs).argmax()))
+            total += float(reward)
+            done = terminated or truncated
+        return total
+
+    return episode
+
+
+def load_object(name: str) -> Any:
+    """What `package.module:name` means.
+
+    Raises:
+        EvolutionError: It is not of this form, or there is no such thing.
+    """
+    module, _, attribute = name.partition(":")
+    if not module or not attribute:
+        raise EvolutionError(f"{name!r} is not of the form package.module:function")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise EvolutionError(f"{name} cannot be imported: {error}") from error

@@ -1,0 +1,168 @@
+"""The documents' online programs as commands, with their options, and what exit codes say."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from parl_evokit import SamplingInfo, mlp
+from parl_evokit.cli import main
+from parl_evokit.log import write_raw
+
+CONFIG = Path(__file__).with_name("documented_config.prototxt")
+
+
+@pytest.fixture
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("gymnasium", reason="the built-in environment needs gymnasium")
+    first = tmp_path / "model_warehouse" / "model_dir_0"
+    first.mkdir(parents=True)
+    mlp([4, 20, 2], activation="linear", seed=1).save(first)
+    (tmp_path / "config.prototxt").write_text(CONFIG.read_text(encoding="utf-8"), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def evokit(*arguments: str, expect: int = 0) -> Result:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == expect, result.output
+    return result
+
+
+def init_solver() -> list[str]:
+    return ["init_solver", "--model_dir=./model_warehouse/model_dir_0", "--config_path=config.prototxt"]
+
+
+def online_sampling(epoch: int) -> list[str]:
+    return [
+        "online_sampling",
+        "--log_path=./sampling_log",
+        f"--model_dir=./model_warehouse/model_dir_{epoch}",
+        "--config_path=./config.prototxt",
+    ]
+
+
+def offline_update(epoch: int) -> list[str]:
+    return [
+        "offline_update",
+        "--log_path=./sampling_log",
+        f"--model_dir=./model_warehouse/model_dir_{epoch}",
+        f"--updated_model_dir=./model_warehouse/model_dir_{epoch + 1}",
+        "--config_path=./config.prototxt",
+    ]
+
+
+def test_the_documented_loop_runs_as_separate_processes(workplace: Path) -> None:
+    def process(arguments: list[str]) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "parl_evokit", *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "142 parameters" in process(init_solver())
+    for epoch in range(2):
+        assert f"10 episodes of model {epoch}" in process(online_sampling(epoch))
+        assert f"model {epoch + 1}: 10 samples (5 pairs)" in process(offline_update(epoch))
+    names = {path.name for path in (workplace / "model_warehouse").iterdir()}
+    assert names == {"model_dir_0", "model_dir_1", "model_dir_2"}
+
+
+def test_the_documented_loop_learns(workplace: Path) -> None:
+    evokit(*init_solver())
+    means = []
+    for epoch in range(60):
+        evokit(*online_sampling(epoch))
+        means.append(json.loads(evokit(*offline_update(epoch), "--json").output)["mean_reward"])
+    assert max(means) > 3 * sum(means[:5]) / 5
+
+
+def test_an_update_without_new_samples_changes_nothing_and_exits_with_3(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    evokit(*offline_update(0))
+    assert "nothing to update" in evokit(*offline_update(1), expect=3).output
+    assert not (workplace / "model_warehouse" / "model_dir_2").exists()
+
+
+def test_the_same_update_twice_gives_the_same_bytes(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    evokit(*offline_update(0))
+    updated = workplace / "model_warehouse" / "model_dir_1"
+    first = {file.name: file.read_bytes() for file in updated.iterdir()}
+    evokit(*offline_update(0))
+    assert {file.name: file.read_bytes() for file in updated.iterdir()} == first
+
+
+def test_damage_is_reported_kept_and_exits_with_4_when_verified(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0), "--episodes=40")
+    (segment,) = (workplace / "sampling_log").iterdir()
+    evokit("log", "verify", "sampling_log")
+    data = bytearray(segment.read_bytes())
+    data[-100] ^= 0xFF
+    segment.write_bytes(data)
+    assert "damaged in 1 places" in evokit("log", "verify", "sampling_log", expect=4).output
+    assert "more than max_damage" in evokit(*offline_update(0), expect=4).output
+    result = evokit(*offline_update(0), "--max-damage=0.1")
+    assert "39 samples" in result.output
+    assert segment.with_name(segment.name + ".damaged").exists()
+
+
+def test_samples_of_another_model_exit_with_4(workplace: Path) -> None:
+    evokit(*init_solver())
+    write_raw(workplace / "foreign", [SamplingInfo([1, 2], 0, 99), SamplingInfo([1, 3], 0, 99)], [1.0, 2.0])
+    arguments = [argument.replace("./sampling_log", "foreign") for argument in offline_update(0)]
+    assert "2 foreign" in evokit(*arguments, expect=4).output
+
+
+def test_logs_are_shown_and_converted_both_ways(workplace: Path) -> None:
+    evokit(*init_solver())
+    evokit(*online_sampling(0))
+    shown = evokit("log", "show", "sampling_log").output
+    assert len(shown.splitlines()) == 10
+    assert set(json.loads(shown.splitlines()[0])) == {"key", "model_iter_id", "fingerprint", "reward"}
+    assert "10 samples" in evokit("log", "convert", "sampling_log", "raw").output
+    evokit("log", "convert", "raw", "segments")
+    assert evokit("log", "show", "raw").output == shown == evokit("log", "show", "segments").output
+
+
+def test_configurations_are_checked_and_converted(workplace: Path) -> None:
+    evokit("config", "check", "config.prototxt")
+    converted = evokit("config", "convert", "config.prototxt").output
+    (workplace / "converted.prototxt").write_text(converted)
+    assert evokit("config", "convert", "converted.prototxt").output == converted
+    (workplace / "wrong.prototxt").write_text("solver { optimiser { } }")
+    assert "did you mean optimizer?" in evokit("config", "check", "wrong.prototxt", expect=2).output
+
+
+def test_what_is_missing_is_said_with_its_exit_code(workplace: Path) -> None:
+    assert "evokit init-solver" in evokit(*online_sampling(0), expect=4).output
+    evokit(*init_solver())
+    assert "package.module:function" in evokit(*online_sampling(0), "--env=nothing", expect=2).output
+    assert "cannot be imported" in evokit(*online_sampling(0), "--model=no.such:thing", expect=2).output
+    assert "Missing option" in evokit("init-solver", expect=2).output
+    assert "neither a log's directory nor a file" in evokit("log", "show", "nowhere", expect=4).output
+
+
+def test_a_users_own_model_and_environment_are_imported_by_name(
+    workplace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workplace / "mine.py").write_text(
+        "from parl_evokit import mlp\n"
+        "def model():\n    return mlp([3, 1], softmax=False)\n"
+        "def env():\n    return lambda agent, seed: float(agent.predict([1.0, 2.0, 3.0])[0])\n"
+    )
+    monkeypatch.syspath_prepend(workplace)
+    directory = workplace / "mine"
+    directory.mkdir()
+    mlp([3, 1], softmax=False).save(directory)
+    common = ["--model-dir=mine", "--config-path=config.prototxt", "--model=mine:model"]
+    evokit("init-solver", *common)
+    evokit("online-sampling", "--log-path=mine-log", *common, "--env=mine:env", "--episodes=6")
+    output = evokit("offline-update", "--log-path=mine-log", *common, "--updated-model-dir=mine").output
+    assert "model 1: 6 samples (3 pairs)" in output
