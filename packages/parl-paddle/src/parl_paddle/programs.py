@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
+from paddle.base.dygraph.base import to_static_mode_guard
+from paddle.jit.dy2static import parameter_recorder
 from paddle.pir import core as pir
 from paddle.utils import unique_name
 
@@ -29,9 +31,9 @@ def in_program() -> bool:
     return not paddle.in_dynamic_mode()
 
 
-def as_value(tensor: paddle.Tensor) -> Any:
-    """The parameter that stands for an eager tensor in the program that is being built."""
-    return pir._convert_into_value(tensor)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+def as_value(operand: Any) -> Any:
+    """The parameter that stands for an eager tensor in the program that is being built; the rest passes unchanged."""
+    return pir._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
 
 @contextlib.contextmanager
@@ -50,7 +52,7 @@ def eager() -> Iterator[None]:
     if not in_program():
         yield
         return
-    with _switched(paddle.disable_static, paddle.enable_static):
+    with to_static_mode_guard(False), _switched(paddle.disable_static, paddle.enable_static):
         yield
 
 
@@ -68,6 +70,27 @@ def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[N
     finally:
         back()
         switch(*names)
+
+
+@contextlib.contextmanager
+def _tensors_become_parameters() -> Iterator[None]:
+    """What `paddle.jit.to_static` does while it traces: attributes of layers and operands are taken as parameters.
+
+    An optimizer of the user's has to create its state in the program, so inside `minimize` it is off.
+    """
+    optimizer: Any = paddle.optimizer.Optimizer
+    minimize = optimizer.minimize
+
+    def minimize_in_program(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with to_static_mode_guard(False):
+            return minimize(self, *args, **kwargs)
+
+    optimizer.minimize = minimize_in_program
+    try:
+        with to_static_mode_guard(True), pir.static_op_arg_cast_guard(as_value):
+            yield
+    finally:
+        optimizer.minimize = minimize
 
 
 @contextlib.contextmanager
@@ -90,46 +113,32 @@ class Programs:
         self.scope = static.Scope()
         self.executor = ProgramExecutor(place, self.scope)
         self._tensors: dict[str, paddle.Tensor] = {}
-        self._built: list[Any] = []
 
     def build(self, build_program: Callable[[], object]) -> None:
         """Call `build_program` with static graphs on, initialise what it created, and share the models' weights.
 
         Inside, `paddle.static.default_startup_program()` is this agent's own.
         """
+        recorder: Any = parameter_recorder._global_parameter_recorder
+        known = set(recorder.params_dict)
         with (
             static_graphs(),
             _without_paddles_own_warning(),
-            paddle.static.program_guard(static.Program(), self.startup),
-            pir.static_op_arg_cast_guard(self._as_parameter),
+            static.program_guard(static.Program(), self.startup),
+            _tensors_become_parameters(),
         ):
             build_program()
+        for program in set(recorder.params_dict) - known:  # taken out, or paddle would keep the tensors alive for ever
+            self._tensors |= {tensor.name: tensor for tensor in recorder.params_dict.pop(program)}
+            del recorder.tensor2value[program]
         self.executor.run(self.startup)
         for name, tensor in self._tensors.items():
-            self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
-        self._forget_operands()
+            if tensor._is_initialized():  # recurrent layers have a buffer without memory
+                self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
 
     def holds(self, program: Any) -> bool:
         """Whether `program` uses weights of this agent's models."""
         return any(value.name in self._tensors for value in program.global_block().all_parameters())
-
-    def _as_parameter(self, operand: Any) -> Any:
-        if not isinstance(operand, paddle.Tensor):
-            return operand
-        self._tensors[operand.name] = operand
-        program = paddle.static.default_main_program()
-        if not any(program is known for known in self._built):
-            self._built.append(program)
-        return as_value(operand)
-
-    def _forget_operands(self) -> None:
-        # Paddle remembers for every program which tensors became its parameters, and would keep them alive for ever.
-        from paddle.jit.dy2static import parameter_recorder
-
-        recorder: Any = parameter_recorder._global_parameter_recorder
-        for program in self._built:
-            recorder.pop(program)
-        self._built.clear()
 
 
 class ProgramExecutor(paddle.static.Executor):

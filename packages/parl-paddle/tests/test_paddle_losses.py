@@ -1,0 +1,92 @@
+"""Losses on numbers worked out by hand."""
+
+import math
+
+import paddle
+import pytest
+from paddle import Tensor
+
+from parl_paddle.losses.policy import (
+    approximate_kl,
+    clipped_surrogate,
+    kl_penalised_surrogate,
+    log_prob_of_action,
+    policy_gradient,
+)
+from parl_paddle.losses.value import clipped_value_loss, double_q_learning, q_learning, squared_error
+
+Q_TM1 = paddle.to_tensor([[1.0, 2.0], [3.0, 4.0]])
+Q_T = paddle.to_tensor([[5.0, 1.0], [0.0, 2.0]])
+A_TM1, R_T, DISCOUNT_T = paddle.to_tensor([0, 1]), paddle.to_tensor([1.0, -1.0]), paddle.to_tensor([0.5, 0.0])
+
+
+def test_q_learning_bootstraps_from_the_best_action() -> None:
+    # 1 + 0.5 * 5 - 1 and -1 + 0 * 2 - 4
+    assert q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T).tolist() == [2.5, -5.0]
+
+
+def test_double_q_learning_takes_the_selector_s_action() -> None:
+    selector = paddle.to_tensor([[0.0, 1.0], [1.0, 0.0]])
+    # 1 + 0.5 * 1 - 1 and -1 + 0 - 4
+    assert double_q_learning(Q_TM1, A_TM1, R_T, DISCOUNT_T, Q_T, selector).tolist() == [0.5, -5.0]
+
+
+def test_no_gradient_flows_into_the_target() -> None:
+    q_t, q_tm1 = Q_T.clone(), Q_TM1.clone()
+    q_t.stop_gradient = q_tm1.stop_gradient = False
+    squared_error(q_learning(q_tm1, A_TM1, R_T, DISCOUNT_T, q_t)).backward()
+    assert q_t.grad is None
+    # d/dq mean(error**2) = -2 * error / n at the action taken
+    assert q_tm1.grad is not None
+    assert q_tm1.grad.tolist() == [[-2.5, 0.0], [0.0, 5.0]]
+
+
+def test_weights_scale_each_squared_error() -> None:
+    error = paddle.to_tensor([2.0, 3.0])
+    assert squared_error(error).item() == 6.5
+    assert squared_error(error, paddle.to_tensor([1.0, 0.5])).item() == (4.0 + 4.5) / 2
+
+
+def test_the_clipped_value_loss_takes_the_larger_error() -> None:
+    v, v_old, target = paddle.to_tensor([1.0, 0.1]), paddle.to_tensor([0.0, 0.0]), paddle.to_tensor([1.0, 1.0])
+    # First: free 0, limited (0.2 - 1)**2 = 0.64. Second: within the limit, (0.1 - 1)**2 = 0.81.
+    assert clipped_value_loss(v, v_old, target, 0.2).item() == pytest.approx(0.5 * (0.64 + 0.81) / 2)
+
+
+def test_the_surrogate_is_limited_on_the_side_that_pays() -> None:
+    ratio, adv = paddle.to_tensor([2.0, 2.0, 0.5, 0.5]), paddle.to_tensor([1.0, -1.0, 1.0, -1.0])
+    # min(r A, clip(r) A): 1.2, -2, 0.5, -0.8
+    assert clipped_surrogate(ratio, adv, 0.2).item() == pytest.approx(-(1.2 - 2.0 + 0.5 - 0.8) / 4)
+
+
+def test_the_kl_penalty_is_added() -> None:
+    ratio, adv, kl = paddle.to_tensor([2.0, 1.0]), paddle.to_tensor([1.0, 3.0]), paddle.to_tensor([0.1, 0.3])
+    assert kl_penalised_surrogate(ratio, adv, kl, 10.0).item() == pytest.approx(-2.5 + 2.0)
+
+
+def test_the_policy_gradient_weighs_log_probabilities() -> None:
+    probabilities = paddle.to_tensor([[0.25, 0.75], [0.5, 0.5]])
+    log_prob = log_prob_of_action(probabilities, paddle.to_tensor([0, 1]))
+    assert policy_gradient(log_prob, paddle.to_tensor([2.0, -1.0])).item() == pytest.approx(
+        -(2.0 * math.log(0.25) - math.log(0.5)) / 2
+    )
+
+
+def test_an_impossible_action_has_a_finite_log_probability() -> None:
+    assert paddle.isfinite(log_prob_of_action(paddle.to_tensor([[0.0, 1.0]]), paddle.to_tensor([0]))).all()
+
+
+def test_the_approximate_kl_is_never_negative_and_zero_without_change() -> None:
+    log_ratio = paddle.to_tensor([0.5, -0.5, 0.0])
+    assert approximate_kl(log_ratio, log_ratio.exp()).item() == pytest.approx((math.exp(0.5) + math.exp(-0.5) - 2) / 3)
+    assert approximate_kl(paddle.zeros([3]), paddle.ones([3])).item() == 0.0
+
+
+@pytest.mark.parametrize("wrong", [paddle.zeros([2, 1]), paddle.zeros([3])])
+def test_shapes_that_would_broadcast_are_refused(wrong: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"shapes differ: a_tm1 \(2,\), r_t "):
+        q_learning(Q_TM1, A_TM1, wrong, DISCOUNT_T, Q_T)
+    with pytest.raises(ValueError, match="shapes differ"):
+        clipped_surrogate(paddle.ones([2]), wrong, 0.2)
+    with pytest.raises(ValueError, match="shapes differ"):
+        squared_error(paddle.ones([2]), wrong)

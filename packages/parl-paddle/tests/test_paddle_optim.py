@@ -1,0 +1,108 @@
+"""One update step, beside paddle's own optimizer."""
+
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+from paddle import Tensor, nn
+
+from parl_core.errors import WeightsMismatchError
+from parl_paddle import layers
+from parl_paddle.model import Model
+from parl_paddle.optim import Adam
+
+
+class TwoParts(Model):
+    def __init__(self) -> None:
+        self.one = nn.Linear(3, 2)
+        self.two = nn.Linear(3, 2)
+        self.unused = nn.Linear(3, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        output: Tensor = self.one(inputs).tanh() + self.two(inputs).square()
+        return output
+
+
+def _twins() -> tuple[TwoParts, TwoParts]:
+    one, other = TwoParts(), TwoParts()
+    one.sync_weights_to(other)
+    return one, other
+
+
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1, 1e6])
+def test_steps_are_those_of_paddle_s_adam(max_grad_norm: float | None) -> None:
+    mine, theirs = _twins()
+    adam = Adam(mine, lr=0.01, eps=1e-5, max_grad_norm=max_grad_norm)
+    clip = None if max_grad_norm is None else nn.ClipGradByGlobalNorm(max_grad_norm)
+    peer = paddle.optimizer.Adam(0.01, epsilon=1e-5, parameters=theirs.parameters(), grad_clip=clip)
+    for lr in (None, None, 0.05, None):
+        inputs = paddle.randn([8, 3])
+        adam.minimize(mine(inputs).square().mean(), lr)
+        peer.clear_grad()
+        theirs(inputs).square().mean().backward()
+        peer.set_lr(0.01 if lr is None else lr)
+        peer.step()
+    for name, array in theirs.get_weights().items():
+        np.testing.assert_allclose(mine.get_weights()[name], array, atol=1e-6, err_msg=name)
+
+
+def test_only_the_named_part_is_updated() -> None:
+    model, before = _twins()
+    Adam(model, lr=0.1, part="two").minimize(model(paddle.randn([8, 3])).mean())
+    changed = {name for name, array in model.get_weights().items() if (array != before.get_weights()[name]).any()}
+    assert changed == {"two.weight", "two.bias"}
+
+
+def test_parameters_without_a_gradient_stay_and_have_no_state() -> None:
+    model, before = _twins()
+    adam = Adam(model, lr=0.1)
+    adam.minimize(model(paddle.randn([8, 3])).mean())
+    np.testing.assert_array_equal(model.get_weights()["unused.weight"], before.get_weights()["unused.weight"])
+    assert {name.split("/")[1] for name in adam.get_state()} == {"one.weight", "one.bias", "two.weight", "two.bias"}
+
+
+def test_a_state_is_a_copy_that_continues_as_the_original() -> None:
+    one, other = _twins()
+    adam, twin = Adam(one, lr=0.1), Adam(other, lr=0.1)
+    adam.minimize(one(paddle.ones([8, 3])).mean())
+    state = adam.get_state()
+    one.sync_weights_to(other)
+    twin.set_state(state)
+    for i in range(3):
+        inputs = paddle.full([8, 3], 0.1 * i)
+        adam.minimize(one(inputs).mean())
+        twin.minimize(other(inputs).mean())
+    for name, array in one.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[name], array, err_msg=name)
+    assert state["step/one.bias"] == 1
+
+
+@pytest.mark.parametrize("break_it", ["shape", "missing"])
+def test_a_state_that_does_not_fit_is_refused(break_it: str) -> None:
+    model, _ = _twins()
+    adam = Adam(model, lr=0.1)
+    adam.minimize(model(paddle.ones([8, 3])).mean())
+    state: dict[str, Any] = adam.get_state()
+    if break_it == "shape":
+        state["moment1/one.bias"] = np.zeros(5)
+    else:
+        del state["moment2/one.bias"]
+    with pytest.raises(WeightsMismatchError, match=r"one\.bias"):
+        adam.set_state(state)
+
+
+def test_batch_normalisation_in_the_model_does_not_disturb_the_state() -> None:
+    class Normalised(Model):
+        def __init__(self) -> None:
+            self.norm = layers.batch_norm()
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            output: Tensor = self.norm(inputs)
+            return output
+
+    model = Normalised()
+    adam = Adam(model, lr=0.1)
+    adam.minimize(model(paddle.randn([8, 3])).square().mean())
+    adam.set_state(adam.get_state())
+    adam.minimize(model(paddle.randn([8, 3])).square().mean())
