@@ -3,6 +3,7 @@
 runs/<name>-<date>-<time>/      made at first use, never one that exists
 """
 
+import gc
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -85,6 +86,7 @@ class Run:
         # After a swallowed interruption other errors follow from it, such as names that a module has not got yet.
         if isinstance(error, KeyboardInterrupt) or (self._interruption.happened and isinstance(error, Exception)):
             self.tell_interrupted()
+            gc.freeze()  # else the interpreter's last collections walk over all of a framework, for a second
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
 
     @property
