@@ -193,8 +193,7 @@ class Master:
         if link is not None:
             _log.warning("node %s (%s) is lost: %s", instruction.node_id, link.hello.name, instruction.reason)
             del self._node_of[link]
-            link.tell(Bye(instruction.reason))
-            link.drop()
+            link.drop()  # without a goodbye, after which it would end: if it lives, it shall come back
 
     def _schedule(self) -> None:
         """Have `_tick` called when something is due; a call too early does no harm, so only earlier times matter."""

@@ -1,0 +1,5 @@
+"""`python -m parl_remote.cli` is `xparl`, for where scripts are not on the path."""
+
+from parl_remote.cli import main
+
+main(prog_name="xparl")

@@ -1,0 +1,430 @@
+"""The command `xparl` and real clusters, as a person uses them: real processes, real ports, real faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parl_remote.cli.ask import ask_status
+from parl_remote.config import environment
+from parl_remote.messages import Status
+from parl_remote.rendezvous import ClusterAddress
+from parl_remote.run_files import RunFiles
+from parl_remote.security import ClusterKey
+
+XPARL = [sys.executable, "-m", "parl_remote.cli"]
+
+PROGRAM_HEAD = """
+import os, sys, time
+import parl_remote as parl
+
+@parl.remote_class
+class Counter:
+    def __init__(self):
+        self.value = 0
+    def add(self, amount):
+        self.value += amount
+        return self.value
+    def pid(self):
+        return os.getpid()
+    def sleep(self, seconds):
+        time.sleep(seconds)
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass
+class Desk:
+    """A person's terminal: a home for run files, and commands."""
+
+    home: Path
+    extra: dict[str, str] = field(default_factory=dict)
+    programs: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
+        return {**kept, "HOME": str(self.home), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **self.extra}
+
+    @property
+    def run_files(self) -> RunFiles:
+        return RunFiles([self.home / ".parl"])
+
+    def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
+        done = subprocess.run(
+            [*XPARL, *map(str, arguments)],
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    def program(self, body: str, **variables: str) -> subprocess.Popen[str]:
+        """A user's program, which runs."""
+        running = subprocess.Popen(
+            [sys.executable, "-u", "-c", PROGRAM_HEAD + textwrap.dedent(body)],
+            env={**self.environment, **variables},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(running)
+        return running
+
+    def output(self, body: str, **variables: str) -> str:
+        """What a user's program prints until it ends."""
+        out, err = self.program(body, **variables).communicate(timeout=60)
+        return out + err
+
+    def status(self, port: int) -> Status:
+        """The same as `xparl status`, without starting a process for it."""
+        found = environment(self.environment)
+        return ask_status(ClusterAddress(f"localhost:{port}", found).connect_master, found.limits)
+
+    def node_process(self, port: int) -> psutil.Process:
+        (record,) = [record for _, record in self.run_files.clusters() if record.port == port]
+        return psutil.Process(record.process.pid)
+
+    def worker_processes(self) -> list[psutil.Process]:
+        return [psutil.Process(record.process.pid) for _, record in self.run_files.workers() if record.process.alive()]
+
+
+def line_of(program: subprocess.Popen[str], seconds: float = 30.0) -> str:
+    """The next line that a program prints."""
+    assert program.stdout is not None
+    assert select.select([program.stdout], [], [], seconds)[0], "the program said nothing"
+    line = program.stdout.readline()
+    assert line, program.communicate()[1]
+    return line.strip()
+
+
+def eventually(happened: Callable[[], object], seconds: float = 15.0) -> None:
+    """Look until it is so; processes of the system have no event that a test could wait for."""
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        select.select([], [], [], 0.02)
+
+
+def gone(process: psutil.Process) -> bool:
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    one = Desk(tmp_path)
+    yield one
+    for program in one.programs:
+        program.kill()
+        program.communicate()
+    one.xparl("stop")
+
+
+def test_start_says_how_to_use_join_and_stop_the_cluster(desk: Desk) -> None:
+    port = free_port()
+    said = desk.xparl("start", "--port", port, "--cpu_num", 3)
+    assert f"3 CPUs runs at 127.0.0.1:{port}" in said
+    assert f'parl.connect("localhost:{port}")' in said
+    assert "start it with --host 0.0.0.0" in said
+    assert f"xparl stop --port {port}" in said
+    shown = desk.xparl("status")
+    assert "0 used cpus, 3 vacant cpus" in shown
+    (cluster,) = json.loads(desk.xparl("status", "--port", port, "--json"))["clusters"]
+    assert (cluster["address"], cluster["status"]["total"]["cpu"]) == (f"127.0.0.1:{port}", 3)
+
+
+def test_start_for_other_hosts_says_how_they_join(desk: Desk) -> None:
+    port = free_port()
+    said = desk.xparl("start", "--port", port, "--cpu-num", 1, "--host", "0.0.0.0")
+    key = re.search(r"copy the key file (\S+) there", said)
+    assert key is not None
+    assert ClusterKey.from_file(Path(key[1]))
+    assert re.search(rf"PARL_KEY_FILE=<the copy> xparl connect --address \S+:{port}", said)
+
+
+def test_a_program_of_the_same_user_needs_only_the_address(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 2)
+    assert desk.output(f"parl.connect('localhost:{port}'); print(Counter().add(5))") == "5\n"
+    eventually(lambda: desk.status(port).leases == 0)
+
+
+def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 2)
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    actor = psutil.Process(int(line_of(program)))
+    node = desk.node_process(port)
+    family = [node, *node.children(recursive=True)]
+    assert actor in family
+    sockets = {connection.laddr for connection in node.net_connections("unix") if connection.laddr}
+    began = time.monotonic()
+    assert "has ended" in desk.xparl("stop", "--port", port)
+    assert time.monotonic() - began < 3.0
+    assert all(gone(process) for process in family)
+    assert not [path for path in sockets if isinstance(path, str) and Path(path).exists()]
+    assert sorted(path.name for path in (desk.home / ".parl").glob("*/*")) == ["actors", "node.log"]
+    assert "nothing was stopped" in desk.xparl("stop", "--port", port)
+    out, err = program.communicate(timeout=10)
+    assert re.search(r"ActorLost|ClusterUnreachable", err), out + err
+
+
+def test_clusters_side_by_side_do_not_know_of_each_other(desk: Desk) -> None:
+    one, two = free_port(), free_port()
+    desk.xparl("start", "--port", one, "--cpu_num", 1)
+    desk.xparl("start", "--port", two, "--cpu_num", 2)
+    assert desk.output(f"parl.connect('localhost:{one}'); print(Counter().add(1))") == "1\n"
+    desk.xparl("stop", "--port", one)
+    assert desk.status(two).total.cpu == 2
+    assert desk.output(f"parl.connect('localhost:{two}'); print(Counter().add(2))") == "2\n"
+
+
+def test_a_port_in_use_is_reported_with_who_uses_it(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    assert "your own cluster cluster-" in desk.xparl("start", "--port", port, fails=True)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        said = desk.xparl("start", "--port", taken, fails=True)
+        assert f"port {taken} is in use by" in said
+        assert f"process {os.getpid()}" in said
+
+
+def test_a_worker_joins_brings_its_cpus_and_ends_with_the_cluster(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    assert desk.status(port).node_count == 0
+    said = desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)
+    assert f"belong to the cluster at localhost:{port}" in said
+    eventually(lambda: desk.status(port).total.cpu == 2)
+    (worker,) = desk.worker_processes()
+    assert desk.output(f"parl.connect('localhost:{port}'); print(Counter().add(1))") == "1\n"
+    os.kill(desk.node_process(port).pid, signal.SIGTERM)
+    eventually(lambda: gone(worker), 3.0)
+
+
+def test_a_worker_must_have_something_to_offer(desk: Desk) -> None:
+    assert "must be above 0" in desk.xparl("connect", "--address", "localhost:1", "--cpu_num", 0, fails=True)
+
+
+def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tmp_path: Path) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    (directory,) = [where for where, _ in desk.run_files.clusters()]
+    stranger = Desk(tmp_path / "elsewhere")
+    for said in (
+        stranger.xparl("connect", "--address", f"localhost:{port}", fails=True),
+        stranger.output(f"parl.connect('localhost:{port}')"),
+    ):
+        assert f"there is no key for localhost:{port}" in said
+        assert "PARL_KEY_FILE" in said
+    key_file = str(directory / "key")
+    body = f"parl.connect('localhost:{port}'); print(Counter().add(1))"
+    assert stranger.output(body, PARL_KEY_FILE=key_file) == "1\n"
+    assert stranger.output(body, PARL_KEY=Path(key_file).read_text()) == "1\n"
+    assert stranger.output(body.replace("')", f"', key_file={key_file!r})", 1)) == "1\n"
+    wrong = stranger.output(body, PARL_KEY=ClusterKey.generate().to_text())
+    assert "AuthenticationFailed" in wrong
+    assert "refused our cluster key" in wrong
+    os.chmod(key_file, 0o644)
+    assert "chmod 0600" in stranger.output(body, PARL_KEY_FILE=key_file)
+
+
+def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk: Desk) -> None:
+    port, wrong = free_port(), free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    began = time.monotonic()
+    said = desk.output(f"parl.connect('localhost:{wrong}')")
+    assert time.monotonic() - began < 5.0
+    assert f"nobody answers at localhost:{wrong}" in said
+    assert f"[{port}]" in said
+
+
+def test_full_slots_are_refused_after_the_time_that_the_caller_allows(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    said = desk.output(f"parl.connect('localhost:{port}', lease_timeout_s=0.2); a = Counter(); b = Counter()")
+    assert "NoResources: Counter asked for 1 CPU; the cluster has 1 CPU on 1 node, nothing free" in said
+
+
+def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> None:
+    port = free_port()
+    node = subprocess.Popen(
+        [*XPARL, "start", "--port", str(port), "--cpu_num", "1", "--foreground"],
+        env=desk.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    desk.programs.append(node)
+    assert f"runs at 127.0.0.1:{port}" in line_of(node)
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    actor = psutil.Process(int(line_of(program)))
+    node.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    assert node.wait(10) == 0
+    assert time.monotonic() - began < 3.0
+    assert gone(actor)
+
+
+def test_status_names_a_cluster_that_crashed(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    node = desk.node_process(port)
+    node.kill()
+    eventually(lambda: gone(node))
+    subprocess_said = subprocess.run(
+        [*XPARL, "status"], env=desk.environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert subprocess_said.returncode == 1
+    assert f"127.0.0.1:{port}: nobody listens" in subprocess_said.stdout
+
+
+# -- faults ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
+    program = desk.program(f"""
+        parl.connect('localhost:{port}')
+        a = Counter()
+        print(a.pid())
+        try:
+            a.sleep(60)
+        except parl.ActorLost as error:
+            print(error.cause.kind.name)
+    """)
+    actor = psutil.Process(int(line_of(program)))
+    (worker,) = desk.worker_processes()
+    worker.kill()
+    assert line_of(program, 5.0) == "NODE_LOST"
+    eventually(lambda: gone(actor), 2.0)
+    eventually(lambda: desk.status(port).node_count == 0)
+
+
+def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk: Desk) -> None:
+    desk.extra["PARL_LIVENESS_LIMIT"] = "1.0"
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
+    program = desk.program(f"""
+        parl.connect('localhost:{port}')
+        a = Counter()
+        print(a.pid())
+        try:
+            a.sleep(60)
+        except parl.ActorLost as error:
+            print(error.cause.kind.name, '|', error.cause.detail)
+    """)
+    line_of(program)
+    (worker,) = desk.worker_processes()
+    worker.suspend()
+    try:
+        assert line_of(program, 10.0).startswith("NODE_LOST")
+    finally:
+        worker.resume()
+    eventually(lambda: desk.status(port).total.cpu == 1)  # it comes back, with nothing running
+    assert desk.status(port).leases == 0
+
+
+def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 2)
+    program = desk.program(f"""
+        parl.connect('localhost:{port}')
+        a = Counter()
+        print(a.add(1))
+        for line in sys.stdin:
+            print(a.add(1))
+    """)
+    assert line_of(program) == "1"
+    master = desk.node_process(port)
+    cluster_id = desk.status(port).cluster_id
+    master.kill()
+    eventually(lambda: gone(master))
+    assert program.stdin is not None
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert line_of(program) == "2"
+    desk.xparl("start", "--port", port, "--cpu_num", 0)
+    eventually(lambda: desk.status(port).node_count == 1, 5.0)
+    status = desk.status(port)
+    assert (status.cluster_id, status.leases, status.free.cpu) == (cluster_id, 1, 1)
+    program.stdin.write("\n")
+    program.stdin.flush()
+    assert line_of(program) == "3"
+
+
+def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    actor = psutil.Process(int(line_of(program)))
+    program.kill()
+    eventually(lambda: gone(actor), 1.0)
+    assert desk.output(f"parl.connect('localhost:{port}', lease_timeout_s=2); print(Counter().add(1))") == "1\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tmp_path: Path) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    node = desk.node_process(port)
+    sockets = [Path(c.laddr) for c in node.net_connections("unix") if isinstance(c.laddr, str) and c.laddr]
+    (directory,) = [where for where, _ in desk.run_files.clusters()]
+    assert sockets
+    for private in (desk.home / ".parl", directory, sockets[0].parent):
+        assert (private.stat().st_mode & 0o777, private.stat().st_uid) == (0o700, 0)
+    for secret in (directory / "key", directory / "cluster.json", directory / "node.log"):
+        assert secret.stat().st_mode & 0o077 == 0
+    program = f"""
+        import socket
+        import parl_remote.client, parl_remote.real_cluster, parl_remote.rendezvous  # while they can be read
+        socket.getaddrinfo("localhost", 1)
+        os.setgid(12345); os.setuid(12345)
+        for path in {[str(directory / "key"), *map(str, sockets[:1])]!r}:
+            try:
+                open(path) if path.endswith("key") else socket.socket(socket.AF_UNIX).connect(path)
+                print("got in")
+            except PermissionError:
+                print("refused")
+        try:
+            parl.connect("localhost:{port}")
+        except parl.AuthenticationFailed as error:
+            print("no key" if "there is no key" in str(error) else error)
+    """
+    stranger_home = tmp_path / "stranger"
+    stranger_home.mkdir()
+    os.chown(stranger_home, 12345, 12345)
+    tmp_path.chmod(0o755)
+    assert desk.output(program, HOME=str(stranger_home)).splitlines() == ["refused", "refused", "no key"]
