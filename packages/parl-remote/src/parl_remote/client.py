@@ -47,6 +47,7 @@ from parl_remote.messages import (
     ActorDied,
     ActorFailed,
     ActorStarted,
+    AttachActor,
     Bye,
     Hello,
     LeaseCancel,
@@ -276,7 +277,7 @@ class Client:
         try:
             worker.send([encode(start)])
             where = started.result()
-            record.channel = UnixChannel.connect(where.address, allocate=allocate)
+            record.channel = self._dial_actor(granted, where.address)
         except ChannelClosed:
             raise record.error("") from None
         finally:
@@ -294,6 +295,15 @@ class Client:
             self._workers[granted.node_id] = channel
         node_id = granted.node_id
         self._loop.call_soon(lambda: self._loop.add(channel, lambda: self._hear_worker(node_id, channel)))
+        return channel
+
+    def _dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
+        """The way to an actor: its own socket on this host, else through its worker's one port."""
+        if granted.host_id == self._host_id and self._shortcut and os.path.exists(address):
+            return UnixChannel.connect(address, allocate=allocate)
+        channel = self._cluster.connect_node(granted.node_addresses)
+        greet(channel, self._hello(Role.WORKER), self._limits.connect_timeout_s)
+        channel.send([encode(AttachActor(granted.lease_id))])
         return channel
 
     def _dial_worker(self, granted: LeaseGranted) -> Channel:

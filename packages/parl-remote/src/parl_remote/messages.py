@@ -5,7 +5,7 @@
     master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
     worker -> master  NodeJoin, LeaseEnded, Heartbeat
     master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
-    client -> worker  StartActor, StopActor
+    client -> worker  StartActor, StopActor, or on a link of its own AttachActor, after which calls follow
     worker -> client  ActorStarted, ActorFailed, ActorDied
 
 A message is one frame of JSON: `{"is": "LeaseRequest", "request_id": 7, ...}`. What users pass and get (pickles)
@@ -34,6 +34,7 @@ __all__ = [
     "ActorDied",
     "ActorFailed",
     "ActorStarted",
+    "AttachActor",
     "Bye",
     "ClientStatus",
     "DeathCause",
@@ -371,6 +372,13 @@ class StopActor:
 
 
 @dataclass(frozen=True, slots=True)
+class AttachActor:
+    """A client on another host turns this link into its connection to an actor; everything after is for the actor."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class ActorStarted:
     """The process waits for its caller at `address`, a unix socket's path on the worker's host."""
 
@@ -416,6 +424,7 @@ Message: TypeAlias = (
     | Heartbeat
     | StartActor
     | StopActor
+    | AttachActor
     | ActorStarted
     | ActorFailed
     | ActorDied

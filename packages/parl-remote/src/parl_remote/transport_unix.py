@@ -379,13 +379,30 @@ class UnixListener:
             if peer_uid(connection) != os.getuid():
                 connection.close()
                 continue
-            connection.setblocking(False)
-            _widen(connection)
-            self._last_number += 1
-            peer = _Peer(self._last_number, connection, self._max_bytes)
-            self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
-            self._epoll.register(connection.fileno(), select.EPOLLIN)
-            events.append(Opened(peer.number))
+            events.append(Opened(self._admit(connection)))
+
+    def _admit(self, connection: socket.socket) -> int:
+        connection.setblocking(False)
+        _widen(connection)
+        self._last_number += 1
+        peer = _Peer(self._last_number, connection, self._max_bytes)
+        self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
+        self._epoll.register(connection.fileno(), select.EPOLLIN)
+        return peer.number
+
+    def dial(self, path: str) -> int:
+        """Connect to another listener, which from then on is a peer like those that came by themselves.
+
+        Raises:
+            ChannelClosed: Nobody listens there.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
+        return self._admit(connection)
 
     def _read(self, peer: _Peer, events: list[Event]) -> None:
         try:

@@ -31,6 +31,7 @@ from parl_remote.messages import (
     ActorDied,
     ActorFailed,
     ActorStarted,
+    AttachActor,
     LeaseAssigned,
     LeaseEnded,
     LeaseRevoked,
@@ -40,6 +41,7 @@ from parl_remote.messages import (
     StopActor,
     decode,
 )
+from parl_remote.relay import Relay
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.zygote import ZygoteProcess
 
@@ -123,6 +125,7 @@ class Worker:
         self._zygote_deaths = 0
         self._sampling = False
         self._closed = False
+        self._relay = Relay(loop, directory)
         self._zygote = zygote
         loop.add(zygote, self._hear_zygote)
         self._order_spares()
@@ -155,7 +158,10 @@ class Worker:
         """A client connected; it has nothing here yet."""
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """A client wants an actor started or stopped."""
+        """A client wants an actor started or stopped, or one on another host calls an actor."""
+        if self._relay.carries(link):
+            self._relay.forward(link, frames)
+            return
         message = decode(frames[0])
         if isinstance(message, StartActor):
             if message.lease_id in self._leases:
@@ -167,11 +173,16 @@ class Worker:
             lease = self._leases.get(message.lease_id)
             if lease is not None and lease.assigned.client_id == link.hello.id:
                 self._end(lease, DeathCause(DeathKind.KILLED_BY_USER, detail=message.reason))
+        elif isinstance(message, AttachActor):
+            self._attach(link, message.lease_id)
         else:
             raise RemoteProtocolError(f"a worker cannot take {type(message).__name__} from a client")
 
     def closed(self, link: Link, reason: str) -> None:
-        """A client is gone: so are its actors."""
+        """A client is gone: so are its actors. The end of a relayed connection ends nothing else."""
+        if self._relay.carries(link):
+            self._relay.closed(link)
+            return
         cause = DeathCause(DeathKind.CLIENT_GONE, detail=reason)
         for lease_id, lease in list(self._leases.items()):
             if lease.link is link:
@@ -181,6 +192,14 @@ class Worker:
                 self._forget(lease_id, cause)
         for lease_id in [lease_id for lease_id, early in self._early.items() if early[0] is link]:
             del self._early[lease_id]
+
+    def _attach(self, link: Link, lease_id: str) -> None:
+        """Make a link the way to an actor for a client on another host."""
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.actor is None or lease.assigned.client_id != link.hello.id:
+            link.drop()  # it has ended meanwhile, and its client is told so
+        else:
+            self._relay.attach(link, self._address_of(lease.actor))
 
     def _refuse_early(self, lease_id: str) -> None:
         link, _ = self._early.pop(lease_id, (None, None))
@@ -342,3 +361,4 @@ class Worker:
         self._closed = True
         self._loop.remove(self._zygote)
         self._zygote.close()
+        self._relay.close()
