@@ -56,9 +56,15 @@ def test_an_interruption_before_anything_was_saved_says_so_and_leaves_no_folder(
     assert not (tmp_path / "runs").exists()
 
 
-def test_other_exceptions_pass_through(tmp_path: Path) -> None:
-    with pytest.raises(LookupError), Run("ppo", tmp_path, out=io.StringIO()):
+def test_other_errors_pass_through_with_a_note_of_what_was_saved(tmp_path: Path) -> None:
+    run = Run("ppo", tmp_path, out=io.StringIO())
+    with pytest.raises(LookupError) as before_saving, run:
         raise LookupError
+    run.saved(run.path / "best.ckpt", "agent, return 300")
+    with pytest.raises(LookupError) as after_saving, run:
+        raise LookupError
+    assert not hasattr(before_saving.value, "__notes__")
+    assert after_saving.value.__notes__ == [f"Saved:\n  {run.path / 'best.ckpt'}: agent, return 300"]
 
 
 def press_ctrl_c_and_swallow_it() -> None:

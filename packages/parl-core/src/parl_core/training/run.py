@@ -22,6 +22,8 @@ INTERRUPTED_EXIT_CODE = 130
 class Run:
     """One run's folder, as a context manager that turns Ctrl-C into a message about what was saved.
 
+    Any other error that leaves the block gets the same as a note.
+
     Nothing that exists is overwritten or deleted: a name that is taken gets a number behind it.
 
     Args:
@@ -71,9 +73,7 @@ class Run:
         if self._told:
             return
         self._told = True
-        lines = [f"  {path}: {what}" for path, what in self._saved.items()]
-        print("\nInterrupted. Saved:" if lines else "\nInterrupted. Nothing was saved yet.", file=self._stream)
-        print(*lines, sep="\n", end="\n" if lines else "", file=self._stream, flush=True)
+        print(f"\nInterrupted. {self._inventory()}", file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
         self._interruption.begin()
@@ -88,6 +88,13 @@ class Run:
             self.tell_interrupted()
             gc.freeze()  # else the interpreter's last collections walk over all of a framework, for a second
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
+        if isinstance(error, Exception) and self._saved:
+            error.add_note(self._inventory())
+
+    def _inventory(self) -> str:
+        if not self._saved:
+            return "Nothing was saved yet."
+        return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
 
     @property
     def _stream(self) -> TextIO:
