@@ -10,7 +10,7 @@ from paddle import Tensor, nn
 from parl_core.errors import WeightsMismatchError
 from parl_paddle import layers
 from parl_paddle.model import Model
-from parl_paddle.optim import Adam
+from parl_paddle.optim import Adam, _Slot
 
 
 class TwoParts(Model):
@@ -76,6 +76,25 @@ def test_a_state_is_a_copy_that_continues_as_the_original() -> None:
     for name, array in one.get_weights().items():
         np.testing.assert_array_equal(other.get_weights()[name], array, err_msg=name)
     assert state["step/one.bias"] == 1
+
+
+def test_an_empty_state_starts_again() -> None:
+    one, other = _twins()
+    adam = Adam(one, lr=0.1)
+    adam.minimize(one(paddle.ones([8, 3])).mean())
+    adam.set_state({})
+    assert adam.get_state() == {}
+    other.sync_weights_to(one)
+    for model, optimizer in ((one, adam), (other, Adam(other, lr=0.1))):
+        optimizer.minimize(model(paddle.ones([8, 3])).mean())
+    for name, array in one.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[name], array, err_msg=name)
+
+
+def test_moments_of_reduced_precision_are_kept_in_float32() -> None:
+    # Paddle has no bfloat16 arithmetic on CPUs: only the state can be looked at here.
+    slot = _Slot.of(nn.Linear(3, 3).to(dtype="bfloat16").weight)
+    assert slot.moment1.dtype == slot.moment2.dtype == slot.beta1_power.dtype == paddle.float32
 
 
 @pytest.mark.parametrize("break_it", ["shape", "missing"])

@@ -60,14 +60,20 @@ class Model(paddle.nn.Layer, contract.Model):
         for layer in self._lazy_layers().values():
             layer.device = layer.device if device is None else device_name(device)
             layer.dtype = layer.dtype if dtype is None else dtype
-        super().to(device, dtype, *args, **kwargs)
+        if dtype is not None or not self._is_on(device):
+            super().to(device, dtype, *args, **kwargs)
         return self
+
+    def _is_on(self, device: Any) -> bool:
+        tensors = (tensor for tensor in self._named_tensors().values() if tensor is not _NO_TENSOR_YET)
+        return device is not None and all(device_name(tensor.place) == device_name(device) for tensor in tensors)
 
     def _plain_model(self) -> type[contract.Model]:
         return Model
 
     def _named_parameters(self) -> dict[str, paddle.Tensor]:
-        return dict(self.named_parameters())
+        # Paddle's batch normalisation keeps its statistics as parameters that are not trained.
+        return {name: parameter for name, parameter in self.named_parameters() if not parameter.stop_gradient}
 
     def _named_tensors(self) -> dict[str, Any]:
         # Recurrent layers list the same tensor under two names; the first is the one that PyTorch has as well.

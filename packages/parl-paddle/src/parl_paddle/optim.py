@@ -85,9 +85,6 @@ class Adam(contract.Optimizer):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: see the contract."""
-        if not state:
-            self._slots = {}
-            return
         shapes = {name: tuple(parameter.shape) for name, parameter in self._named().items()}
         steps = _below("step", state)
         known = {name: shapes[name] for name in steps if name in shapes}
@@ -95,9 +92,13 @@ class Adam(contract.Optimizer):
         for moment, arrays in moments.items():
             check_weights(f"{moment} of the optimizer", known, arrays)
         check_weights("steps of the optimizer", dict.fromkeys(known, ()), steps)
-        slots = self._create()
-        for name in known:
-            slots[name].load(moments["moment1"][name], moments["moment2"][name], int(steps[name]))
+        if known and not self._slots:
+            self._create()
+        for name, slot in self._slots.items():  # into the tensors that are there: programs hold on to them
+            if name in known:
+                slot.load(moments["moment1"][name], moments["moment2"][name], int(steps[name]))
+            else:
+                slot.load(*np.zeros((2, *shapes[name])), 0)
 
     def _named(self) -> dict[str, Tensor]:
         return {name: value for name, value in self._model._named_parameters().items() if name.startswith(self._prefix)}
