@@ -1,0 +1,54 @@
+"""What a table was measured on: said with every result, because figures mean nothing without it."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+_DISTRIBUTIONS = {"parl": "parl-remote", "ray": "ray", "zmq": "pyzmq", "numpy": "numpy"}
+_ASK = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+
+
+def describe(interpreters: dict[str, str]) -> list[str]:
+    """Lines about machine and versions.
+
+    Args:
+        interpreters: Peer -> the Python that runs it.
+    """
+    asked = {**interpreters, "numpy": next(iter(interpreters.values()))}
+    versions = [
+        f"{distribution} {_version(asked[name], distribution)}"
+        for name, distribution in _DISTRIBUTIONS.items()
+        if name in asked
+    ]
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return [
+        f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, Linux {platform.release()}, "
+        f"Python {platform.python_version()}",
+        f"{', '.join(versions)}; commit {_commit()}",
+    ]
+
+
+def load() -> str:
+    """How busy the machine is: runnable processes on average over one minute."""
+    return f"{os.getloadavg()[0]:.1f}"
+
+
+def _version(python: str, distribution: str) -> str:
+    done = subprocess.run([python, "-c", _ASK, distribution], capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "?"
+
+
+def _processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def _commit() -> str:
+    here = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=here, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"

@@ -1,0 +1,344 @@
+"""What is measured, written once against `Peer`. Each function runs in a fresh process and gives values by row."""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from peer import NotOffered, Peer
+from procs import MARK, Watched, marked, pss_mb
+from subject import SMALL, STEPS, Subject, touch, weights
+
+Values = dict[str, float]
+
+_SIZES = {1: 40, 10: 15, 100: 5}  # MB -> how often
+_PATIENCE_S = 10.0  # who has not ended after that never ends
+_clock = time.perf_counter
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a measurement is about.
+
+    Attributes:
+        name: The peer's.
+        peer: The peer.
+        count: What `counting` counts to.
+        busy: Whether the victim's actors are to be within a call.
+    """
+
+    name: str
+    peer: Peer
+    count: int
+    busy: bool
+
+
+def import_cost(run: Run) -> Values:
+    program = f"import numpy, time; t = time.perf_counter(); {run.peer.imports}; print(time.perf_counter() - t)"
+    times = [float(subprocess.check_output([sys.executable, "-c", program])) for _ in range(9)]
+    return {"import": 1e3 * statistics.median(times)}
+
+
+def start(run: Run) -> Values:
+    return {"start": _first_answer(run.peer, 2)}
+
+
+def start_with_32_slots(run: Run) -> Values:
+    if not run.peer.has_slots:
+        raise NotOffered("it has no slots")
+    return {"start_32": _first_answer(run.peer, 32)}
+
+
+def _first_answer(peer: Peer, slots: int) -> float:
+    begun = _clock()
+    peer.start(slots)
+    peer.create().call("nothing")
+    return _clock() - begun
+
+
+def blocking_calls(run: Run) -> Values:
+    run.peer.start(1)
+    call = run.peer.create().call
+    empty = _latencies(lambda: call("nothing"))
+    small = _latencies(lambda: call("echo", SMALL))
+    return {
+        "call": empty[len(empty) // 2],
+        "call_p99": empty[len(empty) * 99 // 100],
+        "call_small": small[len(small) // 2],
+    }
+
+
+def _latencies(action: Callable[[], Any], calls: int = 3000, warm_up: int = 300) -> list[float]:
+    """Sorted, in microseconds."""
+    times = []
+    for i in range(warm_up + calls):
+        begun = _clock()
+        action()
+        if i >= warm_up:
+            times.append(1e6 * (_clock() - begun))
+    return sorted(times)
+
+
+def calls_in_flight(run: Run) -> Values:
+    run.peer.start(8)
+    actors = [run.peer.create(wait=False) for _ in range(8)]
+    run.peer.broadcast(actors, "echo", None)
+    return {"flight_1": _burst_rate(run.peer, actors[:1]), "flight_8": _burst_rate(run.peer, actors)}
+
+
+def _burst_rate(peer: Peer, actors: list[Any], calls: int = 2000, seconds: float = 1.5) -> float:
+    """Thousand calls a second in the median burst."""
+    peer.burst(actors, calls)
+    rates: list[float] = []
+    end = _clock() + seconds
+    while _clock() < end or len(rates) < 3:
+        begun = _clock()
+        peer.burst(actors, calls)
+        rates.append(calls / (_clock() - begun) / 1e3)
+    return statistics.median(rates)
+
+
+def arrays(run: Run) -> Values:
+    run.peer.start(2)
+    values: Values = {}
+    for mb, repeats in _SIZES.items():
+        array = np.full(mb * 10**6, 1, np.uint8)
+        with _fresh(run.peer) as actor:
+            values |= _speeds(f"argument_{mb}", array, repeats, lambda: actor.call("take", array))  # noqa: B023
+        with _fresh(run.peer) as actor:
+            actor.call("prepare", array.size)
+            values |= _speeds(f"result_{mb}", array, repeats, lambda: touch(actor.call("give")))
+    return values
+
+
+@contextmanager
+def _fresh(peer: Peer) -> Iterator[Any]:
+    actor = peer.create()
+    actor.call("nothing")
+    yield actor
+    actor.drop()
+
+
+def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) -> Values:
+    """GB/s: of the first time, and the median of the further ones."""
+    times = []
+    for _ in range(1 + repeats):
+        begun = _clock()
+        seen = send()
+        times.append(_clock() - begun)
+        assert seen == touch(array), "the array did not arrive"
+    gb = array.nbytes / 1e9
+    return {f"{row}_cold": gb / times[0], f"{row}_warm": gb / statistics.median(times[1:])}
+
+
+def weights_to_8_actors(run: Run) -> Values:
+    run.peer.start(8)
+    actors = [run.peer.create(wait=False) for _ in range(8)]
+    value, times = weights(), []
+    for _ in range(13):
+        begun = _clock()
+        run.peer.broadcast(actors, "set_weights", value)
+        times.append(_clock() - begun)
+    return {"weights": 1e3 * statistics.median(times[3:])}
+
+
+def trajectories(run: Run) -> Values:
+    run.peer.start(2)
+    actors = [run.peer.create(wait=False) for _ in range(2)]
+    waiting = deque((actor, actor.submit("rollout")) for actor in actors * 2)
+
+    def take_one() -> None:
+        actor, ticket = waiting.popleft()
+        assert touch(actor.collect(ticket)["obs"]) > 0
+        waiting.append((actor, actor.submit("rollout")))
+
+    for _ in range(20):
+        take_one()
+    count, begun = 0, _clock()
+    while (seconds := _clock() - begun) < 2.0:
+        take_one()
+        count += 1
+    while waiting:
+        actor, ticket = waiting.popleft()
+        actor.collect(ticket)
+    return {"trajectories": count * STEPS / seconds / 1e3}
+
+
+def one_more_actor(run: Run) -> Values:
+    run.peer.start(24)
+    actors, times = [], []
+    for _ in range(18):
+        begun = _clock()
+        actors.append(run.peer.create())
+        actors[-1].call("nothing")
+        times.append(_clock() - begun)
+    return {"one_more": 1e3 * statistics.median(times[2:])}
+
+
+def thirty_two_actors(run: Run) -> Values:
+    run.peer.start(32)
+    values = {}
+    for row in ("actors_32", "actors_32_again"):
+        begun = _clock()
+        actors = [run.peer.create(wait=False) for _ in range(32)]
+        tickets = [actor.submit("nothing") for actor in actors]
+        for actor, ticket in zip(actors, tickets, strict=True):
+            actor.collect(ticket)
+        values[row] = _clock() - begun
+        tickets.clear()
+        for actor in actors:
+            actor.drop()
+    return values
+
+
+def slot_free_again(run: Run) -> Values:
+    run.peer.start(1)
+    actor = run.peer.create()
+    actor.call("nothing")
+    times = []
+    for _ in range(10):
+        begun = _clock()
+        actor.drop()
+        actor = run.peer.create()
+        actor.call("nothing")
+        times.append(_clock() - begun)
+    return {"slot_free": 1e3 * statistics.median(times)}
+
+
+def memory_of_an_actor(run: Run) -> Values:
+    run.peer.start(8)
+    actors = [run.peer.create() for _ in range(8)]
+    return {"memory": statistics.mean([pss_mb(actor.call("pid")) for actor in actors])}
+
+
+def idle(run: Run) -> Values:
+    if not run.peer.has_slots:
+        raise NotOffered("it has no slots")
+    run.peer.start(8)
+    actor = run.peer.create()
+    actor.call("nothing")
+    actor.drop()
+    time.sleep(3)  # for whatever a peer starts or ends in the background
+    pids = marked(os.environ[MARK])
+    return {"idle_processes": len(pids), "idle_memory": sum(map(pss_mb, pids))}
+
+
+def driver_killed(run: Run) -> Values:
+    return {"orphans_idle": _orphans(run, busy=False), "orphans_busy": _orphans(run, busy=True)}
+
+
+def _orphans(run: Run, *, busy: bool) -> float:
+    """Seconds from the SIGKILL of a driver to the end of its actors."""
+    command = [sys.executable, sys.argv[0], run.name, "victim", *(["--busy"] if busy else [])]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+        assert driver.stdout is not None
+        actors = Watched(json.loads(driver.stdout.readline()))
+        driver.kill()
+        return actors.seconds_until_gone(_PATIENCE_S)
+
+
+def victim(run: Run) -> Values:
+    """The driver that `driver_killed` kills: says the numbers of its actors' processes and waits."""
+    run.peer.start(2)
+    actors = [run.peer.create(wait=False) for _ in range(2)]
+    pids = [actor.collect(actor.submit("pid")) for actor in actors]
+    if run.busy:
+        _busy = [_begin_to_spin(actor) for actor in actors]
+    print(json.dumps(pids), flush=True)
+    sys.stdin.read()
+    return {}
+
+
+def _begin_to_spin(actor: Any) -> Any:
+    """A call that runs for long; returns its ticket when the actor is inside it."""
+    with tempfile.TemporaryDirectory() as directory:
+        marker = Path(directory, "begun")
+        ticket = actor.submit("spin", str(marker), 3 * _PATIENCE_S)
+        while not marker.exists():
+            time.sleep(0.001)
+    return ticket
+
+
+def actor_killed(run: Run) -> Values:
+    if not run.peer.lost:
+        raise NotOffered("nobody notices; the caller waits for ever")
+    run.peer.start(1)
+    errors, replacements = [], []
+    for _ in range(5):
+        actor = run.peer.create(wait=False)
+        pid = actor.collect(actor.submit("pid"))
+        ticket = _begin_to_spin(actor)
+        killed: list[float] = []
+        threading.Timer(0.05, _kill, (pid, killed)).start()
+        try:
+            actor.collect(ticket)
+        except run.peer.lost:
+            errors.append(_clock() - killed[0])
+        actor.drop()
+        del actor, ticket
+        replacement = run.peer.create(wait=False)
+        replacement.collect(replacement.submit("nothing"))
+        replacements.append(_clock() - killed[0])
+        replacement.drop()
+        del replacement
+    return {"error": 1e3 * statistics.median(errors), "replacement": statistics.median(replacements)}
+
+
+def _kill(pid: int, when: list[float]) -> None:
+    when.append(_clock())
+    os.kill(pid, signal.SIGKILL)
+
+
+def counting(run: Run) -> Values:
+    n = run.count
+    before = _seconds(lambda: Subject().run(n))
+    run.peer.start(5)
+    begun = _clock()
+    actors = [run.peer.create(wait=False) for _ in range(5)]
+    tickets = [actor.submit("run", n) for actor in actors]
+    for actor, ticket in zip(actors, tickets, strict=True):
+        actor.collect(ticket)
+    parallel = _clock() - begun
+    after = _seconds(lambda: Subject().run(n))
+    return {"counting": parallel / (2.5 * (before + after))}
+
+
+def _seconds(action: Callable[[], Any]) -> float:
+    begun = _clock()
+    action()
+    return _clock() - begun
+
+
+MEASURES: dict[str, Callable[[Run], Values]] = {
+    function.__name__: function
+    for function in (
+        blocking_calls,
+        calls_in_flight,
+        arrays,
+        weights_to_8_actors,
+        trajectories,
+        start,
+        start_with_32_slots,
+        one_more_actor,
+        thirty_two_actors,
+        slot_free_again,
+        memory_of_an_actor,
+        idle,
+        driver_killed,
+        actor_killed,
+        counting,
+        import_cost,
+    )
+}

@@ -1,0 +1,123 @@
+"""Remote actors beside Ray, a pipe and pyzmq: runs every row for each peer in turn and writes a Markdown table.
+
+    hatch run base:python benchmarks/remote/run.py [--ray-python PATH] [--rounds 3] [--only ROW ...]
+
+A measurement is a fresh process; within a round the peers take turns at each, so that all meet the same machine. The
+table has the medians over the rounds. See the README beside this file.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import machine
+import procs
+from measures import MEASURES
+from rows import ROWS, ROWS_OF
+from table import render
+
+HERE = Path(__file__).parent
+PEERS = ("parl", "pipe", "zmq", "ray")
+LIMIT_S = 180.0  # for one measurement; the longest takes a minute on two quiet cores
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", default=",".join(PEERS), help=f"which, of {','.join(PEERS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
+    parser.add_argument("--only", nargs="+", metavar="ROW", help="rows or measurements; --list names them")
+    parser.add_argument("--list", action="store_true", help="name measurements and rows, and end")
+    parser.add_argument("--ray-python", default=sys.executable, help="the interpreter that has Ray (default: this one)")
+    parser.add_argument("--count", type=int, default=10**8, help="what the counting row counts to (default: 1e8)")
+    parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
+    parser.add_argument("--note", default="", help="a sentence for the table, such as who else used the machine")
+    chosen = parser.parse_args()
+    chosen.peers = chosen.peers.split(",")
+    if unknown := set(chosen.peers) - set(PEERS):
+        parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
+    return chosen
+
+
+def wanted(only: list[str] | None) -> list[str]:
+    """The measurements to make for rows and measurements that were named."""
+    if not only:
+        return list(MEASURES)
+    measures = [name for name, rows in ROWS_OF.items() if name in only or set(rows) & set(only)]
+    if unknown := set(only) - set(MEASURES) - {row.key for row in ROWS}:
+        sys.exit(f"no such row or measurement: {', '.join(sorted(unknown))}; see --list")
+    return measures
+
+
+def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
+    """Run one measurement; `values`, or why there are none."""
+    mark = uuid.uuid4().hex
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", procs.MARK: mark}
+    command = [python, str(HERE / "driver.py"), peer, name, "--count", str(count)]
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        answer: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no end within {LIMIT_S:g} s"}
+    except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
+        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
+        return {"failed": lines[-1] if lines else str(error)}
+    finally:
+        procs.end_all(mark)
+    return answer
+
+
+def progress(jobs: list[Any]) -> Iterator[Any]:
+    try:
+        from tqdm import tqdm
+    except ImportError:
+        for i, job in enumerate(jobs):
+            print(f"{i + 1}/{len(jobs)} {job}", file=sys.stderr)
+            yield job
+        return
+    with tqdm(jobs) as bar:
+        for job in bar:
+            bar.set_description(f"{job[1]} {job[2]}")
+            yield job
+
+
+def main() -> None:
+    chosen = arguments()
+    if chosen.list:
+        for name, rows in ROWS_OF.items():
+            print(f"{name}: {', '.join(rows)}")
+        return
+    pythons = {peer: chosen.ray_python if peer == "ray" else sys.executable for peer in chosen.peers}
+    names = wanted(chosen.only)
+    before = machine.load()
+    jobs = [(number, peer, name) for number in range(chosen.rounds) for name in names for peer in chosen.peers]
+    found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    reasons: dict[tuple[str, str], str] = {}
+    for number, peer, name in progress(jobs):
+        answer = measure(pythons[peer], peer, name, chosen.count)
+        for key, value in answer.get("values", {}).items():
+            found[key][peer].append(value)
+        if reason := answer.get("not_offered"):
+            reasons[peer, name] = reason
+        elif reason := answer.get("failed"):
+            reasons[peer, f"{name}, round {number + 1}, failed"] = reason
+    medians = {key: {peer: statistics.median(all_) for peer, all_ in by_peer.items()} for key, by_peer in found.items()}
+    conditions = [
+        *machine.describe(pythons),
+        f"{chosen.rounds} rounds; load average before {before}, after {machine.load()}. {chosen.note}".strip(),
+    ]
+    text = render(chosen.peers, medians, conditions, reasons)
+    print(text)
+    if chosen.output is not None:
+        chosen.output.write_text(text)
+
+
+if __name__ == "__main__":
+    main()
