@@ -79,7 +79,7 @@ def connect(nothing_left: Callable[[], None]) -> Callable[..., None]:
     """`parl_remote.connect` whose cluster is checked to leave nothing behind."""
 
     def open_cluster(**options: Any) -> None:
-        parl_remote.disconnect()
+        _close_kept()
         parl_remote.connect(**{"cpu_num": 4, **options})
         if not options.get("debug"):
             nothing_left()
@@ -100,17 +100,30 @@ def anywhere(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+_kept: dict[bool, current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
+
+
 def _be_connected(*, debug: bool) -> None:
-    now = current.peek()
-    if now is None or now.address != ("debug" if debug else "local"):
+    if current.peek() is not None and current.peek() not in _kept.values():
         parl_remote.disconnect()
+    current.clear()
+    if debug not in _kept:
         parl_remote.connect(cpu_num=16, debug=debug)
+        _kept[debug] = current.client()
+    current.install(_kept[debug])
+
+
+def _close_kept() -> None:
+    parl_remote.disconnect()
+    for client in _kept.values():
+        client.close()
+    _kept.clear()
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _disconnected_at_the_end() -> Iterator[None]:
+def _nothing_open_at_the_end() -> Iterator[None]:
     yield
-    parl_remote.disconnect()
+    _close_kept()
 
 
 @pytest.fixture
@@ -122,9 +135,7 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
         if program is not None:
             (tmp_path / "program.py").write_text(program)
             command.append("program.py")
-        return subprocess.run(
-            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **options
-        )
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **options)
 
     return run
 

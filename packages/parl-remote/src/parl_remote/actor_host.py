@@ -147,16 +147,24 @@ class ActorHost:
         if flags & _EMPTY and index != BY_NAME:
             self.running = name = self._methods[index]
             return getattr(self._instance, name)(), 0
-        data, buffers = payload_of(flags, frames)
-        payload = serialize.loads(data, buffers)
-        if index == BY_NAME:
+        self.running = name = "" if index == BY_NAME else self._methods[index]
+        payload = self._loads_arguments(flags, frames)
+        if not name:
             name, payload = payload
-        else:
-            name = self._methods[index]
-        self.running = name
+            self.running = name
         if flags & _KEYWORDS:
             return getattr(self._instance, name)(*payload[0], **payload[1]), 0
         return getattr(self._instance, name)(*payload), 0
+
+    def _loads_arguments(self, flags: int, frames: Sequence[memoryview]) -> Any:
+        data, buffers = payload_of(flags, frames)
+        try:
+            return serialize.loads(data, buffers)
+        except Exception as error:
+            what = f"the arguments of {self._class_name}.{self.running}()"
+            raise SerializationError(
+                f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what
+            ) from error
 
     def _get(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         name = serialize.loads(*payload_of(flags, frames))

@@ -28,26 +28,25 @@ from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.memory import allocate
+from parl_remote.replies import Outbox, Watchman
 from parl_remote.thread_counts import limit_numeric_threads
-from parl_remote.transport import Buffer
 from parl_remote.transport_unix import UnixChannel, peer_uid
 
 __all__ = ["ActorProcess", "run_actor"]
 
 _log = logging.getLogger("parl.remote")
-_COALESCE_S = 0.0002  # replies wait for further ones at most this long: less than anyone notices, more than ten calls
-_COALESCE_COUNT = 64
-_LOOK_AGAIN_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
+_MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
+_SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
 
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("channel", "replies", "supervises")
+    __slots__ = ("channel", "outbox", "supervises")
 
     def __init__(self, channel: UnixChannel) -> None:
         self.channel = channel
-        self.replies: list[list[Buffer]] = []
+        self.outbox = Outbox(channel)
         self.supervises = False
 
 
@@ -67,6 +66,7 @@ class ActorProcess:
         self._poller.register(listening.fileno(), select.EPOLLIN)
         self._callers: dict[int, _Caller] = {}
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
+        self._watchman = Watchman()
         self._over = False
 
     def run(self) -> None:
@@ -116,25 +116,24 @@ class ActorProcess:
         for waiting in self._queue:
             if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
                 self._queue.remove(waiting)
-                caller.replies.append(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+                caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
                 return
 
     def _work(self) -> None:
-        """Run what is queued; replies go out together as far as nobody has to wait for them."""
+        """Run what is queued; replies of quick calls go out together."""
         queue = self._queue
-        clock = time.perf_counter
-        started = clock()
         while queue and not self._over:
             caller, frames = queue.popleft()
+            started = time.perf_counter()
             self._serve(caller, frames)
-            now = clock()
-            if queue and now - started < _COALESCE_S and len(caller.replies) < _COALESCE_COUNT:
-                continue
-            self._flush()
-            if queue and now - started > _LOOK_AGAIN_S:
+            took_s = time.perf_counter() - started
+            if not queue or took_s > _SLOW_S or len(caller.outbox) >= _MOST_HELD:
+                self._flush()
+            else:
+                self._watchman.guard(caller.outbox)
+            if took_s > _SLOW_S:
                 for other in list(self._callers.values()):
                     self._read(other)
-            started = clock()
         self._flush()
 
     def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
@@ -146,7 +145,7 @@ class ActorProcess:
             configure(frames)
         else:
             try:
-                caller.replies.append(self._host.handle(frames))
+                caller.outbox.add(self._host.handle(frames))
             except RemoteProtocolError as error:
                 _log.error("%s", error)
                 self._over = True
@@ -155,14 +154,10 @@ class ActorProcess:
 
     def _flush(self) -> None:
         for caller in list(self._callers.values()):
-            if not caller.replies:
+            if not len(caller.outbox):
                 continue
-            replies, caller.replies = caller.replies, []
             try:
-                if len(replies) == 1:
-                    caller.channel.send(replies[0])
-                else:
-                    caller.channel.send_batch(replies)
+                caller.outbox.flush()
             except ChannelClosed:
                 self._forget(caller)
             else:

@@ -15,6 +15,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from typing import Any
 
 from parl_remote.answers import read_answer
@@ -74,6 +75,7 @@ class Connection:
         self._numbers = itertools.count(1)
         self._pending: dict[int, RemoteFuture[Any]] = {}
         self._reading = threading.Lock()
+        self._reader = 0  # the thread that holds it
         self._followers: list[_Sleeper] = []
         self._watched: set[RemoteFuture[Any]] = set()
         self._loop: Loop | None = None  # the background loop, while it watches the channel
@@ -129,11 +131,16 @@ class Connection:
         try:
             while not future.settled:
                 if self._reading.acquire(blocking=False):
+                    self._reader = get_ident()
                     try:
                         if not self._lead(future, deadline):
                             return False
                     finally:
+                        self._reader = 0
                         self._reading.release()
+                elif self._reader == get_ident():  # called by a callback that this very thread runs while it reads
+                    if not self._lead(future, deadline):
+                        return False
                 elif not self._follow(future, deadline):
                     return future.settled
         finally:
@@ -183,11 +190,16 @@ class Connection:
     def look(self) -> None:
         """See `Carrier.look`."""
         if self._reading.acquire(blocking=False):
-            try:
-                self._drain()
-            finally:
-                self._reading.release()
+            self._drain_and_release()
             self._hand_over()
+
+    def _drain_and_release(self) -> None:
+        self._reader = get_ident()
+        try:
+            self._drain()
+        finally:
+            self._reader = 0
+            self._reading.release()
 
     def _drain(self) -> None:
         try:
@@ -261,10 +273,7 @@ class Connection:
             if not self._reading.locked():
                 self._watch_soon()
             return
-        try:
-            self._drain()
-        finally:
-            self._reading.release()
+        self._drain_and_release()
         if self._is_lost or not self._watched:
             self._stop_watching()
             if self._watched and not self._is_lost:

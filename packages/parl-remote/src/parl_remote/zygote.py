@@ -127,6 +127,7 @@ def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
 
     try:
         os.setpgid(0, 0)
+        processes.set_name("parl:spare")
         processes.close_descriptors_except({listening.fileno()})
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()  # else all actors would draw the same numbers

@@ -1,0 +1,324 @@
+"""What callers see when an actor ends, and how its room becomes free again."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import gc
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, DeathKind, NoResources, NotConnected, current, submit, with_options
+
+PATIENCE_S = 20
+
+
+@parl_remote.remote_class
+class Victim:
+    def __init__(self, fail: bool = False) -> None:
+        self.hoard: list[bytes] = []
+        if fail:
+            raise ValueError("will not be made")
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def say(self, text: str) -> None:
+        print(text)
+
+    def die_by(self, number: int) -> None:
+        os.kill(os.getpid(), number)
+
+    def exit_with(self, code: int) -> None:
+        os._exit(code)
+
+    def sleep(self) -> None:
+        time.sleep(600)
+
+    def grow(self, mib: int) -> int:
+        self.hoard.append(bytes(bytearray(mib * 2**20)))
+        return len(self.hoard)
+
+    def leave_a_child(self) -> int:
+        pid = os.fork()
+        if not pid:
+            time.sleep(600)
+        return pid
+
+
+def wait_until_free(slots: int, within_s: float = 10.0) -> None:
+    """Fails unless all slots can be taken again."""
+    kind = with_options(Victim, lease_timeout_s=within_s)
+    actors = [kind() for _ in range(slots)]
+    assert len(actors) == slots
+
+
+def test_a_killed_actor_is_reported_to_a_waiting_call_with_signal_and_last_words(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    victim.say("my last words")
+    pid = victim.process()
+    waiting = submit(victim.sleep)
+    os.kill(pid, signal.SIGKILL)
+    killed_at = time.perf_counter()
+    with pytest.raises(ActorLost, match="Victim is lost: its process was killed by a signal") as lost:
+        waiting.result(PATIENCE_S)
+    assert time.perf_counter() - killed_at < 2.0
+    assert lost.value.cause.kind is DeathKind.SIGNAL
+    assert lost.value.cause.signal == signal.SIGKILL
+    assert lost.value.cause.last_call == "sleep"
+    assert lost.value.log_tail == ("my last words",)
+    assert "my last words" in str(lost.value)
+
+
+def test_an_actor_that_exits_is_reported_with_its_status(connect: Callable[..., None]) -> None:
+    connect()
+    with pytest.raises(ActorLost, match="its process exited with status 7") as lost:
+        Victim().exit_with(7)
+    assert lost.value.cause.exit_code == 7
+
+
+def test_every_outstanding_call_of_a_lost_actor_raises(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    futures = [submit(victim.sleep)] + [submit(victim.process) for _ in range(20)]
+    victim_future = futures[0]
+    done = threading.Event()
+    victim_future.add_done_callback(lambda _: done.set())
+    destroy(victim)
+    assert done.wait(PATIENCE_S)
+    for future in futures:
+        with pytest.raises(ActorLost):
+            future.result(PATIENCE_S)
+
+
+def test_a_result_that_nobody_has_asked_for_yet_survives_the_death(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    unread = submit(victim.process)
+    pid = victim.process()
+    last = submit(victim.die_by, signal.SIGKILL)
+    concurrent.futures.wait([last], PATIENCE_S)
+    assert unread.result(PATIENCE_S) == pid
+
+
+def test_a_result_does_not_wait_for_the_slow_call_behind_it(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    quick = [submit(victim.process) for _ in range(10)]
+    slow = submit(victim.sleep)
+    assert len({future.result(PATIENCE_S) for future in quick}) == 1
+    assert not slow.done()
+    destroy(victim)
+
+
+def test_a_call_after_the_death_says_so_at_once(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    with pytest.raises(ActorLost):
+        victim.die_by(signal.SIGSEGV)
+    with pytest.raises(ActorLost, match="SIGSEGV"):
+        victim.process()
+    with pytest.raises(ActorLost):
+        _ = victim.hoard
+
+
+def test_the_room_of_a_killed_actor_is_free_again(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    for _ in range(3):
+        victims = [Victim(), Victim()]
+        for victim in victims:
+            with pytest.raises(ActorLost):
+                victim.die_by(signal.SIGKILL)
+    wait_until_free(2)
+
+
+def test_other_actors_go_on_when_one_dies(connect: Callable[..., None]) -> None:
+    connect()
+    victim, survivor = Victim(), Victim()
+    before = survivor.process()
+    with pytest.raises(ActorLost):
+        victim.die_by(signal.SIGKILL)
+    assert survivor.process() == before
+
+
+def test_the_room_of_a_failed_constructor_is_free_again(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    for _ in range(3):
+        with pytest.raises(ValueError, match="will not be made"):
+            Victim(fail=True)
+    wait_until_free(1)
+
+
+def test_an_actor_ends_when_nobody_refers_to_it_any_more(
+    connect: Callable[..., None], await_end: Callable[..., float]
+) -> None:
+    connect(cpu_num=1)
+    victim = Victim()
+    pid = victim.process()
+    del victim
+    gc.collect()
+    await_end([pid])
+    wait_until_free(1)
+
+
+def test_dropped_actors_make_room_for_those_that_wait(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    for _ in range(10):
+        assert with_options(Victim, lease_timeout_s=PATIENCE_S)().process() > 0
+
+
+def test_a_destroyed_actor_is_gone_even_in_the_middle_of_a_call(
+    connect: Callable[..., None], await_end: Callable[..., float]
+) -> None:
+    connect(cpu_num=1)
+    victim = Victim()
+    pid = victim.process()
+    waiting = submit(victim.sleep)
+    destroy(victim)
+    await_end([pid])
+    with pytest.raises(ActorLost, match="destroyed by its owner"):
+        waiting.result(PATIENCE_S)
+    wait_until_free(1)
+
+
+def test_what_an_actor_has_started_goes_with_it(connect: Callable[..., None], await_end: Callable[..., float]) -> None:
+    connect()
+    victim = Victim()
+    child = victim.leave_a_child()
+    destroy(victim)
+    await_end([child])
+
+
+def test_no_room_is_reported_with_what_was_asked_and_what_there_is(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    kept = [Victim(), Victim()]
+    with pytest.raises(NoResources, match=r"Victim asked for 1 CPU; the cluster has 2 CPU .*within 0.05 s") as refused:
+        with_options(Victim, lease_timeout_s=0.05)()
+    assert refused.value.asked == "1 CPU"
+    assert kept[0].process() > 0
+
+
+def test_what_can_never_be_had_is_refused_at_once(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2, lease_timeout_s=None)
+    with pytest.raises(NoResources, match="asked for 3 CPU"):
+        with_options(Victim, n_cpu=3)()
+
+
+def test_half_cpus_share_one(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1, lease_timeout_s=0.0)
+    half = with_options(Victim, n_cpu=0.5)
+    pair = [half(), half()]
+    assert len({one.process() for one in pair}) == 2
+    with pytest.raises(NoResources):
+        half()
+
+
+def test_an_actor_that_passes_its_memory_limit_is_ended_with_the_sizes(connect: Callable[..., None]) -> None:
+    connect()
+    victim = with_options(Victim, max_memory=64)()
+    assert victim.grow(8) == 1
+    with pytest.raises(ActorLost, match=r"passed its memory limit: it used \d+ MiB, its limit is 64 MiB") as lost:
+        while True:
+            victim.grow(32)
+    assert lost.value.cause.kind is DeathKind.MEMORY
+
+
+def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(
+    connect: Callable[..., None], session_processes: Callable[[int], dict[int, str]]
+) -> None:
+    connect()
+    victim = Victim()
+    actor = victim.process()
+    with open(f"/proc/{actor}/stat") as file:
+        zygote = int(file.read().rpartition(")")[2].split()[1])
+    assert session_processes(node_pid())[zygote] == "parl:zygote"
+    waiting = submit(victim.sleep)
+    os.kill(zygote, signal.SIGKILL)
+    with pytest.raises(ActorLost, match="forked from was killed"):
+        waiting.result(PATIENCE_S)
+    assert Victim().process() > 0
+
+
+def test_the_node_s_death_is_reported_to_waiting_calls(
+    connect: Callable[..., None], await_end: Callable[..., float], session_processes: Callable[[int], dict[int, str]]
+) -> None:
+    connect()
+    victim = Victim()
+    processes = list(session_processes(node_pid()))
+    waiting = submit(victim.sleep)
+    os.kill(node_pid(), signal.SIGKILL)
+    with pytest.raises(ActorLost, match="node was lost"):
+        waiting.result(PATIENCE_S)
+    await_end(processes, within_s=2.0)
+    with pytest.raises(NotConnected, match="is gone"):
+        Victim()
+
+
+def test_objects_are_refused_after_disconnect_and_work_after_the_next_connect(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    parl_remote.disconnect()
+    with pytest.raises(ActorLost, match="the program disconnected"):
+        victim.process()
+    with pytest.raises(NotConnected, match="call parl.connect"):
+        Victim()
+    connect()
+    assert Victim().process() > 0
+
+
+def test_disconnecting_ends_a_call_that_waits(connect: Callable[..., None]) -> None:
+    connect()
+    waiting = submit(Victim().sleep)
+    threading.Timer(0.0, parl_remote.disconnect).start()
+    with pytest.raises(ActorLost):
+        waiting.result(PATIENCE_S)
+
+
+def test_actors_finish_what_was_sent_and_run_their_exit_handlers_when_the_program_disconnects(
+    connect: Callable[..., None], tmp_path: Any
+) -> None:
+    @parl_remote.remote_class(wait=False)
+    class Tidy:
+        def __init__(self, path: str) -> None:
+            import atexit
+
+            self.path = path
+            atexit.register(self.sign, "exit")
+
+        def sign(self, word: str) -> None:
+            with open(self.path, "a") as file:
+                file.write(word + " ")
+
+        def __del__(self) -> None:
+            self.sign("del")
+
+    connect()
+    tidy: Any = Tidy(str(tmp_path / "signed"))
+    tidy.sign("call")
+    parl_remote.disconnect()
+    assert (tmp_path / "signed").read_text().split()[:2] == ["call", "exit"]
+
+
+def destroy(actor: object) -> None:
+    """`destroy` is offered beside the class's own methods, unknown to type checkers."""
+    getattr(actor, "destroy")()  # noqa: B009
+
+
+def node_pid() -> int:
+    cluster = getattr(current.client(), "_cluster")  # noqa: B009
+    return int(cluster.pid)
+
+
+@pytest.fixture(autouse=True)
+def _no_actor_left_in_a_local_variable() -> Any:
+    yield
+    with contextlib.suppress(Exception):
+        gc.collect()

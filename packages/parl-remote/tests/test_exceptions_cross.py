@@ -1,0 +1,167 @@
+"""Exceptions of users' methods at the caller."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import RemoteCallError, SerializationError
+
+
+class Peculiar(Exception):
+    """Its constructor wants other arguments than it keeps."""
+
+    def __init__(self, place: str, number: int) -> None:
+        super().__init__(f"{place} has {number}")
+        self.place = place
+        self.number = number
+
+
+class Unpicklable(Exception):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+@parl_remote.remote_class
+class Raiser:
+    def __init__(self, make_error: Callable[[], Exception] | None = None) -> None:
+        self.calls = 0
+        if make_error is not None:
+            raise make_error()
+
+    def throw(self, make_error: Callable[[], Exception]) -> None:
+        self.calls += 1
+        raise make_error()
+
+    def divide(self, number: int) -> float:
+        return self._inner(number)
+
+    def _inner(self, number: int) -> float:
+        return 1 / number
+
+    def chained(self) -> None:
+        try:
+            self._inner(0)
+        except ZeroDivisionError as error:
+            raise ValueError("wrapped") from error
+
+    def unpicklable(self) -> None:
+        raise Unpicklable("holds a lock")
+
+    def leave(self) -> None:
+        sys.exit(3)
+
+    def count(self) -> int:
+        return self.calls
+
+
+@pytest.mark.parametrize(
+    "make_error",
+    [
+        lambda: ValueError("bad value"),
+        lambda: KeyError("key"),
+        lambda: FileNotFoundError(2, "No such file", "/nowhere"),
+        lambda: UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid"),
+        lambda: Peculiar("the shelf", 3),
+        lambda: ExceptionGroup("several", [ValueError("one"), TypeError("two")]),
+    ],
+    ids=["value", "key", "file", "unicode", "peculiar", "group"],
+)
+def test_an_exception_is_raised_as_its_own_type_with_what_it_holds(
+    anywhere: str, make_error: Callable[[], Exception]
+) -> None:
+    raiser, error = Raiser(), make_error()
+    with pytest.raises(type(error)) as raised:
+        raiser.throw(make_error)
+    assert str(raised.value) == str(error)
+    assert type(raised.value) is type(error)
+    assert raised.value.__dict__.keys() >= error.__dict__.keys()
+    assert raiser.count() == 1
+
+
+def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywhere: str) -> None:
+    with pytest.raises(ZeroDivisionError) as raised:
+        Raiser().divide(0)
+    cause = raised.value.__cause__
+    assert isinstance(cause, RemoteCallError)
+    assert cause.method == "Raiser.divide"
+    assert cause.type_name == "ZeroDivisionError"
+    shown = "".join(traceback.format_exception(raised.value))
+    assert "+-- traceback in the actor" in shown
+    assert "return 1 / number" in shown
+    assert "in _inner" in shown
+    assert "actor_host" not in cause.remote_traceback
+
+
+def test_what_an_exception_was_caused_by_is_in_the_text(anywhere: str) -> None:
+    with pytest.raises(ValueError, match="wrapped") as raised:
+        Raiser().chained()
+    assert isinstance(raised.value.__cause__, RemoteCallError)
+    assert "ZeroDivisionError" in raised.value.__cause__.remote_traceback
+
+
+def test_an_exception_that_cannot_be_pickled_becomes_a_remote_call_error_with_its_text(anywhere: str) -> None:
+    raiser = Raiser()
+    with pytest.raises(
+        RemoteCallError, match=r"Raiser.unpicklable\(\) raised .*Unpicklable in the actor: holds a lock"
+    ):
+        raiser.unpicklable()
+    assert raiser.count() == 0
+
+
+def test_sys_exit_in_a_method_ends_neither_program(anywhere: str) -> None:
+    raiser = Raiser()
+    with pytest.raises(RemoteCallError, match="SystemExit"):
+        raiser.leave()
+    assert raiser.count() == 0
+
+
+def test_an_exception_of_the_constructor_is_raised_where_the_object_is_made(anywhere: str) -> None:
+    with pytest.raises(Peculiar, match="the shelf has 3"):
+        Raiser(lambda: Peculiar("the shelf", 3))
+
+
+def test_an_abstract_class_cannot_be_made(anywhere: str) -> None:
+    import abc
+
+    @parl_remote.remote_class
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def work(self) -> None: ...
+
+    with pytest.raises(TypeError, match="abstract"):
+        Abstract()  # type: ignore[abstract]  # on purpose
+
+
+def test_an_exception_class_made_by_the_actor_alone_is_still_recognised(shared_cluster: None) -> None:
+    @parl_remote.remote_class
+    class Maker:
+        def throw(self) -> None:
+            class Local(ValueError):
+                pass
+
+            raise Local("from inside")
+
+    with pytest.raises(ValueError, match="from inside"):
+        Maker().throw()
+
+
+def test_the_same_exception_can_be_raised_twice(anywhere: str) -> None:
+    raiser: Any = Raiser()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="again"):
+            raiser.throw(lambda: ValueError("again"))
+
+
+def test_an_argument_that_the_actor_cannot_read_is_reported_as_such(anywhere: str) -> None:
+    raiser: Any = Raiser()
+    with pytest.raises(SerializationError, match=r"the arguments of Raiser.throw\(\) cannot be read in the actor"):
+        raiser.throw(Peculiar("the shelf", 3))
+    assert raiser.count() == 0

@@ -1,0 +1,312 @@
+"""Results that are still on their way."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, RemoteFuture, ResultTimeout, submit
+
+PATIENCE_S = 20
+
+
+@parl_remote.remote_class(wait=False)
+class Worker:
+    """Waits on a pipe that tests hold open, so that nothing depends on time."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def note(self, number: int) -> int:
+        self.order.append(number)
+        return number
+
+    def noted(self) -> list[int]:
+        return self.order
+
+    def hold(self, path: str) -> str:
+        with open(path) as gate:  # a FIFO: opens when the test opens its end
+            return gate.read()
+
+    def announce_and_hold(self, started: str, path: str) -> str:
+        with open(started, "w"):
+            pass
+        with open(path) as gate:
+            return gate.read()
+
+    def fail(self) -> None:
+        raise KeyError("no such thing")
+
+    def big(self) -> bytes:
+        return bytes(300_000)
+
+    def take(self, data: bytes) -> int:
+        return len(data)
+
+
+def future_of(call: Any) -> RemoteFuture[Any]:
+    assert isinstance(call, RemoteFuture)
+    return call
+
+
+@pytest.fixture
+def gate(tmp_path: Any) -> Any:
+    """Calls `worker.hold(gate.path)` and `worker.announce_and_hold(...)` last until `gate.open()`."""
+
+    class Gate:
+        path = str(tmp_path / "gate")
+        started = str(tmp_path / "started")
+
+        def await_start(self) -> None:
+            with open(self.started):
+                pass
+
+        def open(self, text: str = "through") -> None:
+            with open(self.path, "w") as end:
+                end.write(text)
+
+    os.mkfifo(Gate.path)
+    os.mkfifo(Gate.started)
+    return Gate()
+
+
+def test_a_call_returns_a_future_at_once(shared_cluster: None, gate: Any) -> None:
+    future = future_of(Worker().hold(gate.path))
+    assert not future.done()
+    assert future.running()
+    assert future.empty()
+    gate.open()
+    assert future.result(PATIENCE_S) == "through"
+    assert future.done()
+
+
+def test_any_number_of_calls_is_outstanding_and_they_run_in_order(shared_cluster: None, gate: Any) -> None:
+    worker = Worker()
+    held = future_of(worker.hold(gate.path))
+    futures = [future_of(worker.note(i)) for i in range(2_000)]
+    assert not futures[0].done()
+    gate.open()
+    assert [future.result(PATIENCE_S) for future in futures] == list(range(2_000))
+    assert held.result() == "through"
+    assert future_of(worker.noted()).result(PATIENCE_S) == list(range(2_000))
+
+
+def test_a_flood_of_large_calls_and_answers_does_not_block_itself(shared_cluster: None) -> None:
+    worker = Worker()
+    answers = [future_of(worker.big()) for _ in range(200)]
+    sizes = [future_of(worker.take(bytes(300_000))) for _ in range(200)]
+    assert {future.result(PATIENCE_S) for future in sizes} == {300_000}
+    assert {len(future.result(PATIENCE_S)) for future in answers} == {300_000}
+
+
+def test_a_result_can_be_taken_as_often_as_wanted(anywhere: str) -> None:
+    future = future_of(Worker().note(3))
+    assert [future.result(PATIENCE_S), future.get(), future.get_nowait(), future.result()] == [3, 3, 3, 3]
+
+
+def test_waiting_ends_after_the_timeout_and_the_call_goes_on(shared_cluster: None, gate: Any) -> None:
+    future = future_of(Worker().hold(gate.path))
+    with pytest.raises(ResultTimeout, match=r"hold\(\) did not answer within 0.01 s"):
+        future.result(timeout=0.01)
+    with pytest.raises(TimeoutError):
+        future.exception(timeout=0.01)
+    with pytest.raises(ResultTimeout, match="not there yet"):
+        future.get_nowait()
+    gate.open()
+    assert future.get(timeout=PATIENCE_S) == "through"
+
+
+def test_an_exception_is_kept_for_whoever_asks(anywhere: str) -> None:
+    future = future_of(Worker().fail())
+    assert isinstance(future.exception(PATIENCE_S), KeyError)
+    with pytest.raises(KeyError, match="no such thing"):
+        future.result()
+
+
+def test_wait_and_as_completed_of_concurrent_futures_work(shared_cluster: None, gate: Any) -> None:
+    slow, quick = future_of(Worker().hold(gate.path)), future_of(Worker().note(1))
+    done, pending = concurrent.futures.wait(
+        [slow, quick], timeout=PATIENCE_S, return_when=concurrent.futures.FIRST_COMPLETED
+    )
+    assert (done, pending) == ({quick}, {slow})
+    completed = concurrent.futures.as_completed([slow, quick], timeout=PATIENCE_S)
+    assert next(completed) is quick
+    gate.open()
+    assert next(completed) is slow
+
+
+def test_wait_sees_exceptions(shared_cluster: None) -> None:
+    failed = future_of(Worker().fail())
+    done, _ = concurrent.futures.wait([failed], PATIENCE_S, concurrent.futures.FIRST_EXCEPTION)
+    assert done == {failed}
+
+
+def test_a_callback_runs_when_the_result_comes(shared_cluster: None, gate: Any) -> None:
+    called = threading.Event()
+    future = future_of(Worker().hold(gate.path))
+    future.add_done_callback(lambda done: called.set() if done is future else None)
+    assert not called.is_set()
+    gate.open()
+    assert called.wait(PATIENCE_S)
+
+
+def test_a_callback_on_a_finished_future_runs_at_once(anywhere: str) -> None:
+    future = future_of(Worker().note(1))
+    future.result(PATIENCE_S)
+    called = threading.Event()
+    future.add_done_callback(lambda _: called.set())
+    assert called.is_set()
+
+
+def test_a_blocking_wait_beside_callbacks_gets_its_result(shared_cluster: None) -> None:
+    worker = Worker()
+    called = [threading.Event() for _ in range(200)]
+    for event in called:
+        future = future_of(worker.note(0))
+        future.add_done_callback(lambda _, event=event: event.set())
+        assert future_of(worker.note(1)).result(PATIENCE_S) == 1
+    assert all(event.wait(PATIENCE_S) for event in called)
+
+
+def test_a_callback_may_call_the_actor_again(shared_cluster: None) -> None:
+    worker = Worker()
+    finished = threading.Event()
+
+    def again(future: Any) -> None:
+        assert future_of(worker.note(future.result() + 1)).result(PATIENCE_S) == 2
+        finished.set()
+
+    future_of(worker.note(1)).add_done_callback(again)
+    assert finished.wait(PATIENCE_S)
+
+
+def test_futures_can_be_awaited(anywhere: str) -> None:
+    workers = [Worker() for _ in range(3)]
+
+    async def gather() -> list[Any]:
+        return await asyncio.gather(*(future_of(w.note(i)) for i in range(50) for w in workers))  # type: ignore[arg-type]
+
+    assert sorted(asyncio.run(gather())) == sorted(list(range(50)) * 3)
+
+
+def test_an_awaited_exception_is_raised(anywhere: str) -> None:
+    async def wait() -> Any:
+        return await future_of(Worker().fail())
+
+    with pytest.raises(KeyError):
+        asyncio.run(wait())
+
+
+def test_a_cancelled_call_that_has_not_started_never_runs(shared_cluster: None, gate: Any) -> None:
+    worker = Worker()
+    held = future_of(worker.announce_and_hold(gate.started, gate.path))
+    gate.await_start()
+    dropped = future_of(worker.note(1))
+    kept = future_of(worker.note(2))
+    assert dropped.cancel()
+    assert dropped.cancelled()
+    with pytest.raises(concurrent.futures.CancelledError):
+        dropped.result()
+    gate.open()
+    assert held.result(PATIENCE_S) == "through"
+    assert kept.result(PATIENCE_S) == 2
+    assert future_of(worker.noted()).result(PATIENCE_S) == [2]
+
+
+def test_a_call_that_is_done_cannot_be_cancelled(anywhere: str) -> None:
+    future = future_of(Worker().note(1))
+    future.result(PATIENCE_S)
+    assert not future.cancel()
+
+
+def test_a_running_call_is_not_interrupted_and_its_result_is_thrown_away(shared_cluster: None, gate: Any) -> None:
+    worker = Worker()
+    running = future_of(worker.announce_and_hold(gate.started, gate.path))
+    gate.await_start()
+    assert running.cancel()
+    gate.open()
+    assert future_of(worker.note(5)).result(PATIENCE_S) == 5
+
+
+def test_waiters_of_several_threads_get_the_results_of_one_actor(shared_cluster: None) -> None:
+    worker = Worker()
+    futures = [future_of(worker.note(i)) for i in range(400)]
+    got: dict[int, list[int]] = {}
+
+    def take(part: int) -> None:
+        got[part] = [future.result(PATIENCE_S) for future in futures[part::4]]
+
+    threads = [threading.Thread(target=take, args=(part,)) for part in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert got == {part: list(range(part, 400, 4)) for part in range(4)}
+
+
+def test_two_threads_may_wait_for_the_same_future(shared_cluster: None, gate: Any) -> None:
+    future = future_of(Worker().hold(gate.path))
+    got: list[str] = []
+    threads = [threading.Thread(target=lambda: got.append(future.result(PATIENCE_S))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    gate.open()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert got == ["through"] * 3
+
+
+def test_an_outstanding_future_keeps_its_actor_alive(shared_cluster: None, gate: Any) -> None:
+    future = future_of(Worker().hold(gate.path))  # the proxy is gone by now
+    gate.open("still here")
+    assert future.result(PATIENCE_S) == "still here"
+
+
+def test_calls_whose_futures_were_thrown_away_still_run(shared_cluster: None, tmp_path: Any) -> None:
+    @parl_remote.remote_class(wait=False)
+    class Writer:
+        def write(self, path: str) -> None:
+            with open(path, "w") as gate:
+                gate.write("written")
+
+    os.mkfifo(tmp_path / "fifo")
+    Writer().write(str(tmp_path / "fifo"))
+    with open(tmp_path / "fifo") as end:
+        assert end.read() == "written"
+
+
+def test_submit_does_not_wait_whatever_the_class_says(anywhere: str) -> None:
+    @parl_remote.remote_class
+    class Blocking:
+        def double(self, value: int) -> int:
+            return 2 * value
+
+    future = submit(Blocking().double, 4)
+    assert isinstance(future, RemoteFuture)
+    assert future.result(PATIENCE_S) == 8
+
+
+def test_submit_takes_only_methods_of_remote_objects() -> None:
+    with pytest.raises(TypeError, match="a method of a remote object"):
+        submit(len, "abc")
+
+
+def test_attributes_are_read_at_once_although_calls_do_not_wait(anywhere: str) -> None:
+    assert Worker().order == []
+
+
+def test_the_future_of_a_lost_actor_raises(shared_cluster: None, gate: Any) -> None:
+    worker: Any = Worker()
+    future = future_of(worker.hold(gate.path))
+    called = threading.Event()
+    future.add_done_callback(lambda _: called.set())
+    worker.destroy()
+    assert called.wait(PATIENCE_S)
+    with pytest.raises(ActorLost, match="destroyed by its owner"):
+        future.result(PATIENCE_S)
