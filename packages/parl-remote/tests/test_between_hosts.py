@@ -1,0 +1,303 @@
+"""Clusters over several hosts: network namespaces with a cable between them, which can be cut, delayed and made lossy.
+
+A namespace has its own network but the same kernel and files, so `PARL_FORCE_TCP` keeps peers from noticing that they
+could meet at a unix socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+XPARL = [sys.executable, "-m", "parl_remote.cli"]
+MASTER, WORKER = "10.77.0.1", "10.77.0.2"
+PORT = 8037  # in a network of our own every port is free
+
+PROGRAM_HEAD = """
+import os, sys, time
+import numpy as np
+import parl_remote as parl
+
+@parl.remote_class
+class Counter:
+    def __init__(self):
+        self.value = 0
+    def add(self, amount):
+        self.value += amount
+        return self.value
+    def echo(self, array):
+        return array
+    def sleep(self, seconds):
+        time.sleep(seconds)
+    def fail(self):
+        raise KeyError("on purpose")
+    def kill_itself(self):
+        os.kill(os.getpid(), 9)
+    def where(self):
+        return os.readlink("/proc/self/ns/net")
+@parl.remote_class(wait=False)
+class Pipelined:
+    def __init__(self):
+        self.value = 0
+    def add(self, amount):
+        self.value += amount
+        return self.value
+"""
+
+
+def run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=30)
+
+
+@dataclass
+class Host:
+    """One end of the cable; without a name, this host as it is."""
+
+    name: str
+    home: Path
+    extra: dict[str, str] = field(default_factory=dict)
+    programs: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def start(self, *command: str, **variables: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
+        environment = {**kept, "HOME": str(self.home), "PARL_FORCE_TCP": "1", **self.extra, **variables}
+        process = subprocess.Popen(
+            ["ip", "netns", "exec", self.name, *command] if self.name else command,
+            env={**environment, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(process)
+        return process
+
+    def output(self, *command: str, **variables: str) -> str:
+        process = self.start(*command, **variables)
+        out, err = process.communicate(timeout=60)
+        assert process.returncode == 0, out + err
+        return out
+
+    def xparl(self, *arguments: str, **variables: str) -> str:
+        return self.output(*XPARL, *arguments, **variables)
+
+    def program(self, body: str, **variables: str) -> subprocess.Popen[str]:
+        return self.start(sys.executable, "-u", "-c", PROGRAM_HEAD + textwrap.dedent(body), **variables)
+
+
+@dataclass
+class Network:
+    """Two hosts and their cable."""
+
+    master: Host
+    worker: Host
+
+    def cable(self, state: str) -> None:
+        run("ip", "-n", self.worker.name, "link", "set", "cable", state)
+
+    def disturb(self, *how: str) -> None:
+        """Have the cable delay, lose or reorder packets, in both directions."""
+        for host in (self.master, self.worker):
+            run("tc", "-n", host.name, "qdisc", "replace", "dev", "cable", "root", "netem", *how)
+
+    def assemble(self) -> None:
+        """A master without CPUs on one host, a worker with two on the other."""
+        self.master.xparl("start", "--port", str(PORT), "--cpu_num", "0", "--host", MASTER)
+        (key,) = self.master.home.glob(".parl/*/key")
+        self.worker.xparl("connect", "--address", f"{MASTER}:{PORT}", "--cpu_num", "2", PARL_KEY_FILE=str(key))
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Network]:
+    names = [f"parl-{os.getpid()}-{end}" for end in "ab"]
+    hosts = [Host(name, tmp_path / end) for name, end in zip(names, "ab", strict=True)]
+    try:
+        for name in names:
+            run("ip", "netns", "add", name)
+            run("ip", "-n", name, "link", "set", "lo", "up")
+        run("ip", "-n", names[0], "link", "add", "cable", "type", "veth", "peer", "name", "cable", "netns", names[1])
+        for name, address in zip(names, (MASTER, WORKER), strict=True):
+            run("ip", "-n", name, "address", "add", f"{address}/24", "dev", "cable")
+            run("ip", "-n", name, "link", "set", "cable", "up")
+    except (OSError, subprocess.CalledProcessError) as error:
+        for name in names:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
+        pytest.skip(f"network namespaces are not allowed here: {getattr(error, 'stderr', '') or error}")
+    yield Network(*hosts)
+    for host in hosts:
+        for program in host.programs:
+            program.kill()
+            program.communicate()
+        host.xparl("stop")
+    for name in names:
+        run("ip", "netns", "delete", name)
+
+
+def line_of(program: subprocess.Popen[str], seconds: float = 30.0) -> str:
+    assert program.stdout is not None
+    assert select.select([program.stdout], [], [], seconds)[0], "the program said nothing"
+    line = program.stdout.readline()
+    assert line, program.communicate()[1]
+    return line.strip()
+
+
+def test_a_program_calls_actors_on_another_host(network: Network) -> None:
+    network.assemble()
+    program = network.master.program(f"""
+        parl.connect("{MASTER}:{PORT}")
+        a, b = Counter(), Counter()
+        print(a.add(2), a.add(3), b.add(7))
+        print(a.where() != os.readlink("/proc/self/ns/net"))
+        array = np.arange(3_000_000, dtype=np.float64)
+        back = a.echo(array)
+        back[0] = -1.0  # it is ours, and writable
+        print(np.array_equal(back[1:], array[1:]))
+        try:
+            a.fail()
+        except KeyError as error:
+            print("KeyError", error)
+        print(a.add(1))
+    """)
+    assert [line_of(program) for _ in range(5)] == ["2 5 7", "True", "True", "KeyError 'on purpose'", "6"]
+
+
+def test_the_worker_host_may_run_programs_as_well(network: Network) -> None:
+    network.assemble()
+    (key,) = network.master.home.glob(".parl/*/key")
+    body = f"parl.connect('{MASTER}:{PORT}'); print(Counter().add(1))"
+    assert line_of(network.worker.program(body, PARL_KEY_FILE=str(key))) == "1"
+
+
+def test_an_actor_that_is_killed_on_another_host_says_why(network: Network) -> None:
+    network.assemble()
+    program = network.master.program(f"""
+        parl.connect("{MASTER}:{PORT}")
+        a = Counter()
+        try:
+            a.kill_itself()
+        except parl.ActorLost as error:
+            print(error.cause.kind.name, error.cause.signal)
+    """)
+    assert line_of(program) == "SIGNAL 9"
+
+
+def test_a_killed_driver_takes_its_actors_on_other_hosts_along(network: Network) -> None:
+    network.assemble()
+    program = network.master.program(f"parl.connect('{MASTER}:{PORT}'); a = Counter(); print(a.add(1)); a.sleep(60)")
+    assert line_of(program) == "1"
+    program.kill()
+    again = network.master.program(
+        f"parl.connect('{MASTER}:{PORT}', lease_timeout_s=5); a, b = Counter(), Counter(); print(a.add(1), b.add(1))"
+    )
+    assert line_of(again) == "1 1"
+
+
+def test_a_cut_cable_is_reported_within_the_limit_and_the_worker_comes_back(network: Network) -> None:
+    for host in (network.master, network.worker):
+        host.extra["PARL_LIVENESS_LIMIT"] = "1.5"
+    network.assemble()
+    program = network.master.program(f"""
+        parl.connect("{MASTER}:{PORT}")
+        a = Counter()
+        print(a.add(1))
+        try:
+            a.sleep(60)
+        except parl.ActorLost as error:
+            print(error.cause.kind.name)
+        print(Counter().add(5))
+    """)
+    assert line_of(program) == "1"
+    network.cable("down")
+    began = time.monotonic()
+    assert line_of(program, 10.0) == "NODE_LOST"
+    assert time.monotonic() - began < 6.0
+    network.cable("up")
+    assert line_of(program) == "5"  # it waited in the queue until the worker was back
+
+
+def test_a_bad_line_loses_no_call_and_doubles_none(network: Network) -> None:
+    network.assemble()
+    try:
+        network.disturb("delay", "20ms", "5ms", "loss", "5%", "reorder", "25%")
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"this kernel cannot disturb a network: {error.stderr}")
+    program = network.master.program(f"""
+        parl.connect("{MASTER}:{PORT}")
+        a = Pipelined()
+        futures = [a.add(1) for _ in range(500)]
+        print([future.get() for future in futures] == list(range(1, 501)))
+    """)
+    assert line_of(program, 60.0) == "True"
+
+
+class SlowLine:
+    """A relay in user space between two addresses of this host, which delivers everything `delay_s` later."""
+
+    def __init__(self, listen_at: tuple[str, int], to: tuple[str, int], delay_s: float) -> None:
+        self._to = to
+        self._delay_s = delay_s
+        self._loop = asyncio.new_event_loop()
+        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, *listen_at))
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back_reader, back_writer = await asyncio.open_connection(*self._to)
+        await asyncio.gather(self._carry(reader, back_writer), self._carry(back_reader, writer))
+
+    async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(2**16):
+                self._loop.call_later(self._delay_s, writer.write, data)
+        self._loop.call_later(self._delay_s, writer.close)
+
+    async def _end(self) -> None:
+        self._server.close()
+        others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
+    def close(self) -> None:
+        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(10.0)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10.0)
+        self._loop.close()
+
+
+def test_many_calls_in_flight_cost_few_round_trips(tmp_path: Path) -> None:
+    """A worker beside its master is reached at whatever host the client dialled, here at the slow line's."""
+    here = Host("", tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port: int = probe.getsockname()[1]
+    here.xparl("start", "--port", str(port), "--cpu_num", "1")
+    line = SlowLine(("127.0.0.2", port), ("127.0.0.1", port), delay_s=0.01)
+    try:
+        program = here.program(f"""
+            parl.connect("127.0.0.2:{port}")
+            a = Pipelined()
+            a.add(0).get()
+            began = time.monotonic()
+            futures = [a.add(1) for _ in range(1000)]
+            print(futures[-1].get(), time.monotonic() - began)
+        """)
+        value, seconds = line_of(program).split()
+        program.communicate(timeout=30)
+    finally:
+        line.close()
+        here.xparl("stop")
+    assert value == "1000"
+    assert 0.02 <= float(seconds) < 1.0  # one after the other they would take 20 seconds
