@@ -164,9 +164,8 @@ def test_threads_that_call_one_actor_each_get_their_own_answers(shared_cluster: 
     wrong: list[tuple[int, int]] = []
 
     def call(thread: int) -> None:
-        for i in range(300):
-            if (answer := counter.echo((thread, i))) != (thread, i):
-                wrong.append(answer)
+        answers = [counter.echo((thread, i)) for i in range(300)]
+        wrong.extend(answer for i, answer in enumerate(answers) if answer != (thread, i))
 
     threads = [threading.Thread(target=call, args=(number,)) for number in range(6)]
     for thread in threads:
@@ -232,7 +231,7 @@ def test_an_undecorated_subclass_is_an_ordinary_class() -> None:
 def test_a_class_with_its_own_new_and_super_in_both_spellings_is_made_in_the_actor(anywhere: str) -> None:
     class Base:
         def __new__(cls, *args: Any) -> Any:
-            made = super().__new__(cls)
+            made: Any = super().__new__(cls)
             made.args = args
             return made
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import os
 import threading
 from typing import Any
@@ -48,6 +49,10 @@ class Worker:
 
     def take(self, data: bytes) -> int:
         return len(data)
+
+
+def _set(event: threading.Event, _: object) -> None:
+    event.set()
 
 
 def future_of(call: Any) -> RemoteFuture[Any]:
@@ -135,7 +140,7 @@ def test_wait_and_as_completed_of_concurrent_futures_work(shared_cluster: None, 
         [slow, quick], timeout=PATIENCE_S, return_when=concurrent.futures.FIRST_COMPLETED
     )
     assert (done, pending) == ({quick}, {slow})
-    completed = concurrent.futures.as_completed([slow, quick], timeout=PATIENCE_S)
+    completed: Any = concurrent.futures.as_completed([slow, quick], timeout=PATIENCE_S)
     assert next(completed) is quick
     gate.open()
     assert next(completed) is slow
@@ -169,7 +174,7 @@ def test_a_blocking_wait_beside_callbacks_gets_its_result(shared_cluster: None) 
     called = [threading.Event() for _ in range(200)]
     for event in called:
         future = future_of(worker.note(0))
-        future.add_done_callback(lambda _, event=event: event.set())
+        future.add_done_callback(functools.partial(_set, event))
         assert future_of(worker.note(1)).result(PATIENCE_S) == 1
     assert all(event.wait(PATIENCE_S) for event in called)
 
@@ -190,7 +195,7 @@ def test_futures_can_be_awaited(anywhere: str) -> None:
     workers = [Worker() for _ in range(3)]
 
     async def gather() -> list[Any]:
-        return await asyncio.gather(*(future_of(w.note(i)) for i in range(50) for w in workers))  # type: ignore[arg-type]
+        return await asyncio.gather(*(future_of(w.note(i)) for i in range(50) for w in workers))
 
     assert sorted(asyncio.run(gather())) == sorted(list(range(50)) * 3)
 

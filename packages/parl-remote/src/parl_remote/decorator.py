@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from parl_remote import current
 from parl_remote.class_spec import ClassSpec
@@ -107,12 +107,21 @@ def remote_class(cls: type[T], /) -> type[T]: ...
 @overload
 def remote_class(
     *,
-    wait: bool = True,
+    wait: Literal[True] = True,
     n_cpu: float = 1,
     n_gpu: float = 0,
     max_memory: float | None = None,
     lease_timeout_s: float | None = None,
 ) -> Callable[[type[T]], type[T]]: ...
+@overload
+def remote_class(
+    *,
+    wait: bool,
+    n_cpu: float = 1,
+    n_gpu: float = 0,
+    max_memory: float | None = None,
+    lease_timeout_s: float | None = None,
+) -> Callable[[type[Any]], Any]: ...  # what methods return then, no type checker can be told; `submit` is typed
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """Make a class whose objects live in actors: processes of their own, on this machine or another of the cluster.
 
