@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import re
 import select
 import signal
@@ -19,12 +21,32 @@ from pathlib import Path
 import psutil
 import pytest
 
+from parl_remote.addresses import Address
 from parl_remote.cli.ask import ask_status
 from parl_remote.config import environment
-from parl_remote.messages import Status
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ChannelClosed
+from parl_remote.messages import (
+    AttachActor,
+    Heartbeat,
+    Hello,
+    LeaseEnded,
+    LeaseRelease,
+    LeaseRequest,
+    NodeJoin,
+    Role,
+    StartActor,
+    Status,
+    StatusRequest,
+    encode,
+)
+from parl_remote.rendezvous import ClusterAddress, find_key
+from parl_remote.resources import Resources
 from parl_remote.run_files import RunFiles
 from parl_remote.security import ClusterKey
+from parl_remote.transport import Channel
+from parl_remote.transport_unix import UnixChannel
+from parl_remote.transport_zmq import ZmqChannel
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 
@@ -428,3 +450,87 @@ def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tm
     os.chown(stranger_home, 12345, 12345)
     tmp_path.chmod(0o755)
     assert desk.output(program, HOME=str(stranger_home)).splitlines() == ["refused", "refused", "no key"]
+
+
+# -- strangers and confused peers -----------------------------------------------------------------------------------
+
+
+def control_frames(node_id: str) -> list[bytes]:
+    """One of each message that a client, or somebody who poses as a worker, could send."""
+    one = Resources(cpu=1)
+    return [
+        encode(message)
+        for message in (
+            a_hello(Role.CLIENT, Role.MASTER),
+            a_hello(Role.WORKER, Role.MASTER),
+            LeaseRequest(1, one, 0.0, "A"),
+            LeaseRelease("lease-1"),
+            StatusRequest(1),
+            NodeJoin(node_id, "host", ("h:1",), "/run", Resources()),
+            Heartbeat(1),
+            LeaseEnded("lease-1", DeathCause(DeathKind.EXIT, exit_code=0)),
+            StartActor("lease-1", "A"),
+            AttachActor("lease-1"),
+        )
+    ]
+
+
+def a_hello(role: Role, to: Role) -> Hello:
+    return Hello(role, to, f"fuzz-{os.urandom(4).hex()}", 1, 1, "host", 1, {}, "fuzz")
+
+
+def mutated(dice: random.Random, frames: list[bytes]) -> list[bytes]:
+    """Noise, or real messages with some bytes changed, in one frame or a few."""
+    chosen = []
+    for _ in range(dice.randrange(1, 4)):
+        if dice.random() < 0.3:
+            chosen.append(dice.randbytes(dice.randrange(200)))
+            continue
+        data = bytearray(dice.choice(frames))
+        for _ in range(dice.randrange(4)):
+            data[dice.randrange(len(data))] = dice.randrange(256)
+        chosen.append(bytes(data))
+    return chosen
+
+
+def speak_nonsense(dice: random.Random, dial: Callable[[], Channel], count: int) -> None:
+    """Send `count` messages over as many connections as it takes, half of them after a proper Hello."""
+    frames = control_frames("fuzz")
+    sent = 0
+    while sent < count:
+        channel = dial()
+        with contextlib.suppress(ChannelClosed):
+            if dice.random() < 0.5:
+                channel.send([encode(a_hello(dice.choice(list(Role)), dice.choice([Role.MASTER, Role.WORKER])))], 5.0)
+            for _ in range(50):
+                channel.send(mutated(dice, frames), 5.0)
+                sent += 1
+        channel.close()
+
+
+@pytest.mark.parametrize("way", ["tcp without the key", "tcp with the key", "unix socket"])
+def test_ten_thousand_strange_messages_do_not_end_a_node(desk: Desk, way: str) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    node = desk.node_process(port)
+    dice = random.Random(way)
+    body = f"parl.connect('localhost:{port}'); print(Counter().add(1))"
+    assert desk.output(body) == "1\n"
+    before = node.memory_info().rss
+    if way == "tcp without the key":
+        frames = [b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01CURVE" + bytes(48) + b"\x04\xc8\x05HELLO" + bytes(194)]
+        for _ in range(500):
+            with socket.create_connection(("127.0.0.1", port)) as stranger, contextlib.suppress(OSError):
+                stranger.sendall(b"".join(b"".join(mutated(dice, frames)) for _ in range(20)))
+    elif way == "tcp with the key":
+        key = find_key(Address("localhost", port), environment(desk.environment))
+        speak_nonsense(dice, lambda: ZmqChannel.connect(f"127.0.0.1:{port}", key), 10_000)
+    else:
+        paths = [c.laddr for c in node.net_connections("unix") if isinstance(c.laddr, str) and c.laddr]
+        (path,) = [one for one in set(paths) if one.endswith("node.sock")]
+        speak_nonsense(dice, lambda: UnixChannel.connect(path), 10_000)
+    assert desk.output(body) == "1\n"
+    assert not gone(node)
+    assert node.memory_info().rss - before < 10 * 2**20
+    status = desk.status(port)
+    assert (status.leases, status.node_count) == (0, 1)
