@@ -67,7 +67,7 @@ class CartpoleAgent(parl.Agent):
         self.act_dim = act_dim
         super(CartpoleAgent, self).__init__(algorithm)  # noqa: UP008 - as the manual writes it
 
-    def sample(self, obs: NDArray[Any], **options: Any) -> Any:
+    def sample(self, obs: NDArray[Any]) -> Any:
         obs = np.expand_dims(obs, axis=0)
         act_prob = self.run(self.alg.predict, obs.astype("float32"))
         act_prob = np.squeeze(act_prob, axis=0)

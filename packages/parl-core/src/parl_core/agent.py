@@ -67,16 +67,19 @@ class Agent:
         batch, single = self._batched(obs)
         return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch)), single)
 
-    def sample(self, obs: Any, **options: Any) -> Any:
+    def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
 
         Args:
             obs: one observation or a batch `[n, ...]`.
+            args: none here; that a subclass may define `sample(self, obs)` with what it likes.
             options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
             As `predict`; of PPO `(value, action, log_prob, entropy)`.
         """
+        if args:
+            raise TypeError(f"{type(self).__name__}.sample takes settings by name, got {args}")
         batch, single = self._batched(obs)
         if type(self.alg).sample is not Algorithm.sample:
             actions = self._forward(self.alg.sample, batch, **options)
@@ -193,7 +196,8 @@ class Agent:
             model: restore only this model's weights.
 
         Raises:
-            CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
+            CheckpointError: there is no such file, it is damaged, or it does not fit. The agent is as before, except
+                that layers without shapes may have taken some.
         """
         saved = agent_file.read(save_path)
         try:
