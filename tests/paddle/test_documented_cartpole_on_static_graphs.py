@@ -3,6 +3,9 @@
 `fluid.Program` is `paddle.static.Program`, `fluid.program_guard` is `paddle.static.program_guard`, gym is Gymnasium.
 """
 
+# mypy: allow-untyped-calls
+# Paddle leaves its programs untyped.
+
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +38,9 @@ class CartpoleModel(parl.Model):
 
 
 class CartpoleAgent(parl.Agent):
+    fluid_executor: Any
+    learn_program: Any
+
     def __init__(self, algorithm: parl.Algorithm, obs_dim: int, act_dim: int) -> None:
         self.obs_dim = obs_dim
         self.act_dim = act_dim
@@ -54,7 +60,7 @@ class CartpoleAgent(parl.Agent):
             reward = layers.data(name="reward", shape=[], dtype="float32")
             self.cost = self.alg.learn(obs, act, reward)
 
-    def sample(self, obs: NDArray[Any]) -> Any:
+    def sample(self, obs: NDArray[Any], **options: Any) -> Any:
         obs = np.expand_dims(obs, axis=0)
         act_prob = self.fluid_executor.run(
             self.pred_program, feed={"obs": obs.astype("float32")}, fetch_list=[self.act_prob]

@@ -160,7 +160,7 @@ def test_an_algorithm_without_super_init_works_where_its_model_is() -> None:
 def test_an_algorithm_is_duplicated_by_deepcopy() -> None:
     import copy
 
-    one = DQN(QNetwork(2), lr=0.01, device="cpu")
+    one: Any = DQN(QNetwork(2), lr=0.01, device="cpu")
     batch = (OBS, ACTION, ONES, OBS, ONES)
     one.learn(*batch)
     other = copy.deepcopy(one)

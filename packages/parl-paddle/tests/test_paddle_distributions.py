@@ -93,6 +93,7 @@ def test_soft_samples_lie_on_the_simplex_and_carry_gradients() -> None:
     sample = SoftCategoricalDistribution(logits).sample()
     np.testing.assert_allclose(sample.sum(axis=-1).numpy(), 1.0)
     sample[:, 0].sum().backward()
+    assert logits.grad is not None
     assert (logits.grad.numpy()[:, 0] > 0).all()
 
 

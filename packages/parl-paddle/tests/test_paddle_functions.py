@@ -1,5 +1,8 @@
 """Functions of `parl.layers` on small arrays, beside numpy; and on the values of a program."""
 
+# mypy: allow-untyped-calls
+# Paddle leaves its programs untyped.
+
 from collections.abc import Callable
 from typing import Any
 

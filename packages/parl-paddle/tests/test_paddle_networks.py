@@ -36,7 +36,7 @@ def test_the_atari_actor_critic_passes_its_trunk_once() -> None:
     model = AtariActorCritic(6)
     agent = Agent(PPO(model, device="cpu"))
     passes: list[int] = []
-    model.trunk.register_forward_post_hook(lambda *_: passes.append(1))
+    model.trunk.register_forward_post_hook(lambda *_: passes.append(1))  # type: ignore[arg-type]  # paddle allows None
     value, action, _, _ = agent.sample(np.zeros((2, 4, 84, 84), np.uint8))
     assert value.shape == action.shape == (2,)
     assert len(passes) == 1

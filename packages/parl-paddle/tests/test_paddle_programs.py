@@ -1,5 +1,8 @@
 """Agents with `build_program()`: every algorithm inside a program computes what it computes outside."""
 
+# mypy: allow-untyped-calls
+# Paddle leaves its programs untyped.
+
 import gc
 import weakref
 from collections.abc import Callable
@@ -64,9 +67,8 @@ class Builder(Agent):
             self.fetch = list(result) if isinstance(result, tuple) else [result]
 
     def step(self) -> list[Any]:
-        return [
-            float(array) for array in self.fluid_executor.run(self.learn_program, feed=self.inputs, fetch_list=self.fetch)
-        ]
+        fetched = self.fluid_executor.run(self.learn_program, feed=self.inputs, fetch_list=self.fetch)
+        return [float(array) for array in fetched]
 
 
 def _policy_gradient() -> tuple[Any, str, dict[str, Any], dict[str, Any]]:
@@ -86,7 +88,7 @@ def _ppo() -> tuple[Any, str, dict[str, Any], dict[str, Any]]:
 
 
 def _separate() -> Any:
-    algorithm = PPO(Gaussian(), policy_lr=0.01, value_lr=0.01)
+    algorithm: Any = PPO(Gaussian(), policy_lr=0.01, value_lr=0.01)
     for model in (algorithm.model, algorithm.old_policy_model):
         model.policy(paddle.to_tensor(OBS))
         model.value(paddle.to_tensor(OBS))

@@ -98,7 +98,7 @@ class Adam(contract.Optimizer):
             if name in known:
                 slot.load(moments["moment1"][name], moments["moment2"][name], int(steps[name]))
             else:
-                slot.load(*np.zeros((2, *shapes[name])), 0)
+                slot.load(np.zeros(shapes[name]), np.zeros(shapes[name]), 0)
 
     def _named(self) -> dict[str, Tensor]:
         return {name: value for name, value in self._model._named_parameters().items() if name.startswith(self._prefix)}
