@@ -1,7 +1,7 @@
 """Which backend (torch, paddle) the facade's names come from, found by entry point and loaded at first use.
 
-The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed, else paddle before
-torch with one log line. A distribution offers a backend as an entry point of the group `parl.backends`.
+The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed, else
+paddle before torch with one log line. A distribution offers a backend as an entry point of the group `parl.backends`.
 """
 
 import logging
@@ -68,7 +68,8 @@ def installed() -> tuple[str, ...]:
 def set_backend(name: str) -> None:
     """Choose the backend that `parl.Model`, `parl.algorithms` and their kind come from.
 
-    Classes that a program has already taken from another backend stay what they are. `PARL_BACKEND` takes precedence; a log line says so.
+    Classes that a program has already taken from another backend stay what they are. `PARL_BACKEND` takes precedence,
+    and a log line says so.
 
     Args:
         name: `torch` or `paddle`, or the name of any installed entry point of the group `parl.backends`.
