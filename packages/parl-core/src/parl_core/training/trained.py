@@ -51,8 +51,8 @@ class Trained:
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise HyperparameterError(f"{self.env} has the actions {space}; this model chooses discrete ones only")
         backend = backends.current()
+        seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
         model = _actor_critic(backend, int(space.n), self.hidden)
-        seed_everything(self.seed)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
         return backend.Agent(algorithm, seed=self.seed)
 
