@@ -137,10 +137,12 @@ def test_threads_that_sample_while_updates_run_never_see_a_mixed_model() -> None
     with ThreadPoolExecutor(3) as pool:
         seen = [pool.submit(sample, agent.clone()) for _ in range(3)]
         clone = agent.clone()
-        for _ in range(8):
-            # Equal rewards: what remains of the gradient is the weight decay.
-            agent.update([clone.add_noise(), clone.add_noise()], [1.0, 1.0])
-        done.set()
+        try:
+            for _ in range(8):
+                # Equal rewards: what remains of the gradient is the weight decay.
+                agent.update([clone.add_noise(), clone.add_noise()], [1.0, 1.0])
+        finally:
+            done.set()
         assert all(future.result(timeout=60) >= 1 for future in seen)
     assert agent.model_iter_id == 8
 

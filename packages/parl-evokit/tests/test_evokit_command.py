@@ -77,7 +77,7 @@ def test_the_documented_loop_learns(workplace: Path) -> None:
     for epoch in range(60):
         evokit(*online_sampling(epoch))
         means.append(json.loads(evokit(*offline_update(epoch), "--json").output)["mean_reward"])
-    assert max(means) > 3 * sum(means[:5]) / 5
+    assert max(means) > 2.5 * sum(means[:5]) / 5
 
 
 def test_an_update_without_new_samples_changes_nothing_and_exits_with_3(workplace: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
-from parl_evokit.noise import GaussianNoise, NoiseSpec
+from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec
 from parl_evokit.noise import quantiles as quantile_module
 from parl_evokit.noise.exact_sum import INT32_BUDGET
 from parl_evokit.params import ParameterLayout
@@ -70,7 +70,7 @@ def test_the_control_key_adds_nothing() -> None:
     parameters = np.arange(5, dtype=np.float32)
     assert (noise.perturb(parameters, 0, 9.0) == parameters).all()
     assert not noise.units(0, 0, 5).any()
-    assert not noise.weighted_sum([0, 0], np.array([3, 4]), 0, 5).any()
+    assert not ExactSum(noise, [0, 0], np.array([3, 4])).part(0, 5).any()
 
 
 @pytest.mark.parametrize("key", [1, -1, 2**62])
@@ -82,7 +82,7 @@ def test_a_key_outside_of_its_62_bits_or_reserved_is_refused(key: int) -> None:
         noise.perturb(np.zeros(1, np.float32), key, 1.0)
     if key >= 0:
         with pytest.raises(InvalidKey, match=str(key)):
-            noise.weighted_sum([key], np.array([1]), 0, 1)
+            ExactSum(noise, [key], np.array([1])).part(0, 1)
 
 
 @both_kinds
@@ -94,7 +94,7 @@ def test_a_weighted_sum_is_exact_for_small_and_for_huge_weights(spec: NoiseSpec,
     noise = GaussianNoise(spec)
     columns = [noise.units(key, 90, 40).tolist() for key in keys]
     expected = [sum(int(w) * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(40)]
-    assert noise.weighted_sum(keys, weights, 90, 40).tolist() == expected
+    assert ExactSum(noise, keys, weights).part(90, 40).tolist() == expected
 
 
 @both_kinds
@@ -104,32 +104,32 @@ def test_a_sum_has_the_same_bits_in_any_order_from_any_number_of_threads_and_in_
     noise = GaussianNoise(spec)
 
     def total(order: list[tuple[int, int]]) -> bytes:
-        return noise.weighted_sum([k for k, _ in order], np.array([w for _, w in order]), 0, 120_000).tobytes()
+        return ExactSum(noise, [k for k, _ in order], np.array([w for _, w in order])).part(0, 120_000).tobytes()
 
     first = total(samples)
     with ThreadPoolExecutor(4) as pool:
         shuffled = [draw.sample(samples, len(samples)) for _ in range(8)]
         assert set(pool.map(total, shuffled)) == {first}
     keys, weights = [k for k, _ in samples], np.array([w for _, w in samples])
-    parts = [noise.weighted_sum(keys, weights, start, 40_000) for start in (0, 40_000, 80_000)]
+    parts = [ExactSum(noise, keys, weights).part(start, 40_000) for start in (0, 40_000, 80_000)]
     assert np.concatenate(parts).tobytes() == first
 
 
 def test_mirrored_samples_of_equal_weight_cancel_exactly() -> None:
     noise = GaussianNoise(SPECS[1])
-    assert not noise.weighted_sum([KEY, KEY + 1], np.array([123, 123]), 0, 1000).any()
+    assert not ExactSum(noise, [KEY, KEY + 1], np.array([123, 123])).part(0, 1000).any()
 
 
 def test_a_sum_over_no_samples_is_zero() -> None:
-    assert GaussianNoise(SPECS[0]).weighted_sum([], np.zeros(0, np.int64), 0, 3).tolist() == [0, 0, 0]
+    assert ExactSum(GaussianNoise(SPECS[0]), [], np.zeros(0, np.int64)).part(0, 3).tolist() == [0, 0, 0]
 
 
 def test_weights_that_do_not_fit_the_samples_or_64_bits_are_refused() -> None:
     noise = GaussianNoise(SPECS[0])
     with pytest.raises(EvolutionError, match="2 keys"):
-        noise.weighted_sum([2, 4], np.array([1]), 0, 1)
+        ExactSum(noise, [2, 4], np.array([1])).part(0, 1)
     with pytest.raises(EvolutionError, match=r"2\*\*48"):
-        noise.weighted_sum([2], np.array([2**49]), 0, 1)
+        ExactSum(noise, [2], np.array([2**49])).part(0, 1)
 
 
 @settings(max_examples=50, deadline=None)
@@ -147,7 +147,7 @@ def test_sums_agree_with_python_integers(
     noise = GaussianNoise(NoiseSpec(3, cached=cached, cache_size=257))
     columns = [noise.units(key, start, count).tolist() for key in keys]
     expected = [sum(w * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(count)]
-    assert noise.weighted_sum(keys, np.array(weights), start, count).tolist() == expected
+    assert ExactSum(noise, keys, np.array(weights)).part(start, count).tolist() == expected
 
 
 def test_a_table_smaller_than_the_model_still_gives_each_sample_its_own_noise() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_evokit.noise import GaussianNoise, NoiseSpec, join_key, split_key
+from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, join_key, split_key
 from parl_evokit.noise.philox import KNOWN_ANSWERS, numpy_is_exact, philox_block, random_bits
 from parl_evokit.noise.quantiles import LARGEST_UNIT, UNITS_PER_ONE, quantiles
 from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
@@ -40,7 +40,7 @@ def test_units_and_perturbed_parameters_are_those_of_the_vectors(case: dict[str,
 def test_the_weighted_sum_is_that_of_the_vectors() -> None:
     case = VECTORS["weighted_sum"]
     keys = [int(key) for key in case["keys"]]
-    assert noise_of(case).weighted_sum(keys, np.array(case["weights"]), 0, 200).tolist() == case["sum"]
+    assert ExactSum(noise_of(case), keys, np.array(case["weights"])).part(0, 200).tolist() == case["sum"]
 
 
 @pytest.mark.parametrize("case", VECTORS["philox4x64_10"], ids=lambda case: str(case["counter"]))

@@ -1,6 +1,5 @@
 """Named arrays in one file: numpy's `.npz`, which never holds code here."""
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     Raises:
         SolverError: The file is missing or damaged.
     """
+    import zipfile  # here, because it is slow to import and only loading needs it
+
     try:
         with path.open("rb") as raw, zipfile.ZipFile(raw) as archive:
             damaged = archive.testzip()

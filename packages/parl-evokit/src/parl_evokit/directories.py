@@ -7,7 +7,6 @@ that dies between these two leaves both under their temporary names, and nothing
 """
 
 import contextlib
-import ctypes
 import os
 import secrets
 import shutil
@@ -87,6 +86,8 @@ def _put_in_place(fresh: Path, directory: Path) -> None:
 
 def _exchange(a: Path, b: Path) -> bool:
     """Swap two names at once, where the system can (Linux)."""
+    import ctypes  # here, because it is slow to import and only saving needs it
+
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from parl_evokit import shaping
 from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind
 from parl_evokit.intake import Intake
+from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
 from parl_evokit.params import FlatVector, ParameterLayout
@@ -27,7 +28,7 @@ from parl_evokit.strategy import Sampler, Strategy
 
 __all__ = ["ES", "make_optimizer"]
 
-PART = 2**18  # coordinates summed at a time, so that 64-bit sums take little memory
+PART = 2**16  # coordinates summed at a time, so that 64-bit sums take little memory
 SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
     ShapingKind.CENTERED_RANK: shaping.centered_rank,
     ShapingKind.CENTERED: shaping.centered,
@@ -73,18 +74,17 @@ class ES(Strategy):
         update = self.config.solver.update
         shape = SHAPINGS[update.shaping]
         scale = -float(np.float32(sampler.std)) / UNITS_PER_ONE / intake.used
-        terms: list[tuple[list[int], NDArray[np.int64], float]] = []
+        terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
             utilities = shape(group.rewards)
-            terms.append(
-                (group.keys, utilities.weights, scale * utilities.unit * _product(update.stale_decay, group.age))
-            )
+            factor = scale * utilities.unit * _product(update.stale_decay, group.age)
+            terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
             total = np.zeros(count)
-            for keys, weights, factor in terms:  # youngest first: the order of these float64 sums is fixed
-                total += factor * sampler.noise.weighted_sum(keys, weights, start, count)
+            for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
+                total += factor * exact.part(start, count)
             gradient[start : start + count] = total
         if update.weight_decay:
             gradient += np.float32(update.weight_decay) * sampler.parameters

@@ -13,7 +13,7 @@ never a mixture; the sampling path has no lock.
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import fsum
+from math import fsum, sqrt
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,8 @@ from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 
 __all__ = ["Best", "Sampler", "Strategy"]
+
+PIECE = 2**16
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ class Strategy(ABC):
             )
         parameters, gradient_norm = self._advance(intake, before)
         parameters.flags.writeable = False
-        update_norm = float(np.linalg.norm(parameters - before.parameters))
+        update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._note_best(intake, before)
         self._sampler = replace(before, parameters=parameters, model_iter_id=before.model_iter_id + 1)
@@ -284,3 +286,9 @@ class Strategy(ABC):
             info = SamplingInfo()
             info.fill(present.keys[place], sampler.model_iter_id, sampler.fingerprint)
             self._best = Best(reward, info, sampler)
+
+
+def _distance(a: FlatVector, b: FlatVector) -> float:
+    """Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
+    pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
+    return sqrt(fsum(float(np.dot(piece, piece)) for piece in pieces))

@@ -2,7 +2,6 @@
 
 import os
 import secrets
-import socket
 import time
 from os import PathLike
 from pathlib import Path
@@ -106,7 +105,9 @@ class LogWriter:
         path = self._directory / f"{moment}-{segment[:12]}{SUFFIX}"
         self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
         self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
-        header = frame(Header(segment, fingerprint, socket.gethostname(), self._owner, now).encode())
+        from socket import gethostname  # here, because it is slow to import and few processes write logs
+
+        header = frame(Header(segment, fingerprint, gethostname(), self._owner, now).encode())
         self._write(header + header)  # twice, so that no single damage makes the segment nameless
 
     def _write(self, data: bytes) -> None:

@@ -1,5 +1,6 @@
 """Noise specification v1: normal noise as a pure function of (seed, key, coordinate), and exact sums of it."""
 
+from parl_evokit.noise.exact_sum import ExactSum
 from parl_evokit.noise.gaussian import GaussianNoise
 from parl_evokit.noise.keys import CONTROL_KEY, CounterKeys, KeySource, RandomKeys, check_key, join_key, split_key
 from parl_evokit.noise.spec import SPEC_VERSION, NoiseSpec
@@ -8,6 +9,7 @@ __all__ = [
     "CONTROL_KEY",
     "SPEC_VERSION",
     "CounterKeys",
+    "ExactSum",
     "GaussianNoise",
     "KeySource",
     "NoiseSpec",

@@ -1,24 +1,85 @@
-"""Weighted sums of integers that no order, thread count, BLAS or CPU can change.
+"""Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of integers.
 
-Rows of noise are at most `LARGEST_UNIT` in size. While the weights' sizes add up to no more than `INT32_BUDGET`, a sum
+Units of noise are at most `LARGEST_UNIT` in size. While the weights' sizes add up to no more than `INT32_BUDGET`, a sum
 of weighted rows fits into 32 bits, where numpy is fastest; it is flushed to 64 bits before it could overflow. Larger
 weights are cut into pieces of `PIECE_BITS` bits first.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.errors import EvolutionError
+from parl_evokit.noise.gaussian import GaussianNoise, chunks
+from parl_evokit.noise.keys import CONTROL_KEY, KEY_BITS, check_key
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
-__all__ = ["add_weighted_rows", "batches", "pieces"]
+__all__ = ["ExactSum"]
 
 INT32_BUDGET = (2**31 - 1) // LARGEST_UNIT
 PIECE_BITS = 16
+ENTRIES = 2**19  # of noise held at a time: two megabytes
 
 
-def pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
+class ExactSum:
+    """The sum of weight times unit over samples, for any stretch of coordinates.
+
+    It depends on nothing but the set of (key, weight).
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`, in any order; halves of a pair are joined, the control key adds nothing.
+        weights: `[k]`; their sizes add up to at most 2**48.
+
+    Raises:
+        EvolutionError: The weights are too large, or their number is not that of the keys.
+        InvalidKey: See `check_key`.
+    """
+
+    def __init__(self, noise: GaussianNoise, keys: Sequence[int], weights: NDArray[np.int64]) -> None:
+        self._noise = noise
+        self._pairs, joined = _joined_pairs(keys, weights)
+        most = max(1, ENTRIES // noise.row_chunk)
+        self._runs = [
+            (run, piece[run], shift) for shift, piece in _pieces(joined) for run in _runs_without_overflow(piece, most)
+        ]
+
+    def part(self, start: int, count: int) -> NDArray[np.int64]:
+        """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`."""
+        total = np.zeros(count, np.int64)
+        for chunk in chunks(count, self._noise.row_chunk, start):
+            here = total[chunk.start - start : chunk.stop - start]
+            rows_of = self._noise.rows(self._pairs, chunk.start, chunk.stop - chunk.start)
+            for run, weights, shift in self._runs:
+                subtotal = np.einsum("k,kn->n", weights, rows_of(run))
+                here += subtotal.astype(np.int64) << shift if shift else subtotal
+        return total
+
+
+def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+    """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
+    numbers = np.array(keys, np.uint64)
+    if numbers.shape != np.shape(weights):
+        raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
+    if not numbers.size:
+        return numbers, np.zeros(0, np.int64)
+    if int(numbers.max()) >> KEY_BITS or (numbers == CONTROL_KEY + 1).any():
+        for number in numbers.tolist():
+            check_key(number)
+    if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
+        raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
+    signed = np.where(numbers & np.uint64(1), -weights, weights)
+    pairs = numbers >> np.uint64(1)
+    order = np.argsort(pairs)
+    pairs = pairs[order]
+    first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
+    pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
+    kept = (joined != 0) & (pairs != CONTROL_KEY)
+    return pairs[kept], joined[kept]
+
+
+def _pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
     """Cut weights into (shift, int32 weights), such that they are the sum of the pieces times 2**shift.
 
     Weights that fit the budget alone, as ranks of up to 60 000 samples do, come back in one piece.
@@ -34,7 +95,7 @@ def pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]
         shift += PIECE_BITS
 
 
-def batches(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
+def _runs_without_overflow(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
     """Cut the rows into runs of at most `most`, in each of which a 32-bit sum cannot overflow."""
     start = 0
     while start < len(weights):
@@ -42,21 +103,3 @@ def batches(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
         count = max(1, int(np.searchsorted(sizes, INT32_BUDGET, side="right")))
         yield slice(start, start + count)
         start += count
-
-
-def add_weighted_rows(
-    total: NDArray[np.int64], weights: NDArray[np.int32], rows: NDArray[np.int32], shift: int = 0
-) -> None:
-    """Add the weighted sum of rows to `total`, in place.
-
-    Args:
-        total: `[n]`.
-        weights: `[k]`, one of the runs that `batches` gave.
-        rows: `[k, n]`.
-        shift: The sum counts 2**shift times.
-    """
-    subtotal = np.einsum("k,kn->n", weights, rows)
-    if shift:
-        total += subtotal.astype(np.int64) << shift
-    else:
-        total += subtotal

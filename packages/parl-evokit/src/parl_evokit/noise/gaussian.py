@@ -11,29 +11,27 @@ Units are integers, so sums over samples are exact; floats appear in one place, 
 """
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from parl_evokit.errors import EvolutionError
-from parl_evokit.noise.exact_sum import add_weighted_rows, batches, pieces
-from parl_evokit.noise.keys import CONTROL_KEY, KEY_BITS, check_key
+from parl_evokit.noise.keys import CONTROL_KEY, check_key
 from parl_evokit.noise.philox import random_bits
 from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
 from parl_evokit.noise.spec import NoiseSpec
 from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
 from parl_evokit.params import FlatVector
 
-__all__ = ["GaussianNoise"]
+__all__ = ["GaussianNoise", "chunks"]
 
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
-SUM_CHUNK = 2**15  # the same for sums of computed noise, of which several rows are in work together
+ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 LARGEST_GATHERED = 2**13  # parameters up to which gathering many windows at once beats one after the other
-GATHER = 2**19  # entries of noise that a sum holds at a time: two megabytes
+GATHER = 2**19  # entries gathered at a time: two megabytes
 
 
 class GaussianNoise:
@@ -102,13 +100,13 @@ class GaussianNoise:
         combine = np.subtract if key & 1 else np.add
         if isinstance(std, np.ndarray):
             step = std * np.float32(1 / UNITS_PER_ONE)
-            for part in _chunks(size):
+            for part in chunks(size):
                 units = self.units(2 * pair, part.start, part.stop - part.start)
                 combine(parameters[part], units * step[part], out=out[part])
             return out
         scaled = self._scaled_by(float(std))
         if not self.spec.cached:
-            for part in _chunks(size):
+            for part in chunks(size):
                 bits = random_bits(self.spec.seed, pair, part.start, part.stop - part.start)
                 combine(parameters[part], scaled.take(bits, mode="wrap"), out=out[part])
         elif size <= self._block:  # small models: one window, and no arrays to find it
@@ -156,51 +154,36 @@ class GaussianNoise:
             np.add(rows, parameters, out=out[run])
         return out
 
-    def weighted_sum(
-        self, keys: Sequence[int], weights: NDArray[np.int64], start: int, count: int
-    ) -> NDArray[np.int64]:
-        """The exact sum of weight times unit over all samples, for some coordinates.
+    @property
+    def row_chunk(self) -> int:
+        """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
+        return self._block if self.spec.cached else ROW_CHUNK
 
-        The result depends on nothing but the set of (key, weight): not on their order, threads, BLAS or CPU.
+    def rows(self, pairs: NDArray[np.uint64], start: int, count: int) -> Callable[[slice], NDArray[np.int32]]:
+        """The noise of pairs (keys without their lowest bit) as rows of 32-bit integers, for exact sums.
 
         Args:
-            keys: `[k]`, in any order; halves of a pair are joined first, the control key adds nothing.
-            weights: `[k]`; the sum of their sizes is at most 2**48.
+            pairs: `[k]`.
             start: First coordinate.
-            count: How many coordinates.
+            count: How many; the stretch lies within one multiple of `row_chunk`.
 
         Returns:
-            An array `[count]`.
-
-        Raises:
-            EvolutionError: The weights are too large, or their number is not that of the keys.
-            InvalidKey: See `check_key`.
+            A function from a slice of the pairs to an array `[pairs in it, count]`.
         """
-        pairs, weights = _joined_pairs(keys, weights)
-        total = np.zeros(count, np.int64)
-        for part in _chunks(count, self._block if self.spec.cached else SUM_CHUNK, start):
-            here = total[part.start - start : part.stop - start]
-            for shift, piece in pieces(weights):
-                self._add_chunk(here, pairs, piece, part, shift)
-        return total
-
-    def _add_chunk(
-        self, total: NDArray[np.int64], pairs: NDArray[np.uint64], weights: NDArray[np.int32], part: slice, shift: int
-    ) -> None:
-        size = part.stop - part.start
         if self.spec.cached:
-            block = self._block
-            starts = self._window_starts(pairs, np.array([part.start // block], np.uint64)) + part.start % block
-            windows = sliding_window_view(self._wide_table, size)
-            for run in batches(weights, max(1, GATHER // size)):
-                add_weighted_rows(total, weights[run], windows[starts[run]], shift)
-        else:
-            wide = _wide_quantiles()
-            for run in batches(weights, max(1, GATHER // size)):
-                rows = np.empty((run.stop - run.start, size), np.int32)
-                for row, pair in zip(rows, pairs[run].tolist(), strict=True):
-                    wide.take(random_bits(self.spec.seed, pair, part.start, size), out=row, mode="wrap")
-                add_weighted_rows(total, weights[run], rows, shift)
+            number, offset = divmod(start, self._block)
+            starts = self._window_starts(pairs, np.array([number], np.uint64)) + offset
+            windows = sliding_window_view(self._wide_table, count)
+            return lambda run: windows[starts[run]]
+
+        def computed(run: slice) -> NDArray[np.int32]:
+            wide, streams = _wide_quantiles(), pairs[run].tolist()
+            rows = np.empty((len(streams), count), np.int32)
+            for row, stream in zip(rows, streams, strict=True):
+                wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
+            return rows
+
+        return computed
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
@@ -224,7 +207,7 @@ class GaussianNoise:
     @functools.cached_property
     def _table(self) -> NDArray[np.int16]:
         table = np.empty(self.spec.cache_size, np.int16)
-        for part in _chunks(self.spec.cache_size):
+        for part in chunks(self.spec.cache_size):
             bits = random_bits(self.spec.seed, TABLE_STREAM, part.start, part.stop - part.start)
             quantiles().take(bits, out=table[part], mode="wrap")
         table.flags.writeable = False
@@ -249,32 +232,10 @@ def _wide_quantiles() -> NDArray[np.int32]:
     return quantiles().astype(np.int32)
 
 
-def _chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
-    """Slices that cover `count` coordinates from `start` on and end at multiples of `size`."""
+def chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
+    """Slices that cover `count` coordinates from `start` on, each up to the next multiple of `size`."""
     stop = start + count
     while start < stop:
         end = min(stop, (start // size + 1) * size)
         yield slice(start, end)
         start = end
-
-
-def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
-    numbers = np.array(keys, np.uint64)
-    if numbers.shape != np.shape(weights):
-        raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
-    if not numbers.size:
-        return numbers, np.zeros(0, np.int64)
-    if int(numbers.max()) >> KEY_BITS or (numbers == 1).any():
-        for number in numbers.tolist():
-            check_key(number)
-    if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
-        raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
-    signed = np.where(numbers & np.uint64(1), -weights, weights)
-    pairs = numbers >> np.uint64(1)
-    order = np.argsort(pairs)
-    pairs = pairs[order]
-    first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
-    pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
-    kept = (joined != 0) & (pairs != CONTROL_KEY)
-    return pairs[kept], joined[kept]

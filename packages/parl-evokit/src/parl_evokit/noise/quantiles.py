@@ -7,7 +7,7 @@ they are rounded: odd-symmetric, variance 1 - 8.8e-7, kurtosis 2.9992, largest 4
 
 import functools
 import hashlib
-from importlib.resources import files
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,7 @@ def quantiles() -> NDArray[np.int16]:
     Raises:
         NoiseDataError: The shipped file is not the one that belongs to this version.
     """
-    data = files(__package__).joinpath(FILE).read_bytes()
+    data = Path(__file__).with_name(FILE).read_bytes()
     found = hashlib.sha256(data).hexdigest()
     if found != SHA256:
         raise NoiseDataError(f"{FILE} is damaged (SHA-256 {found}, not {SHA256}): install parl-evokit again")
