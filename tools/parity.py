@@ -1,16 +1,17 @@
 """Which algorithm, layer, distribution, loss and network exists in which backend, and which gaps have a reason.
 
+Compared is what programs import; tensors, optimizers and static programs are each backend's own affair.
+
     python tools/parity.py    print the matrix; exit 1 when a gap has no reason in GAPS
 
 Names are read from each module's `__all__`, without importing a framework.
 """
 
 import sys
-from pathlib import Path
-
 from public_names import ROOT, names_in
 
 BACKENDS = ("torch", "paddle")
+COMPARED = ("agent", "algorithm", "algorithms", "distributions", "layers", "losses", "model", "networks")
 # (module, name) -> why one backend has it alone.
 GAPS: dict[tuple[str, str], str] = {}
 
@@ -20,13 +21,9 @@ def modules(backend: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for path in sorted(source.rglob("*.py")):
         parts = path.relative_to(source).with_suffix("").parts
-        if not any(part.startswith("_") and part != "__init__" for part in parts):
-            found[".".join(part for part in parts if part != "__init__")] = _public(path)
+        if parts[0] in COMPARED and not any(part.startswith("_") and part != "__init__" for part in parts):
+            found[".".join(part for part in parts if part != "__init__")] = set(names_in(path))
     return found
-
-
-def _public(path: Path) -> set[str]:
-    return {name for name in names_in(path) if not name.endswith("Backend")}
 
 
 def main() -> int:
