@@ -18,21 +18,21 @@ class TorchBackend:
     name = "torch"
 
     @property
-    def Model(self) -> "type[Model]":  # noqa: N802 - the name users know
+    def Model(self) -> "type[Model]":
         """`torch.nn.Module` with PARL's methods."""
         from parl_torch.model import Model
 
         return Model
 
     @property
-    def Algorithm(self) -> "type[Algorithm]":  # noqa: N802 - the name users know
+    def Algorithm(self) -> "type[Algorithm]":
         """Base of the algorithms."""
         from parl_torch.algorithm import Algorithm
 
         return Algorithm
 
     @property
-    def Agent(self) -> "type[Agent]":  # noqa: N802 - the name users know
+    def Agent(self) -> "type[Agent]":
         """Numpy in, numpy out."""
         from parl_torch.agent import Agent
 

@@ -7,6 +7,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from parl_torch.losses.shapes import same_shape
+
 __all__ = [
     "CategoricalDistribution",
     "DiagGaussianDistribution",
@@ -91,6 +93,7 @@ class DiagGaussianDistribution:
 
     def logp(self, action: Tensor) -> Tensor:
         """Log-density of actions `[batch, act_dim]`; `[batch]`."""
+        same_shape(action=action, mean=self.mean)
         scaled = (action - self.mean) / self.std
         return -(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
 

@@ -8,15 +8,23 @@ from numpy.typing import NDArray
 __all__ = ["actions_column", "floats_column"]
 
 
-def actions_column(name: str, values: Any) -> NDArray[np.int64]:
+def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
     """Discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
 
+    Args:
+        name: of the argument, for messages.
+        values: action indices.
+        act_dim: number of actions; where given, larger indices are refused, which on a GPU would end the process.
+
     Raises:
-        ValueError: another shape, or numbers that are not whole.
+        ValueError: another shape, numbers that are not whole, or indices that are no actions.
     """
     array = _column(name, np.asarray(values))
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold whole numbers (action indices), got dtype {array.dtype}")
+    if array.size and (array.min() < 0 or (act_dim is not None and array.max() >= act_dim)):
+        allowed = "at least 0" if act_dim is None else f"in 0..{act_dim - 1}"
+        raise ValueError(f"{name} must be {allowed}, got {array.min()}..{array.max()}")
     return array.astype(np.int64, copy=False)
 
 

@@ -157,7 +157,7 @@ class DQN(Algorithm):
         """Check and convert the arrays of `learn`."""
         columns = {
             "obs": np.asarray(obs),
-            "action": actions_column("action", action),
+            "action": actions_column("action", action, self.act_dim),
             "reward": floats_column("reward", reward),
             "next_obs": np.asarray(next_obs),
             "terminal": floats_column("terminal", terminal),

@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -273,6 +273,7 @@ class PPO(Algorithm):
         check_int("minibatch_size", minibatch_size)
         clip = self.clip_param if clip is None else check_positive("clip", clip)
         entropy_coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
+        batch = replace(batch, action=self._actions("PPOBatch.action", batch.action))
         columns = tuple(self._tensor(getattr(batch, field.name)) for field in fields(batch))
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
@@ -323,10 +324,9 @@ class PPO(Algorithm):
         entropy_coef: float | None = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
-        action = np.asarray(batch_action) if self.continuous_action else actions_column("batch_action", batch_action)
         columns = {
             "batch_obs": np.asarray(batch_obs),
-            "batch_action": action,
+            "batch_action": self._actions("batch_action", batch_action),
             "batch_value": floats_column("batch_value", batch_value),
             "batch_return": floats_column("batch_return", batch_return),
             "batch_logprob": floats_column("batch_logprob", batch_logprob),
@@ -334,6 +334,14 @@ class PPO(Algorithm):
         }
         check_rows("PPO.learn", columns)
         return tuple(columns.values()), {"lr": lr, "clip": clip, "entropy_coef": entropy_coef}
+
+    def _actions(self, name: str, values: Any) -> NDArray[Any]:
+        if not self.continuous_action:
+            return actions_column(name, values)
+        action = np.asarray(values)
+        if action.ndim < 2:
+            raise ValueError(f"{name} must have shape [n, act_dim] with continuous_action, got {action.shape}")
+        return action
 
     # Backend hook
 

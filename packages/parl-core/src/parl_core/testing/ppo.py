@@ -161,6 +161,14 @@ class PPOConformance(Conformance):
         with pytest.raises(ValueError, match="same number of rows"):
             PPOBatch(columns[0][:15], *columns[1:])
 
+    def test_actions_of_the_wrong_shape_are_refused(self) -> None:
+        columns = _columns(_rollout(np.random.default_rng(13), 16, True), FLOAT32)
+        for continuous, action in ((True, columns[1][:, 0]), (False, columns[1])):
+            agent, _ = self._agent(np.random.default_rng(5), continuous, FLOAT32)
+            batch = PPOBatch(columns[0], action, *columns[2:])
+            with pytest.raises(ValueError, match=r"PPOBatch.action must have shape"):
+                agent.learn_rollout(batch, epochs=1, minibatch_size=8, rng=np.random.default_rng(1))
+
     def test_settings_of_both_forms_together_are_refused(self) -> None:
         with pytest.raises(HyperparameterError, match=r"policy_lr, value_lr of PARL 1.x's .*with clip_param"):
             self.algorithm("PPO", actor_critic(self.backend), policy_lr=1e-3, value_lr=1e-3, clip_param=0.2)

@@ -1,0 +1,58 @@
+"""Columns of a batch: shapes and dtypes that pass, and those that would silently mean something else."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.contracts.settings import merge
+from parl_core.errors import HyperparameterError
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
+def test_actions_become_int64_of_shape_n(dtype: Any) -> None:
+    column = actions_column("action", np.array([[1], [2]], dtype))
+    assert column.dtype == np.int64
+    assert column.tolist() == [1, 2]
+
+
+def test_actions_in_the_right_form_are_not_copied() -> None:
+    action = np.array([1, 2])
+    assert actions_column("action", action) is action
+
+
+@pytest.mark.parametrize("values", [[1.0, 2.0], [True, False], ["a"]])
+def test_actions_that_are_no_whole_numbers_are_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"action must hold whole numbers \(action indices\), got dtype"):
+        actions_column("action", values)
+
+
+@pytest.mark.parametrize("values", [[0, 3], [-1, 0]])
+def test_actions_that_do_not_exist_are_refused(values: Any) -> None:
+    with pytest.raises(ValueError, match=r"action must be in 0\.\.2, got -?\d\.\.\d"):
+        actions_column("action", values, act_dim=3)
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2), (2, 1, 1)])
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"reward must have shape \[n\] or \[n, 1\], got"):
+        floats_column("reward", np.zeros(shape))
+
+
+def test_flags_become_floats_and_floats_keep_their_precision() -> None:
+    assert floats_column("terminal", [True, False]).dtype == np.float32
+    assert floats_column("reward", np.zeros(2)).dtype == np.float64
+
+
+def test_arguments_come_before_defaults_and_none_means_not_given() -> None:
+    assert merge("DQN", None, {"gamma": None, "lr": 0.1}, {"gamma": 0.9, "lr": 0.2}) == {"gamma": 0.9, "lr": 0.1}
+
+
+def test_the_old_dictionary_fills_what_arguments_leave_open() -> None:
+    assert merge("DQN", {"gamma": 0.5}, {"gamma": None, "lr": 0.1}, {"gamma": 0.9, "lr": 0.2})["gamma"] == 0.5
+
+
+def test_unknown_names_in_the_old_dictionary_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="DQN has no hyper-parameter gama; it has gamma"):
+        merge("DQN", {"gama": 0.5}, {}, {"gamma": 0.9})
