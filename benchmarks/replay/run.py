@@ -1,0 +1,66 @@
+"""Runs every case of every library in turn, several rounds, and prints a table of medians and ratios.
+
+python run.py --parl2 <unpacked wheel of parl 2.2.1>      (README.md has the whole command)
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+COMMON = ("ours", "sb3", "cpprb")
+CASES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "vector_insert": ("vector 17/6, capacity 200 k: inserts/s", (*COMMON, "parl2")),
+    "vector_insert_64": ("the same, 64 in one call: inserts/s", ("ours", "cpprb")),
+    "vector_sample": ("uniform batch of 256: batches/s", (*COMMON, "parl2")),
+    "prioritized_insert": ("prioritised: inserts/s", ("ours", "cpprb")),
+    "prioritized_learn": ("prioritised batch of 256 with update: batches/s", ("ours", "cpprb")),
+    "frames_insert": ("Atari 4x84x84 uint8: inserts/s", COMMON),
+    "frames_sample": ("uniform batch of 32: batches/s", COMMON),
+    "frames_prioritized": ("prioritised batch of 32: batches/s", ("ours", "cpprb")),
+    "frames_faults": ("page faults per batch of 32", COMMON),
+    "frames_bytes": ("bytes per stored Atari transition", ("ours", "sb3")),
+}
+
+
+def measure(library: str, case: str, parl2: str | None) -> float:
+    """Run one worker, on one thread."""
+    command = [sys.executable, str(Path(__file__).with_name("worker.py")), library, case]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PARL2": parl2 or ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if done.returncode:
+        sys.exit(f"{library} {case} failed:\n{done.stderr}")
+    return float(done.stdout.split()[-1])
+
+
+def short(value: float) -> str:
+    """A number with three digits that count."""
+    return f"{value / 1000:,.0f} k" if value >= 100_000 else f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--parl2", help="folder of the unpacked wheel of parl 2.2.1; left out without it")
+    options = parser.parse_args()
+    figures: dict[tuple[str, str], list[float]] = {}
+    for _ in range(options.rounds):
+        for case, (_, libraries) in CASES.items():
+            for library in libraries:
+                if library != "parl2" or options.parl2:
+                    figures.setdefault((case, library), []).append(measure(library, case, options.parl2))
+    print("| | ours | SB3 | cpprb | PARL 2.2.1 | ours / SB3 | ours / cpprb | ours / PARL |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+    for case, (title, _) in CASES.items():
+        medians = {library: statistics.median(numbers) for (of, library), numbers in figures.items() if of == case}
+        cells = [short(medians[library]) if library in medians else "-" for library in (*COMMON, "parl2")]
+        others = [medians.get(library) for library in ("sb3", "cpprb", "parl2")]
+        ratios = [f"{medians['ours'] / other:.2f}" if other else "-" for other in others]
+        print(f"| {title} | {' | '.join(cells + ratios)} |")
+
+
+if __name__ == "__main__":
+    main()
