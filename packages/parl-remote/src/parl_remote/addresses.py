@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 from dataclasses import dataclass
 
-__all__ = ["Address", "advertised_by", "is_this_host", "own_address_toward"]
+__all__ = ["Address", "advertised_by", "is_loopback", "is_this_host", "own_address_toward"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,14 @@ def own_address_toward(address: Address) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(target)  # of a datagram socket: picks the route, sends nothing
         return str(probe.getsockname()[0])
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host's name or number is only meant for peers on the same host; unknown ones are not."""
+    with contextlib.suppress(OSError):
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
+    return False
 
 
 def is_this_host(host: str) -> bool:

@@ -47,6 +47,7 @@ class NodeSettings:
         node_id: Its id.
         cluster_id: The cluster's id; empty for a worker, whose master knows it.
         host: The interface to listen on.
+        known_as: The host by which others reach this node; empty is the master's, by whatever name they know that.
         port: The port to listen on, 0 for a free one.
         master: "host:port" of the master; empty where the master is this node.
         cpu: CPUs to give away; 0 for a master without a worker.
@@ -57,6 +58,7 @@ class NodeSettings:
     node_id: str
     cluster_id: str
     host: str
+    known_as: str
     port: int
     master: str
     cpu: float
@@ -208,9 +210,8 @@ class ClusterNode:
         self._loop.stop()
 
     def _joined(self) -> NodeJoin:
-        address = Address.parse(self._tcp.address)
-        # a worker beside its master is where the master is, by whatever name clients know that host
-        known_as = str(address) if self._settings.master else f":{address.port}"
+        port = Address.parse(self._tcp.address).port
+        known_as = str(Address(self._settings.known_as, port)) if self._settings.known_as else f":{port}"
         return NodeJoin(
             node_id=self._settings.node_id,
             host_id=self._host_id,

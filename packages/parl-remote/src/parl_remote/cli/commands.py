@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 
 from parl_remote._version import __version__
-from parl_remote.addresses import Address, is_this_host, own_address_toward
+from parl_remote.addresses import Address, is_loopback, own_address_toward
 from parl_remote.cli.launch import check_port, detach
 from parl_remote.cli.show import report_cluster
 from parl_remote.cli.stopping import stop_all
@@ -27,6 +27,8 @@ from parl_remote.run_files import RunFiles, key_of
 from parl_remote.security import write_private_file
 
 __all__ = ["main"]
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 _port = click.option("--port", type=click.IntRange(1, 65535), help="The cluster's port.")
 _cpu_num = click.option(
@@ -80,6 +82,7 @@ def start(port: int, cpu_num: float | None, gpu: str | None, host: str, foregrou
         node_id=new_id("node"),
         cluster_id=before.cluster_id if before else new_id("cluster"),  # one that crashed here is taken up again
         host=host,
+        known_as="",
         port=port,
         master="",
         cpu=_cpus(cpu_num),
@@ -92,7 +95,7 @@ def start(port: int, cpu_num: float | None, gpu: str | None, host: str, foregrou
 @click.option("--address", required=True, help='The master, "host:port".')
 @_cpu_num
 @_gpu
-@click.option("--host", help="This host's address as others reach it. Default: the one towards the master.")
+@click.option("--host", help="Interface to listen on. Default: the one towards the master.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
 )
@@ -115,7 +118,7 @@ def connect(
     try:
         master = Address.parse(address)
         key = find_key(master, found, key_file)
-        host = host or own_address_toward(master)
+        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
         node_id = new_id("worker")
         directory = RunFiles(found.run_dirs).worker_directory(node_id)
         write_private_file(directory / "key", key.to_text() + "\n")
@@ -125,7 +128,8 @@ def connect(
         directory=str(directory),
         node_id=node_id,
         cluster_id="",
-        host=host,
+        host=listen_on,
+        known_as=known_as,
         port=port,
         master=str(master),
         cpu=cpus,
@@ -193,12 +197,12 @@ def _say_started(address: str, settings: NodeSettings) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
     click.echo(f"A cluster with {_offer(settings)} runs at {address}.")
     click.echo(f'  Use it here        parl.connect("localhost:{port}")')
-    if is_this_host(settings.host) and settings.host.startswith(("127.", "localhost", "::1")):
+    if is_loopback(settings.host):
         click.echo(
             "  Other hosts        cannot join: it listens on this host only; start it with --host 0.0.0.0 for that"
         )
     else:
-        reachable = host_name() if settings.host in {"0.0.0.0", "::"} else settings.host
+        reachable = host_name() if settings.host in _EVERYWHERE else settings.host
         click.echo(f"  From other hosts   copy the key file {key} there (mode 0600), then")
         click.echo(f"                     PARL_KEY_FILE=<the copy> xparl connect --address {reachable}:{port}")
         click.echo(f'                     PARL_KEY_FILE=<the copy> python ...   # parl.connect("{reachable}:{port}")')
@@ -211,6 +215,17 @@ def _say_joined(address: str, settings: NodeSettings) -> None:
     click.echo(f"This host's {_offer(settings)} belong to the cluster at {settings.master} (worker at {address}).")
     click.echo("  It ends with the cluster, or here with xparl stop")
     click.echo(f"  Logs               {shlex.quote(settings.directory)}")
+
+
+def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tuple[str, str]:
+    """Which interface a worker listens on, and the host by which others reach it (empty: the master's)."""
+    towards = own_address_toward(master)
+    if asked is not None:
+        return asked, towards if asked in _EVERYWHERE else asked
+    if not is_loopback(towards):
+        return towards, towards
+    beside = (record.host for _, record in run_files.clusters() if record.port == master.port)
+    return next(beside, towards), ""
 
 
 def _offer(settings: NodeSettings) -> str:
@@ -231,4 +246,4 @@ def _gpus(asked: str | None) -> tuple[str, ...]:
 
 
 def _dialled(host: str) -> str:
-    return "localhost" if host in {"0.0.0.0", "::"} else f"[{host}]" if ":" in host else host
+    return "localhost" if host in _EVERYWHERE else f"[{host}]" if ":" in host else host
