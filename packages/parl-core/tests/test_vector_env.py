@@ -1,5 +1,6 @@
 """A vector environment gives the same numbers however its environments are spread over actors."""
 
+import pickle
 from typing import Any
 
 import gymnasium
@@ -9,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.actors import InProcessActors
 from parl_core.env.vector import VectorEnv, make_vector_env
+from parl_core.env.vector_group import Ending, GroupStep, Rows
 from parl_core.errors import HyperparameterError, ParlError
 
 
@@ -183,3 +185,35 @@ def test_a_wrong_number_of_seeds_or_actions_is_refused() -> None:
     envs.reset(seed=[1, None, 2])
     with pytest.raises(HyperparameterError, match="4 actions were given for 3"):
         envs.step(np.zeros(4, int))
+
+
+@pytest.mark.parametrize("rows", [3, 3000])
+def test_a_step_survives_pickling_with_dtypes_shapes_and_writable_arrays(rows: int) -> None:
+    step = GroupStep(
+        np.arange(2 * rows, dtype=np.float32).reshape(2, rows),
+        np.array([0.1, np.nan]),
+        np.array([True, False]),
+        np.array([False, True]),
+        [Ending(1, np.ones(3, np.uint8), {"score": 3}, 2.5, 7)],
+        [(0, {"lives": 2})],
+    )
+    back = pickle.loads(pickle.dumps(step, protocol=5))
+    assert type(back) is GroupStep
+    np.testing.assert_equal(tuple(back), tuple(step))
+    for before, after in zip(step[:4], back[:4], strict=True):
+        assert before.dtype == after.dtype
+        assert after.flags.writeable
+
+
+def test_dict_observations_and_few_bytes_travel() -> None:
+    step = GroupStep({"seen": np.ones((2, 2))}, np.zeros(2), np.zeros(2, bool), np.zeros(2, bool), [], [])
+    np.testing.assert_equal(pickle.loads(pickle.dumps(step)), step)
+    cartpole = step._replace(observations=np.zeros((4, 4), np.float32))
+    assert len(pickle.dumps(cartpole, protocol=5)) < 300
+
+
+def test_actions_survive_pickling_one_by_one() -> None:
+    for actions in (np.array([1, 0, 2]), np.array([[0.5, -1.0]], np.float32)):
+        back = pickle.loads(pickle.dumps(Rows(actions)))
+        np.testing.assert_array_equal(list(back), list(Rows(actions)))
+        assert [row.dtype for row in back] == [actions.dtype] * len(actions)

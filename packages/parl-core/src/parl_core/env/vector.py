@@ -21,7 +21,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
-from parl_core.env.vector_group import ArraySpaces, Ending, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos
+from parl_core.env.vector_group import ArraySpaces, Ending, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos, Rows
 from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
@@ -134,11 +134,15 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
-        if not isinstance(self.single_action_space, ArraySpaces):
-            actions = list(iterate(self.action_space, actions))
+        plain = isinstance(self.single_action_space, ArraySpaces)
+        actions = np.asarray(actions) if plain else list(iterate(self.action_space, actions))
         if len(actions) != self.num_envs:
             raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
-        answers: list[GroupStep] = self._call_all("step", lambda start, stop: (actions[start:stop],))
+
+        def share(start: int, stop: int) -> tuple[Any]:
+            return (Rows(actions[start:stop]) if plain else actions[start:stop],)
+
+        answers: list[GroupStep] = self._call_all("step", share)
         infos = self._merge([answer.infos for answer in answers])
         endings = [(start + e.env_index, e) for start, a in zip(self._bounds, answers, strict=False) for e in a.endings]
         if endings:

@@ -5,7 +5,7 @@ both give the same numbers. An environment that ends is reset within the same st
 step returns the first observation of the next episode, and an `Ending` carries the last one of the old.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-__all__ = ["ArraySpaces", "Ending", "EnvGroup", "EnvMaker", "GroupSpaces", "GroupStep", "make_env"]
+__all__ = ["ArraySpaces", "Ending", "EnvGroup", "EnvMaker", "GroupSpaces", "GroupStep", "Rows", "make_env"]
 
 ArraySpaces = (
     gymnasium.spaces.Box,
@@ -65,6 +65,22 @@ class GroupStep(NamedTuple):
     endings: list[Ending]
     infos: Infos
     """empty unless the group was made with `with_infos`"""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self.endings, self.infos, *(_packed(part) for part in self[:4]))
+
+
+class Rows:
+    """Actions `[count, *act]` on their way to a group, which sees them one by one."""
+
+    def __init__(self, actions: npt.NDArray[Any]) -> None:
+        self._actions = actions
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._actions)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _array, _packed(self._actions)
 
 
 class EnvGroup:
@@ -173,3 +189,27 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         # The passive checker looks at the first step only, and costs a call on every other.
         return gymnasium.make(env, disable_env_checker=True, **kwargs)
     return env(**kwargs)
+
+
+# numpy spends ten times as long on pickling a few numbers as on copying them: small arrays travel as bytes. Larger
+# ones stay arrays, which parl-remote hands over without a copy.
+_BYTES_WORTH_A_COPY = 8192
+
+_Packed = tuple[Any, ...]
+
+
+def _packed(part: Any) -> _Packed:
+    if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY or part.dtype.hasobject:
+        return (part,)
+    return part.tobytes(), part.dtype.str, part.shape
+
+
+def _array(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
+    if not dtype:
+        return data
+    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of a bytearray, because arrays of bytes are read-only
+
+
+def _unpack(endings: list[Ending], infos: Infos, *parts: _Packed) -> GroupStep:
+    observations, rewards, terminated, truncated = (_array(*part) for part in parts)
+    return GroupStep(observations, rewards, terminated, truncated, endings, infos)
