@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, first_method
 from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.contracts.ppo_batch import PPOBatch
+from parl_core.contracts.ppo_forms import DEFAULTS, SeparateMethods, asks_for_separate_form
 from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -21,71 +23,8 @@ from parl_core.optimizer import Optimizer
 
 __all__ = ["PPO", "PPOBatch", "asks_for_separate_form"]
 
-_DEFAULTS: dict[str, Any] = {
-    "clip_param": 0.1,
-    "value_loss_coef": 0.5,
-    "entropy_coef": 0.01,
-    "initial_lr": 2.5e-4,
-    "eps": 1e-5,
-    "max_grad_norm": 0.5,
-    "use_clipped_value_loss": True,
-    "norm_adv": True,
-    "continuous_action": False,
-}
-_SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
 
-
-@dataclass(frozen=True)
-class PPOBatch:
-    """A rollout, flattened over environments and time; one row a step.
-
-    Attributes:
-        obs: `[n, ...]`.
-        action: int64 `[n]`, or float `[n, act_dim]` when continuous.
-        value: float `[n]`, estimated by the policy that acted.
-        return_: float `[n]`, the value function's target (advantage + value).
-        log_prob: float `[n]`, of the action under the policy that acted.
-        advantage: float `[n]`.
-    """
-
-    obs: NDArray[Any]
-    action: NDArray[Any]
-    value: NDArray[Any]
-    return_: NDArray[Any]
-    log_prob: NDArray[Any]
-    advantage: NDArray[Any]
-
-    def __post_init__(self) -> None:
-        check_rows("PPOBatch", {field.name: getattr(self, field.name) for field in fields(self)})
-        for name in ("value", "return_", "log_prob", "advantage"):
-            if getattr(self, name).ndim != 1:
-                raise ValueError(f"PPOBatch.{name} must have shape [n], got {getattr(self, name).shape}")
-
-    def __len__(self) -> int:
-        return len(self.obs)
-
-
-def asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
-    """Whether the arguments of `PPO` are those of PARL 1.x.
-
-    Args:
-        positional: number of positional arguments after the model.
-        given: keyword arguments.
-
-    Raises:
-        HyperparameterError: names of both forms are mixed.
-    """
-    old = [name for name in _SEPARATE_FORM if given.get(name) is not None]
-    new = [name for name in _DEFAULTS if given.get(name) is not None] or list(_DEFAULTS)[:positional]
-    if old and new:
-        raise HyperparameterError(
-            f"PPO got {', '.join(old)} of PARL 1.x's form together with {', '.join(new)} of PARL 2.x's; "
-            f"use one set: {', '.join(_SEPARATE_FORM)}; or: {', '.join(_DEFAULTS)}"
-        )
-    return bool(old)
-
-
-class PPO(Algorithm):
+class PPO(SeparateMethods, Algorithm):
     """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
 
         ratio = exp(log pi(a|s) - log pi_old(a|s))
@@ -161,7 +100,7 @@ class PPO(Algorithm):
         }
         if asks_for_separate_form(0, {**given, **old}):
             raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
-        settings = merge("PPO", None, given, _DEFAULTS)
+        settings = merge("PPO", None, given, DEFAULTS)
         self.clip_param = check_positive("clip_param", settings["clip_param"])
         self.value_loss_coef = check_non_negative("value_loss_coef", settings["value_loss_coef"])
         self.entropy_coef = check_non_negative("entropy_coef", settings["entropy_coef"])
@@ -288,28 +227,6 @@ class PPO(Algorithm):
         names = ("value_loss", "policy_loss", "entropy", "approx_kl", "clip_fraction")
         return {**dict(zip(names, self._means(steps), strict=True)), "steps": float(len(steps))}
 
-    def policy_learn(
-        self,
-        obs: Any,  # noqa: ARG002 - the other form's arguments, here as below
-        actions: Any,  # noqa: ARG002
-        advantages: Any,  # noqa: ARG002
-        beta: float | None = None,  # noqa: ARG002
-    ) -> Any:
-        """Of PARL 1.x's form: see `SeparatePPO.policy_learn`."""
-        raise _of_the_other_form("policy_learn")
-
-    def value_learn(self, obs: Any, val: Any) -> Any:  # noqa: ARG002
-        """Of PARL 1.x's form: see `SeparatePPO.value_learn`."""
-        raise _of_the_other_form("value_learn")
-
-    def value_predict(self, obs: Any) -> Any:  # noqa: ARG002
-        """Of PARL 1.x's form: see `SeparatePPO.value_predict`."""
-        raise _of_the_other_form("value_predict")
-
-    def sync_old_policy(self) -> None:
-        """Of PARL 1.x's form: see `SeparatePPO.sync_old_policy`."""
-        raise _of_the_other_form("sync_old_policy")
-
     def prepare(
         self,
         batch_obs: Any,
@@ -348,10 +265,3 @@ class PPO(Algorithm):
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
         """The mean of each column of scalar tensors, read from the device in one go."""
         raise NotImplementedError
-
-
-def _of_the_other_form(method: str) -> NotImplementedError:
-    return NotImplementedError(
-        f"{method} belongs to PARL 1.x's form of PPO; this one was made with PARL 2.x's arguments: call learn or "
-        "learn_rollout, or make it with policy_lr and value_lr"
-    )
