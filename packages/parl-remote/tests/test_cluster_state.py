@@ -41,7 +41,6 @@ def cluster(
         new_lease_id=lambda: f"lease{next(ids)}",
         started=0.0,
         liveness_limit_s=15.0,
-        rejoin_timeout_s=30.0,
         nodes_may_join=nodes_may_join,
     )
     for client_id in clients:
@@ -246,11 +245,14 @@ def test_a_restarted_master_learns_running_leases_from_the_nodes_that_bring_them
     assert state.lease_released("owner", "old")[0] == ToNode("n", LeaseRevoked("old", "released by its owner"))
 
 
-def test_running_leases_whose_owner_does_not_come_back_end() -> None:
-    state = cluster(clients=())
-    state.node_joined(node("n", Resources(cpu=2), RunningLease("old", "owner", ONE)), 0.0)
-    state.node_alive("n", Heartbeat(1), 29.0)
-    assert state.tick(30.0) == [ToNode("n", LeaseRevoked("old", "the program that owned it is gone"))]
+def test_the_room_of_an_owner_that_never_came_back_is_free_when_its_worker_says_so() -> None:
+    state = cluster()
+    state.node_joined(node("n", ONE, RunningLease("old", "owner", ONE)), 0.0)
+    assert ask(state, 1) == []
+    state.node_alive("n", Heartbeat(1), 999.0)
+    assert state.tick(1000.0) == []
+    assert granted(answers(state.lease_ended("n", "old", EXITED)))
+    assert state.status(1, 0.0, detail=True, dropped=0).client_count == 1
 
 
 def test_a_node_that_was_cut_off_may_not_bring_back_what_was_reported_as_lost() -> None:

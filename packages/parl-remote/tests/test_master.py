@@ -99,7 +99,6 @@ class Cluster:
             new_lease_id=lambda: f"lease{next(ids)}",
             started=0.0,
             liveness_limit_s=self.limits.liveness_limit_s,
-            rejoin_timeout_s=self.limits.rejoin_timeout_s,
         )
         self.stopped = False
         self.master = Master(self.loop, self.reception, state, limits=self.limits, on_shutdown=self.note_stop)

@@ -92,7 +92,6 @@ class ClusterState:
         new_lease_id: Makes a fresh id.
         started: The time at which the cluster started.
         liveness_limit_s: A node that is silent for longer is lost.
-        rejoin_timeout_s: How long leases that a node brings along wait for their client, which is still to come back.
         nodes_may_join: Whether what no present node can hold may wait for one that can. A private cluster has all the
             nodes that it will ever have.
     """
@@ -104,20 +103,18 @@ class ClusterState:
         new_lease_id: Callable[[], str],
         started: float,
         liveness_limit_s: float,
-        rejoin_timeout_s: float,
         nodes_may_join: bool = True,
     ) -> None:
         self._cluster_id = cluster_id
         self._new_lease_id = new_lease_id
         self._started = started
-        self._rejoin_timeout_s = rejoin_timeout_s
         self._nodes_may_join = nodes_may_join
         self._pool = NodePool()
         self._clients: dict[str, _Client] = {}
         self._leases: dict[str, _Lease] = {}
         self._queue = LeaseQueue()
         self._alive: Liveness[str] = Liveness(liveness_limit_s)
-        self._absent: dict[str, float] = {}  # owners of adopted leases -> until when they may come back
+        self._absent: set[str] = set()  # owners of adopted leases that have not come back; their workers watch them
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
 
     # -- nodes ---------------------------------------------------------------------------------------------------
@@ -137,7 +134,7 @@ class ClusterState:
         node = self._pool.add(joined)
         self._alive.heard(joined.node_id, now)
         for lease in brought.values():
-            out += self._take_in(node, lease, now)
+            out += self._take_in(node, lease)
         return out + self._place_waiting()
 
     def node_alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
@@ -157,7 +154,7 @@ class ClusterState:
         """A program connected, or one that has leases came back."""
         if client_id in self._clients and client_id not in self._absent:
             raise RemoteProtocolError(f"a client with id {client_id} is already connected")
-        self._absent.pop(client_id, None)
+        self._absent.discard(client_id)
         leases = self._clients[client_id].leases if client_id in self._clients else set()
         self._clients[client_id] = _Client(name, pid, leases)
 
@@ -166,7 +163,7 @@ class ClusterState:
         client = self._clients.pop(client_id, None)
         if client is None:
             return []
-        self._absent.pop(client_id, None)
+        self._absent.discard(client_id)
         self._queue.remove_client(client_id)
         reason = "the program that owned it is gone"
         revoked = [self._revoke(self._free(lease_id), reason) for lease_id in sorted(client.leases)]
@@ -220,7 +217,7 @@ class ClusterState:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def tick(self, now: float) -> list[Instruction]:
-        """Whatever is due by now: silent nodes, requests out of time, owners that did not come back."""
+        """Whatever is due by now: silent nodes, requests out of time."""
         out: list[Instruction] = []
         for node_id in self._alive.expired(now):
             reason = f"no sign of life for more than {self._alive.limit_s:g} s"
@@ -228,13 +225,11 @@ class ClusterState:
             out += self.node_lost(node_id, reason)
         for waiting in self._queue.expired(now):
             out.append(self._refuse(waiting))
-        for client_id in [client_id for client_id, until in self._absent.items() if until <= now]:
-            out += self.client_lost(client_id)
         return out + self._place_waiting()
 
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the earliest, None if nothing is in sight."""
-        times = (self._alive.next_check(), self._queue.next_deadline(), *self._absent.values())
+        times = (self._alive.next_check(), self._queue.next_deadline())
         return min((time for time in times if time is not None), default=None)
 
     # -- status --------------------------------------------------------------------------------------------------
@@ -318,6 +313,9 @@ class ClusterState:
         lease = self._leases.pop(lease_id)
         if client := self._clients.get(lease.client_id):
             client.leases.discard(lease_id)
+            if not client.leases and lease.client_id in self._absent:
+                self._absent.discard(lease.client_id)
+                del self._clients[lease.client_id]
         lease.node.leases.discard(lease_id)
         self._pool.give(lease.node, lease.resources)
         return lease
@@ -341,13 +339,16 @@ class ClusterState:
         self._alive.forget(node.node_id)
         return out
 
-    def _take_in(self, node: Node, brought: RunningLease, now: float) -> list[Instruction]:
-        """Adopt a lease that runs on a joining node, unless its owner was already told that it is lost."""
+    def _take_in(self, node: Node, brought: RunningLease) -> list[Instruction]:
+        """Adopt a lease that runs on a joining node, unless its owner was already told that it is lost.
+
+        The owner may not be connected here, but it is to the worker, which reports the lease's end when that breaks.
+        """
         if brought.lease_id in self._lost_leases or brought.lease_id in self._leases:
             return [ToNode(node.node_id, LeaseRevoked(brought.lease_id, "it was reported as lost"))]
         if brought.client_id not in self._clients:
             self._clients[brought.client_id] = _Client("", 0, set())
-            self._absent[brought.client_id] = now + self._rejoin_timeout_s
+            self._absent.add(brought.client_id)
         self._record(_Lease(brought.lease_id, brought.client_id, node, brought.resources, brought.class_name))
         return []
 

@@ -279,7 +279,7 @@ class Shutdown:
 
 @dataclass(frozen=True, slots=True)
 class RunningLease:
-    """A lease that a worker brings along when it rejoins a restarted master."""
+    """A lease that a worker brings along when it rejoins, because its client is connected to the worker."""
 
     lease_id: str
     client_id: str

@@ -89,7 +89,6 @@ class PrivateNode:
             new_lease_id=functools.partial(new_id, "lease"),
             started=self._loop.now(),
             liveness_limit_s=limits.liveness_limit_s,
-            rejoin_timeout_s=limits.rejoin_timeout_s,
             nodes_may_join=False,
         )
         master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
