@@ -226,7 +226,7 @@ def test_an_actor_that_passes_its_memory_limit_is_ended_with_the_sizes(connect: 
     connect()
     victim = with_options(Victim, max_memory=64)()
     assert victim.grow(8) == 1
-    victim.grow(128)
+    submit(victim.grow, 128)
     with pytest.raises(ActorLost, match=r"passed its memory limit: it used \d+ MiB, its limit is 64 MiB") as lost:
         victim.sleep()
     assert lost.value.cause.kind is DeathKind.MEMORY

@@ -11,7 +11,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from parl_remote.errors import ResultTimeout
 
@@ -58,8 +58,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         self._carrier = carrier
         self._owner = owner  # keeps the actor alive until its result is there
 
-    @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]  # made lazily, see the module's docstring
+    def _condition_of(self) -> threading.Condition:
         condition = self._made_condition
         if condition is None:
             with _making_condition:
@@ -72,6 +71,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
             if carrier is not None:
                 carrier.watch(self)
         return condition
+
+    if not TYPE_CHECKING:  # for type checkers it is the attribute that the base class has
+        _condition = property(_condition_of, doc="Made lazily, see the module's docstring.")
 
     @property
     def settled(self) -> bool:

@@ -8,13 +8,11 @@ It looks into nothing that passes: after AttachActor everything on the link belo
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from parl_remote.errors import ChannelClosed
 from parl_remote.handshake import Link
 from parl_remote.loop import Loop
-from parl_remote.transport import Closed, Opened, Received
-from parl_remote.transport_unix import UnixListener
+from parl_remote.transport import Closed, Received
+from parl_remote.transport_unix import UnixPeers
 
 __all__ = ["Relay"]
 
@@ -24,12 +22,11 @@ class Relay:
 
     Args:
         loop: The node's loop.
-        directory: The node's private directory.
     """
 
-    def __init__(self, loop: Loop, directory: Path) -> None:
+    def __init__(self, loop: Loop) -> None:
         self._loop = loop
-        self._actors = UnixListener(directory / "relay.sock")
+        self._actors = UnixPeers()
         self._actor_of: dict[Link, int] = {}
         self._caller_of: dict[int, Link] = {}
         loop.add(self._actors, self._poll)
@@ -37,7 +34,7 @@ class Relay:
     def attach(self, link: Link, address: str) -> None:
         """From now on, carry everything between a link and the actor that listens at `address`."""
         try:
-            actor = self._actors.dial(address)
+            actor = self._actors.connect(address)
         except ChannelClosed:
             link.drop()  # it died this moment; the caller hears of it on its own link to the worker
             return
@@ -73,8 +70,6 @@ class Relay:
                     self._caller_of[actor].send(frames)
                 case Closed(peer=actor) if actor in self._caller_of:
                     self._part(actor)
-                case Opened(peer=stranger):
-                    self._actors.drop(stranger)  # nobody has a reason to come here
 
     def _part(self, actor: int) -> None:
         """The actor is gone."""

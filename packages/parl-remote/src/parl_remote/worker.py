@@ -125,7 +125,7 @@ class Worker:
         self._zygote_deaths = 0
         self._sampling = False
         self._closed = False
-        self._relay = Relay(loop, directory)
+        self._relay = Relay(loop)
         self._zygote = zygote
         loop.add(zygote, self._hear_zygote)
         self._order_spares()
@@ -149,7 +149,7 @@ class Worker:
         """The leases that run here, for a master that has to learn them again."""
         return tuple(
             RunningLease(a.lease_id, a.client_id, a.resources, a.class_name)
-            for a in (lease.assigned for lease in self._leases.values())
+            for a in (lease.assigned for lease in self._leases.values() if lease.link is not None)
         )
 
     # -- the clients' side (handshake.Service) -------------------------------------------------------------------
@@ -184,12 +184,10 @@ class Worker:
             self._relay.closed(link)
             return
         cause = DeathCause(DeathKind.CLIENT_GONE, detail=reason)
-        for lease_id, lease in list(self._leases.items()):
+        for lease in list(self._leases.values()):
             if lease.link is link:
                 lease.link = None
                 self._end(lease, cause)
-            elif lease.assigned.client_id == link.hello.id and lease.actor is None:
-                self._forget(lease_id, cause)
         for lease_id in [lease_id for lease_id, early in self._early.items() if early[0] is link]:
             del self._early[lease_id]
 

@@ -1,0 +1,14 @@
+"""The transport on one host: plain unix stream sockets in private directories.
+
+    UnixChannel --- stream socket --- UnixListener        callers; who serves them
+                                      UnixPeers           what a listener is made of; connects by itself, too
+
+Only processes of the same user get in.
+"""
+
+from parl_remote.transport_unix.channel import UnixChannel
+from parl_remote.transport_unix.listener import UnixListener
+from parl_remote.transport_unix.peers import UnixPeers
+from parl_remote.transport_unix.sockets import listen_at, peer_uid
+
+__all__ = ["UnixChannel", "UnixListener", "UnixPeers", "listen_at", "peer_uid"]

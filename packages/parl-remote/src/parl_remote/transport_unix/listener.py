@@ -1,0 +1,92 @@
+"""The end that peers connect to: a listening socket and its peers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from parl_remote.config import Limits
+from parl_remote.transport import Buffer, Event, Opened
+from parl_remote.transport_unix.peers import UnixPeers
+from parl_remote.transport_unix.sockets import listen_at, peer_uid
+
+__all__ = ["UnixListener"]
+
+
+class UnixListener:
+    """Listens at a path; peers are served by whoever calls `poll`.
+
+    Args:
+        path: Where to listen; a socket that exists there is an error.
+        listening: An already listening socket to use instead of making one; `path` says where it is.
+        max_bytes: Largest message that is accepted.
+    """
+
+    def __init__(
+        self, path: str | Path, *, listening: socket.socket | None = None, max_bytes: int = Limits.max_frame_bytes
+    ) -> None:
+        self._path = str(path)
+        self._socket = listen_at(self._path) if listening is None else listening
+        self._socket.setblocking(False)
+        self._peers = UnixPeers(max_bytes)
+        self._epoll = select.epoll()
+        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
+        self._epoll.register(self._peers.fileno(), select.EPOLLIN)
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """The path."""
+        return self._path
+
+    def fileno(self) -> int:
+        """Readable while there is something to do for `poll`."""
+        return self._epoll.fileno()
+
+    def pending(self) -> bool:
+        """Always false: the descriptor says it all."""
+        return False
+
+    def poll(self) -> list[Event]:
+        """What happened since the last call; see `Listener.poll`."""
+        events: list[Event] = []
+        ready = {fd for fd, _ in self._epoll.poll(0)}
+        if self._socket.fileno() in ready:
+            self._accept(events)
+        if self._peers.fileno() in ready:
+            events.extend(self._peers.poll())
+        return events
+
+    def _accept(self, events: list[Event]) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            if peer_uid(connection) == os.getuid():
+                events.append(Opened(self._peers.add(connection)))
+            else:
+                connection.close()
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; see `Listener.send`."""
+        self._peers.send(peer, frames)
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after what was queued; see `Listener.drop`."""
+        self._peers.drop(peer)
+
+    def close(self) -> None:
+        """Drop all peers, waiting a little for those that are slow to read, and stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        self._peers.close()
+        self._epoll.close()
+        self._socket.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)

@@ -1,0 +1,177 @@
+"""Many connections, served by one loop: reads what is there, queues what a peer does not take at once, never waits."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.framing import FrameReader
+from parl_remote.transport import Buffer, Closed, Event, Received
+from parl_remote.transport_unix.sockets import NOW, PARTS_AT_ONCE, after, stream, widen
+
+__all__ = ["UnixPeers"]
+
+
+class _Peer:
+    """One connection of a listener: what was read and what still has to be written."""
+
+    __slots__ = ("closing", "connection", "number", "outbox", "reader")
+
+    def __init__(self, number: int, connection: socket.socket, max_bytes: int) -> None:
+        self.number = number
+        self.connection = connection
+        self.reader = FrameReader(max_bytes)
+        self.outbox: deque[Buffer] = deque()
+        self.closing = False
+
+    def flush(self) -> bool:
+        """Write what the kernel takes; True once nothing is left."""
+        while self.outbox:
+            parts = [self.outbox[i] for i in range(min(len(self.outbox), PARTS_AT_ONCE))]
+            try:
+                sent = self.connection.sendmsg(parts, (), NOW)
+            except BlockingIOError:
+                return False
+            for _ in parts:
+                self.outbox.popleft()
+            self.outbox.extendleft(reversed(after(parts, sent)))
+        return True
+
+
+class UnixPeers:
+    """Connections by number.
+
+    Args:
+        max_bytes: Largest message that is accepted.
+    """
+
+    def __init__(self, max_bytes: int = Limits.max_frame_bytes) -> None:
+        self._max_bytes = max_bytes
+        self._epoll = select.epoll()
+        self._by_number: dict[int, _Peer] = {}
+        self._by_fd: dict[int, _Peer] = {}
+        self._last_number = 0
+
+    def add(self, connection: socket.socket) -> int:
+        """Serve a connected socket from now on; returns its number."""
+        connection.setblocking(False)
+        widen(connection)
+        self._last_number += 1
+        peer = _Peer(self._last_number, connection, self._max_bytes)
+        self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
+        self._epoll.register(connection.fileno(), select.EPOLLIN)
+        return peer.number
+
+    def connect(self, path: str) -> int:
+        """Connect to the listener at `path`; returns the connection's number.
+
+        Raises:
+            ChannelClosed: Nobody listens there.
+        """
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            connection.connect(path)
+        except OSError as error:
+            connection.close()
+            raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
+        return self.add(connection)
+
+    def fileno(self) -> int:
+        """Readable while there is something to do for `poll`."""
+        return self._epoll.fileno()
+
+    def pending(self) -> bool:
+        """Always false: the descriptor says it all."""
+        return False
+
+    def poll(self) -> list[Event]:
+        """What happened since the last call."""
+        events: list[Event] = []
+        for fd, mask in self._epoll.poll(0):
+            self.serve(fd, mask, events)
+        return events
+
+    def serve(self, fd: int, mask: int, events: list[Event]) -> None:
+        """Do what the kernel says about one descriptor; unknown ones are ignored."""
+        peer = self._by_fd.get(fd)
+        if peer is None:
+            return
+        if mask & select.EPOLLOUT:
+            self._flush(peer)
+        if mask & ~select.EPOLLOUT and not peer.closing:
+            self._read(peer, events)
+
+    def _read(self, peer: _Peer, events: list[Event]) -> None:
+        try:
+            peer.reader.fill(peer.connection)
+            while (frames := peer.reader.next()) is not None:
+                events.append(Received(peer.number, frames))
+        except BlockingIOError:
+            return
+        except EOFError:
+            self._lose(peer, "the peer closed the connection", events)
+        except (OSError, RemoteProtocolError, MemoryError) as error:
+            self._lose(peer, str(error), events)
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; see `Listener.send`."""
+        to = self._by_number.get(peer)
+        if to is None or to.closing:
+            raise ChannelClosed(f"peer {peer} is gone")
+        waiting = bool(to.outbox)
+        to.outbox.extend(stream(frames))
+        if not waiting:
+            self._flush(to)
+
+    def _flush(self, peer: _Peer) -> None:
+        try:
+            if not peer.flush():
+                self._epoll.modify(peer.connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
+            elif peer.closing:
+                self._forget(peer)
+            else:
+                self._epoll.modify(peer.connection.fileno(), select.EPOLLIN)
+        except OSError:
+            # What the peer sent before it went is still there to be read; only then comes its end.
+            peer.outbox.clear()
+            if peer.closing:
+                self._forget(peer)
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after what was queued; see `Listener.drop`."""
+        known = self._by_number.pop(peer, None)
+        if known is None:
+            return
+        known.closing = True
+        if known.outbox:
+            self._epoll.modify(known.connection.fileno(), select.EPOLLOUT)
+        else:
+            self._forget(known)
+
+    def close(self) -> None:
+        """Drop all peers, waiting a little for those that are slow to read."""
+        deadline = time.monotonic() + Limits.linger_s
+        for peer in list(self._by_fd.values()):
+            with contextlib.suppress(OSError):
+                peer.connection.settimeout(max(0.01, deadline - time.monotonic()))
+                for part in peer.outbox:
+                    peer.connection.sendall(part)
+            self._forget(peer)
+        self._epoll.close()
+
+    def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
+        self._forget(peer)
+        events.append(Closed(peer.number, reason))
+
+    def _forget(self, peer: _Peer) -> None:
+        self._by_number.pop(peer.number, None)
+        fd = peer.connection.fileno()
+        if self._by_fd.pop(fd, None) is not None:
+            self._epoll.unregister(fd)
+            peer.connection.close()

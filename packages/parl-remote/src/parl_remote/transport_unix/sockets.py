@@ -1,0 +1,68 @@
+"""What both ends need of unix stream sockets."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+from parl_remote.framing import frame_prefix
+from parl_remote.transport import Buffer
+
+__all__ = ["JOIN_BELOW", "NOW", "PARTS_AT_ONCE", "after", "listen_at", "peer_uid", "stream", "widen"]
+
+_SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
+JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
+PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
+NOW = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+
+
+def widen(connection: socket.socket) -> None:
+    """Give a connection room for large messages."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
+
+
+def stream(frames: Sequence[Buffer]) -> list[Buffer]:
+    """The buffers to write for a message: one for a small message."""
+    prefix = frame_prefix(frames)
+    if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:
+        return [b"".join((prefix, frames[0]))]
+    return [prefix, *frames]
+
+
+def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
+    """What is left of `parts` once `sent` bytes are gone."""
+    rest: list[Buffer] = []
+    for part in parts:
+        if sent >= len(part):
+            sent -= len(part)
+        elif sent:
+            rest.append(memoryview(part)[sent:])
+            sent = 0
+        else:
+            rest.append(part)
+    return rest
+
+
+def listen_at(path: str) -> socket.socket:
+    """A stream socket that listens at `path`, for this user only.
+
+    Raises:
+        OSError: The path is taken, too long (107 bytes), or cannot be made.
+    """
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening.bind(path)
+        os.chmod(path, 0o600)
+        listening.listen(128)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def peer_uid(connection: socket.socket) -> int:
+    """The user whose process is at the other end."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    return int(struct.unpack("iII", credentials)[1])
