@@ -76,6 +76,9 @@ class TenTimesTheCount:
     def save(self, path: Path) -> None:
         self.saved[path] = self.weights["updates"]
 
+    def restore(self, path: Path) -> None:
+        self.weights = {"updates": self.saved[path]}
+
 
 class Recorder(Callback):
     def __init__(self) -> None:
@@ -207,6 +210,30 @@ def test_an_interruption_passes_through_after_callbacks_were_told() -> None:
     (ended,) = recorder.events
     assert isinstance(ended, Ended)
     assert ended.stop is Stop.INTERRUPTED
+
+
+class FailingAtTheEnd(Callback):
+    def on_end(self, ended: Ended) -> None:
+        raise OSError("disk full")
+
+
+def test_a_callback_that_fails_at_the_end_keeps_nobody_from_being_told() -> None:
+    recorder = Recorder()
+    with pytest.raises(OSError, match="disk full"):
+        train_on_policy(
+            TenTimesTheCount(), make_vector_env(Counting, 1), settings(), callbacks=[FailingAtTheEnd(), recorder]
+        )
+    assert isinstance(recorder.events[-1], Ended)
+
+
+def test_a_callback_that_fails_at_the_end_does_not_hide_the_error_that_ended_the_loop() -> None:
+    with pytest.raises(DivergedError):
+        train_on_policy(
+            TenTimesTheCount(losses=[math.nan]),
+            make_vector_env(Counting, 1),
+            settings(),
+            callbacks=[FailingAtTheEnd()],
+        )
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,9 @@ class Weights:
     def save(self, path: Path) -> None:
         path.write_text(str(self.number))
 
+    def restore(self, path: Path) -> None:
+        self.number = int(path.read_text())
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -78,21 +81,27 @@ def test_the_best_weights_are_saved_and_come_back_of_equals_the_latest(tmp_path:
         keeper.on_evaluation(evaluation(number, mean))
     keeper.on_end(ended())
     assert agent.number == 3
-    assert keeper.path is not None
-    assert keeper.path.read_text() == "3"
+    assert (run.path / "best.ckpt").read_text() == "3"
 
 
 @pytest.mark.parametrize("stop", [Stop.INTERRUPTED, Stop.FAILED])
 def test_after_an_error_the_file_holds_the_best_and_the_agent_stays_as_it_is(stop: Stop, tmp_path: Path) -> None:
     agent = Weights()
-    keeper = KeepBest(agent, Run("r", tmp_path))
+    run = Run("r", tmp_path)
+    keeper = KeepBest(agent, run)
     agent.number = 1
     keeper.on_evaluation(evaluation(1, 5.0))
     agent.number = 2
     keeper.on_end(ended(stop))
     assert agent.number == 2
-    assert keeper.path is not None
-    assert keeper.path.read_text() == "1"
+    assert (run.path / "best.ckpt").read_text() == "1"
+
+
+def test_without_evaluations_there_is_no_best_and_the_agent_stays_as_it_is(tmp_path: Path) -> None:
+    agent = Weights()
+    agent.number = 5
+    KeepBest(agent, Run("r", tmp_path)).on_end(ended())
+    assert agent.number == 5
 
 
 def test_where_nobody_watches_progress_is_plain_lines_now_and_then() -> None:

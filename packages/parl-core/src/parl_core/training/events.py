@@ -114,4 +114,4 @@ class Callback:
         """Called after every evaluation."""
 
     def on_end(self, ended: Ended) -> None:
-        """Called once; not after a callback of the same kind has failed in its turn."""
+        """Called once, however the loop ended."""

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from parl_core import logger
 from parl_core.checks import check_finite, check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.ppo import PPOBatch
 from parl_core.returns import gae
@@ -144,9 +145,22 @@ def train_on_policy(
         raise
     finally:
         ended = Ended(stop, reason, step, clock() - began, evaluations)
-        for callback in callbacks:
-            callback.on_end(ended)
+        failures = _tell_end(callbacks, ended)
+    if failures:
+        raise failures[0]
     return ended
+
+
+def _tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
+    """Tell all of them, whatever one of them does; what an error or Ctrl-C began is not hidden by theirs."""
+    failures = []
+    for callback in callbacks:
+        try:
+            callback.on_end(ended)
+        except Exception as error:
+            logger.error("%s failed at the end of training: %s", type(callback).__name__, error)
+            failures.append(error)
+    return failures
 
 
 def _learnable(rollout: Rollout, settings: OnPolicySettings) -> PPOBatch:

@@ -1,7 +1,7 @@
 """Callbacks that end a loop before its budget, and the one that keeps the best weights."""
 
+import math
 from collections import deque
-from pathlib import Path
 from typing import Any, Protocol
 
 from parl_core.checks import check_int, check_positive
@@ -52,37 +52,41 @@ class SavableAgent(Protocol):
 
     def save(self, path: Any, /) -> Any: ...
 
+    def restore(self, path: Any, /) -> Any: ...
+
 
 class KeepBest(Callback):
-    """Keeps the weights of the best evaluation, also on disk, and puts them back when training is over.
+    """Keeps the agent of the best evaluation, and puts it back when training is over.
 
     Of equally good evaluations the latest counts, because its agent has seen the most. When an error or Ctrl-C ends
     the loop, the agent in memory stays as it is; the file is whole and holds the best so far.
 
     Args:
         agent: whose weights.
-        run: where `name` is saved after every improvement; None keeps the weights in memory only.
+        run: where `name` is saved after every improvement, optimizer and all; None keeps the weights in memory only.
         name: of the file in the run's folder.
     """
 
     def __init__(self, agent: SavableAgent, run: Run | None = None, name: str = "best.ckpt") -> None:
         self._agent, self._run, self._name = agent, run, name
-        self._best: tuple[float, Any] | None = None
-
-    @property
-    def path(self) -> Path | None:
-        """Where the best is saved; None while there is none."""
-        return None if self._run is None or self._best is None else self._run.path / self._name
+        self._best = -math.inf
+        self._weights: Any = None
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        if self._best is not None and evaluation.mean < self._best[0]:
+        if evaluation.mean < self._best:
             return
-        self._best = evaluation.mean, self._agent.get_weights()
-        if self._run is not None:
+        self._best = evaluation.mean
+        if self._run is None:
+            self._weights = self._agent.get_weights()
+        else:
             path = self._run.path / self._name
             self._agent.save(path)
             self._run.saved(path, f"agent after {evaluation.step} steps, evaluated return {evaluation.mean:.1f}")
 
     def on_end(self, ended: Ended) -> None:
-        if self._best is not None and ended.stop in (Stop.BUDGET, Stop.CALLBACK):
-            self._agent.set_weights(self._best[1])
+        if self._best == -math.inf or ended.stop not in (Stop.BUDGET, Stop.CALLBACK):
+            return
+        if self._run is None:
+            self._agent.set_weights(self._weights)
+        else:
+            self._agent.restore(self._run.path / self._name)
