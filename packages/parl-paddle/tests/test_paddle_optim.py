@@ -36,12 +36,13 @@ def test_steps_are_those_of_paddle_s_adam(max_grad_norm: float | None) -> None:
     adam = Adam(mine, lr=0.01, eps=1e-5, max_grad_norm=max_grad_norm)
     clip = None if max_grad_norm is None else nn.ClipGradByGlobalNorm(max_grad_norm)
     peer = paddle.optimizer.Adam(0.01, epsilon=1e-5, parameters=theirs.parameters(), grad_clip=clip)
-    for lr in (None, None, 0.05, None):
+    rates: list[Any] = [None, None, np.float32(0.05), None]
+    for lr in rates:
         inputs = paddle.randn([8, 3])
         adam.minimize(mine(inputs).square().mean(), lr)
         peer.clear_grad()
         theirs(inputs).square().mean().backward()
-        peer.set_lr(0.01 if lr is None else lr)
+        peer.set_lr(0.01 if lr is None else float(lr))
         peer.step()
     for name, array in theirs.get_weights().items():
         np.testing.assert_allclose(mine.get_weights()[name], array, atol=1e-6, err_msg=name)

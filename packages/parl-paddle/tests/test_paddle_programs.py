@@ -4,6 +4,7 @@
 # Paddle leaves its programs untyped.
 
 import gc
+import pickle
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import paddle
 import pytest
 
+from parl_core.errors import ModelContractError
 from parl_paddle import layers
 from parl_paddle.agent import Agent
 from parl_paddle.algorithms import DDQN, DQN, PPO, PolicyGradient
@@ -277,3 +279,22 @@ def test_a_dropped_agent_frees_its_weights() -> None:
     del agent
     gc.collect()
     assert weight() is None
+
+
+def test_models_with_equal_names_of_parameters_are_refused_with_the_reason() -> None:
+    algorithm = _dqn(DQN)[0]
+    for model in (algorithm.model, algorithm.target_model):
+        model.value(paddle.to_tensor(OBS))
+        model.head.bias.name = "same"
+    inputs = {"obs": OBS, "action": ACTION, "reward": NUMBERS[0], "next_obs": NEXT_OBS, "terminal": TERMINAL}
+    with pytest.raises(ModelContractError, match="two tensors of this agent's models are called 'same'"):
+        Builder(algorithm, "learn", inputs)
+
+
+def test_an_unpickled_model_works_beside_the_original_in_one_program() -> None:
+    original, method, inputs, _ = _dqn(DQN)
+    original.model.value(paddle.to_tensor(OBS))
+    blob = pickle.dumps(original.model)
+    algorithm = DQN(pickle.loads(blob))
+    algorithm.target_model = pickle.loads(blob)
+    assert np.isfinite(Builder(algorithm, method, inputs).step()).all()

@@ -17,13 +17,18 @@ __all__ = ["Agent"]
 
 
 class Agent(contract.Agent):
-    """See `parl_core.agent.Agent`, whose documentation holds here.
+    """Connects an environment with an algorithm: see `parl_core.agent.Agent`, whose documentation holds here.
 
     An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
     there the algorithm's methods add operations to the program that is being built (`paddle.static.program_guard`).
     Afterwards everything that the programs need is initialised, and `self.fluid_executor.run(program, feed=...,
-    fetch_list=...)` runs them. The weights are the model's own: `get_weights`, `save` and `sync_target` see each step.
-    The state of an optimizer inside a program (Adam's moments) is not part of what `save` writes.
+    fetch_list=...)` runs them. Weights and the state of PARL's optimizers are those outside the program: `get_weights`,
+    `save` and `sync_target` see each step. Of paddle's own optimizers in a program, `save` writes no state.
+
+    Args:
+        algorithm: the algorithm to act and learn with.
+        obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space.
+        seed: of the generator that draws exploration on the host; default from the operating system.
 
     Attributes:
         fluid_executor: runs this agent's programs; None without `build_program`.
@@ -47,8 +52,7 @@ class Agent(contract.Agent):
             ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
                 has no parameters of this agent.
         """
-        model = self._model_to_store(model, program)
-        super().save(save_path, model)
+        super().save(save_path, self._model_to_store(model, program))
 
     def restore(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
         """Continue as `parl_core.agent.Agent.restore` says; the other arguments are those of `save`.
@@ -57,8 +61,7 @@ class Agent(contract.Agent):
             CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
             ValueError: as `save`.
         """
-        model = self._model_to_store(model, program)
-        super().restore(save_path, model)
+        super().restore(save_path, self._model_to_store(model, program))
 
     def save_inference_model(
         self,

@@ -18,21 +18,21 @@ class PaddleBackend:
     name = "paddle"
 
     @property
-    def Model(self) -> "type[Model]":  # noqa: N802 - the name users know
+    def Model(self) -> "type[Model]":
         """`paddle.nn.Layer` with PARL's methods."""
         from parl_paddle.model import Model
 
         return Model
 
     @property
-    def Algorithm(self) -> "type[Algorithm]":  # noqa: N802 - the name users know
+    def Algorithm(self) -> "type[Algorithm]":
         """Base of the algorithms."""
         from parl_paddle.algorithm import Algorithm
 
         return Algorithm
 
     @property
-    def Agent(self) -> "type[Agent]":  # noqa: N802 - the name users know
+    def Agent(self) -> "type[Agent]":
         """Numpy in, numpy out."""
         from parl_paddle.agent import Agent
 

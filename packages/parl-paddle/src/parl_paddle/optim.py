@@ -111,13 +111,14 @@ class Adam(contract.Optimizer):
     def _rate(self, lr: float | Tensor | None, dtype: Any) -> Tensor:
         if lr is None:
             lr = self._lr
-        if not isinstance(lr, (int, float)):
+        if not isinstance(lr, (int, float, np.number)):
             return lr.astype(dtype).reshape([1])
+        lr = float(lr)
         if lr != self._rates_are:
             self._rates, self._rates_are = {}, lr
         if dtype not in self._rates:
             with eager():
-                self._rates[dtype] = _named(paddle.to_tensor([lr], dtype=dtype), "learning_rate")
+                self._rates[dtype] = _with_name(paddle.to_tensor([lr], dtype=dtype), "learning_rate")
         return self._rates[dtype]
 
 
@@ -143,7 +144,8 @@ class _Slot:
             "beta2_power": paddle.to_tensor([_BETA2], dtype=dtype, place=place),
             "steps": paddle.to_tensor([0], dtype="int64", place=place),
         }
-        return cls(parameter, **{name: _named(tensor, f"{parameter.name}_{name}") for name, tensor in state.items()})
+        named = {name: _with_name(tensor, f"{parameter.name}_{name}") for name, tensor in state.items()}
+        return cls(parameter, **named)
 
     def step(self, gradient: Tensor, rate: Tensor, eps: float) -> None:
         # The kernel that paddle.optimizer.Adam calls. Called directly it saves a fifth of a small network's update, and
@@ -188,7 +190,7 @@ def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tup
         The scaled gradients, and their norm before; nothing is read from the device.
     """
     squares = [gradient.square().sum() for gradient in gradients if gradient is not None]
-    norm = paddle.add_n(squares).sqrt()
+    norm = paddle.add_n(squares).sqrt() if squares else paddle.zeros([])
     scale = limit / norm.clip(min=limit)
     return [None if gradient is None else gradient * scale for gradient in gradients], norm
 
@@ -203,7 +205,7 @@ def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None
     return [parameter.grad for parameter in parameters]
 
 
-def _named(tensor: Tensor, name: str) -> Tensor:
+def _with_name(tensor: Tensor, name: str) -> Tensor:
     # A program knows the tensors that become its parameters by name.
     tensor.name = unique_name.generate(name)
     return tensor

@@ -21,6 +21,8 @@ from paddle.jit.dy2static import parameter_recorder
 from paddle.pir import core as pir
 from paddle.utils import unique_name
 
+from parl_core.errors import ModelContractError
+
 static: Any = paddle.static  # paddle's types of it are incomplete
 
 __all__ = ["Programs", "as_value", "eager", "in_program", "static_graphs"]
@@ -118,6 +120,9 @@ class Programs:
         """Call `build_program` with static graphs on, initialise what it created, and share the models' weights.
 
         Inside, `paddle.static.default_startup_program()` is this agent's own.
+
+        Raises:
+            ModelContractError: two tensors of the models have one name.
         """
         recorder: Any = parameter_recorder._global_parameter_recorder
         known = set(recorder.params_dict)
@@ -129,12 +134,20 @@ class Programs:
         ):
             build_program()
         for program in set(recorder.params_dict) - known:  # taken out, or paddle would keep the tensors alive for ever
-            self._tensors |= {tensor.name: tensor for tensor in recorder.params_dict.pop(program)}
+            for tensor in recorder.params_dict.pop(program):
+                self._add(tensor)
             del recorder.tensor2value[program]
         self.executor.run(self.startup)
         for name, tensor in self._tensors.items():
             if tensor._is_initialized():  # recurrent layers have a buffer without memory
                 self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
+
+    def _add(self, tensor: paddle.Tensor) -> None:
+        if self._tensors.setdefault(tensor.name, tensor) is not tensor:
+            raise ModelContractError(
+                f"two tensors of this agent's models are called {tensor.name!r}, by which a program tells them apart; "
+                "paddle counts names anew after paddle.enable_static() and disable_static(): make all models after it"
+            )
 
     def holds(self, program: Any) -> bool:
         """Whether `program` uses weights of this agent's models."""
