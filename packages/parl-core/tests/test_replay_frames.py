@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.replay import FrameReplayMemory
+from parl_core.replay import FrameReplayMemory, Prioritized
 
 
 class FramePlayer:
@@ -29,15 +29,18 @@ class FramePlayer:
         return np.concatenate(self.frames)
 
 
+@pytest.mark.parametrize("sampling", [None, Prioritized()])
 @pytest.mark.parametrize("repeat_first", [True, False])
 @pytest.mark.parametrize(("channels", "stack"), [(1, 4), (3, 2)])
 @pytest.mark.parametrize(("n_envs", "mean_length"), [(1, 300), (1, 4), (3, 30), (3, 3)])
 def test_every_stack_comes_out_as_it_went_in(
-    n_envs: int, mean_length: int, channels: int, stack: int, repeat_first: bool
+    n_envs: int, mean_length: int, channels: int, stack: int, repeat_first: bool, sampling: Prioritized | None
 ) -> None:
     """Over several turns of the ring, with episodes much longer and much shorter than the spare frames are made for."""
     capacity = 60 * n_envs
-    memory = FrameReplayMemory(capacity, (stack * channels, 5, 4), frame_stack=stack, n_envs=n_envs, seed=0)
+    memory = FrameReplayMemory(
+        capacity, (stack * channels, 5, 4), frame_stack=stack, n_envs=n_envs, sampling=sampling, seed=0
+    )
     players = [FramePlayer((channels, 5, 4), stack, seed, repeat_first) for seed in range(n_envs)]
     rng = np.random.default_rng(99)
     obs = np.stack([player.reset() for player in players])

@@ -11,8 +11,6 @@ from parl_core.returns import (
     discounted_returns,
     gae,
     n_step_returns,
-    np_cross_entropy,
-    np_softmax,
     vtrace,
 )
 
@@ -183,20 +181,3 @@ def test_calc_discount_norm_reward_has_mean_zero_and_deviation_one() -> None:
 @pytest.mark.parametrize("rewards", [[1.0], [0.0, 0.0, 0.0], [0.1, 0.1, 0.1], []])
 def test_equal_sums_normalise_to_zeros_not_to_nan(rewards: list[float]) -> None:
     assert calc_discount_norm_reward(rewards, 0.0).tolist() == [0.0] * len(rewards)
-
-
-def test_softmax_of_huge_logits_is_finite() -> None:
-    assert np.allclose(np_softmax([[1000.0, 0.0], [-1000.0, -1000.0]]), [[1.0, 0.0], [0.5, 0.5]])
-    assert np_softmax([0.0, np.log(3.0)]) == pytest.approx([0.25, 0.75])
-
-
-def test_cross_entropy_takes_classes_or_probabilities() -> None:
-    probs = np.array([[0.25, 0.75], [0.5, 0.5]])
-    assert np.allclose(np_cross_entropy(probs, np.array([[1], [0]])), -np.log([[0.75], [0.5]]))
-    assert np.allclose(np_cross_entropy(probs, np.eye(2)), -np.log([[0.25], [0.5]]))
-
-
-def test_cross_entropy_of_an_impossible_class_is_large_not_infinite() -> None:
-    loss = np_cross_entropy(np.array([[0.0, 1.0]]), np.array([[0]]))
-    assert np.isfinite(loss).all()
-    assert loss[0, 0] > 700

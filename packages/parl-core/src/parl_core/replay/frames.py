@@ -20,14 +20,14 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
 from parl_core.replay.files import read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
-from parl_core.replay.ring import Ring
+from parl_core.replay.sampled_ring import SampledRing
 
 __all__ = ["FrameReplayMemory"]
 
 SPARE_FRAMES = 1.04  # frames per transition: room for the extra ones of episodes of 100 steps and more
 
 
-class FrameReplayMemory(Ring):
+class FrameReplayMemory(SampledRing):
     """The newest `max_size` transitions of stacked images; same methods as `ReplayMemory`.
 
         memory = FrameReplayMemory(1_000_000, (4, 84, 84), act_dim=0)      # 7.3 GB, not 56
@@ -124,24 +124,24 @@ class FrameReplayMemory(Ring):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs or act has another shape.
+            ValueError: obs or act does not fit the memory's shape.
         """
         slot = self._end % self.max_size
         env = slot % self.n_envs
         base, written = env * self._lane, self._written[env]
         channels = self._frame_shape[0]
-        if self._starts[env]:
-            for frame in np.asarray(obs).reshape(self.frame_stack, *self._frame_shape):
-                self._frames[base + written % self._lane] = frame
-                written += 1
-        self._newest_at[slot] = written - 1
-        self._frames[base + written % self._lane] = next_obs[-channels:]
-        self._written[env] = written + 1
-        self._starts[env] = bool(terminal or truncated)
         self.action[slot] = act
         self._reward_at[slot] = reward
         self._terminal_at[slot] = terminal
         self._truncated_at[slot] = truncated
+        if self._starts[env]:
+            for frame in np.asarray(obs).reshape(self.frame_stack, *self._frame_shape):
+                self._frames[base + written % self._lane] = frame
+                written += 1
+        self._frames[base + written % self._lane] = next_obs[-channels:]
+        self._newest_at[slot] = written - 1
+        self._written[env] = written + 1
+        self._starts[env] = bool(terminal or truncated)
         self._end += 1
         if written >= self._lane:
             self._drop_overwritten(env)
@@ -188,7 +188,7 @@ class FrameReplayMemory(Ring):
         columns = {name: getattr(self, name)[:used] for name in ("action", "reward", "terminal")}
         lanes = {"frames": self._frames, "newest": self._newest[:used]}
         progress = {"written": np.array(self._written), "starts": np.array(self._starts)}
-        write_snapshot(pathname, {**columns, **lanes, **progress, **self._extra_columns(used)})
+        write_snapshot(pathname, {**columns, **lanes, **progress, **self._state_columns(used)})
 
     def load(self, pathname: str | os.PathLike[str]) -> None:
         """Replace the contents by those of a file that `save` wrote from a memory with the same arguments.
@@ -204,7 +204,7 @@ class FrameReplayMemory(Ring):
                 f"{pathname} holds {saved}, this memory {list(self._frames.shape)} of max_size={self.max_size}: "
                 "create it with the arguments of the saved one"
             )
-        slots = self._restore_extra(data, str(pathname))
+        slots = self._restore_columns(data, str(pathname))
         for name in ("action", "reward", "terminal"):
             getattr(self, name)[: len(slots)] = data[name]
         self._newest[: len(slots)] = data["newest"]

@@ -11,14 +11,14 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
 from parl_core.replay.files import read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
-from parl_core.replay.ring import Ring
+from parl_core.replay.sampled_ring import SampledRing
 
 __all__ = ["ReplayMemory"]
 
 PARL_KEYS = {"obs", "action", "reward", "terminal", "next_obs", "other"}
 
 
-class ReplayMemory(Ring):
+class ReplayMemory(SampledRing):
     """The newest `max_size` transitions, and batches drawn from them.
 
         memory = ReplayMemory(max_size=100_000, obs_dim=4, act_dim=0, seed=1)
@@ -100,7 +100,7 @@ class ReplayMemory(Ring):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs or act has another shape.
+            ValueError: obs or act does not fit the memory's shape.
         """
         end = self._end
         slot = end % self.max_size
@@ -176,7 +176,7 @@ class ReplayMemory(Ring):
         used = min(self._end, self.max_size)
         columns = {name: getattr(self, name)[:used] for name in ("obs", "action", "reward", "terminal", "next_obs")}
         other = np.array([self.size(), self._end % self.max_size], np.int64)
-        write_snapshot(pathname, {**columns, "other": other, **self._extra_columns(used)})
+        write_snapshot(pathname, {**columns, "other": other, **self._state_columns(used)})
 
     def load(self, pathname: str | os.PathLike[str]) -> None:
         """Replace the contents by those of a file that `save`, here or in PARL, wrote.
@@ -194,7 +194,7 @@ class ReplayMemory(Ring):
                     f"{pathname} holds {name} of shape {list(data[name].shape[1:])}, this memory stores "
                     f"{list(getattr(self, name).shape[1:])}: create it with the obs_dim and act_dim of the file"
                 )
-        slots = self._restore_extra(data, str(pathname))
+        slots = self._restore_columns(data, str(pathname))
         for name in ("obs", "next_obs", "action", "reward", "terminal"):
             getattr(self, name)[: len(slots)] = data[name][slots]
 

@@ -1,0 +1,201 @@
+"""How batches are drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused."""
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+from parl_core.checks import check_fraction, check_int
+from parl_core.errors import HyperparameterError
+from parl_core.replay.batch import ReplayBatch
+from parl_core.replay.n_step import NStep, n_step_windows
+from parl_core.replay.priorities import Prioritized, PrioritySampler
+from parl_core.replay.ring import Ring, shape_of
+from parl_core.seeding import generator_from_json, generator_to_json, make_generator
+
+__all__ = ["SampledRing"]
+
+KEPT_BUFFERS = 8  # batch sizes; a program that draws ever different ones must not fill the memory with buffers
+
+
+class SampledRing(Ring):
+    """A ring to draw batches from; `ReplayMemory` documents the arguments."""
+
+    def __init__(
+        self,
+        max_size: int,
+        obs_dim: int | Sequence[int],
+        act_dim: int | Sequence[int],
+        *,
+        obs_dtype: DTypeLike,
+        act_dtype: DTypeLike | None,
+        n_envs: int,
+        n_step: int,
+        gamma: float | None,
+        sampling: Prioritized | None,
+        seed: int | np.random.Generator | None,
+        directory: str | os.PathLike[str] | None,
+    ) -> None:
+        check_int("n_step", n_step)
+        if n_step > 1:
+            check_fraction("gamma (which n_step > 1 needs)", gamma)
+        super().__init__(max_size, act_dim, act_dtype=act_dtype, n_envs=n_envs, directory=directory)
+        self.obs_dim = obs_dim
+        self.n_step = n_step
+        self.gamma = gamma
+        self._obs_shape = shape_of(obs_dim)
+        self._obs_dtype = np.dtype(obs_dtype)
+        self._rng = make_generator(seed)
+        self._sampler = None if sampling is None else PrioritySampler(sampling, max_size)
+        self._buffers: dict[int, ReplayBatch] = {}
+
+    def make_index(self, batch_size: int) -> NDArray[np.int64]:
+        """Draw slots `[batch_size]`, with replacement, for `sample_batch_by_index`.
+
+        Raises:
+            ValueError: the memory is empty.
+        """
+        start = self._start
+        size = self._end - start
+        if size == 0:
+            raise ValueError("cannot sample from an empty replay memory: append transitions first")
+        if self._sampler is not None:
+            self._sampler.follow(start, self._end)
+            return self._sampler.draw(batch_size, self._rng)
+        index = self._rng.integers(size, size=batch_size)
+        if size < self.max_size and start:  # a full ring is valid everywhere
+            index = (index + start) % self.max_size
+        return index
+
+    def sample(self, batch_size: int, *, beta: float | None = None) -> ReplayBatch:
+        """Draw a batch into buffers that the next call with the same `batch_size` overwrites.
+
+        Nothing is allocated after the first call, so large batches cause no page faults; `.copy()` what must last.
+
+        Args:
+            batch_size: number of transitions, drawn with replacement.
+            beta: exponent of the importance-sampling weights for this call; default: that of the settings.
+
+        Raises:
+            ValueError: the memory is empty.
+        """
+        index = self.make_index(batch_size)
+        weight = None if self._sampler is None else self._sampler.weights(index, beta)
+        buffers = self._buffers.get(batch_size)
+        if buffers is None:
+            if len(self._buffers) == KEPT_BUFFERS:
+                self._buffers.clear()
+            buffers = self._buffers[batch_size] = self._new_buffers(batch_size)
+        return self._fill(buffers, index, weight)
+
+    def sample_batch(self, batch_size: int) -> tuple[NDArray[Any], ...]:
+        """Draw `(obs, action, reward, next_obs, terminal)` into new arrays, as PARL 2.x does.
+
+        `sample` is faster and also returns truncation, discounts, weights and indices.
+        """
+        return self.sample_batch_by_index(self.make_index(batch_size))
+
+    def sample_batch_by_index(self, batch_idx: ArrayLike) -> tuple[NDArray[Any], ...]:
+        """Return `(obs, action, reward, next_obs, terminal)` of given slots `[n]`, in new arrays.
+
+        Raises:
+            IndexError: a slot holds no transition.
+        """
+        index = np.asarray(batch_idx, np.int64).reshape(-1)
+        age = (index - self._start) % self.max_size
+        if index.size and (index.min() < 0 or index.max() >= self.max_size or age.max() >= self.size()):
+            raise IndexError(
+                f"batch_idx has slots from {index.min()} to {index.max()}; this memory holds {self.size()} transitions "
+                f"from slot {self._start % self.max_size} on: draw with make_index()"
+            )
+        batch = self._fill(self._new_buffers(len(index)), index, None)
+        return batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminal
+
+    def update_priorities(self, index: NDArray[np.int64], td_error: ArrayLike) -> None:
+        """Set the priorities of drawn transitions from their new TD errors.
+
+        Args:
+            index: `batch.index`, `[n]`.
+            td_error: `[n]`, of any sign.
+
+        Raises:
+            HyperparameterError: the memory samples uniformly.
+            ValueError: an error is not finite, or the shapes differ.
+        """
+        if self._sampler is None:
+            raise HyperparameterError("this memory samples uniformly: create it with sampling=Prioritized()")
+        self._sampler.follow(self._start, self._end)
+        self._sampler.update(index, np.asarray(td_error))
+
+    def _new_buffers(self, n: int) -> ReplayBatch:
+        obs, next_obs = self._obs_buffers(n)
+        return ReplayBatch(
+            obs=obs,
+            action=np.empty((n, *self._act_shape), self.action.dtype),
+            reward=np.empty(n, np.float32),
+            next_obs=next_obs,
+            terminal=np.empty(n, np.bool_),
+            truncated=np.empty(n, np.bool_),
+            index=np.empty(0, np.int64),
+            discount=None,
+            weight=None,
+        )
+
+    def _fill(self, out: ReplayBatch, index: NDArray[np.int64], weight: NDArray[np.float32] | None) -> ReplayBatch:
+        # The slots were drawn or checked by us; mode "clip" spares take() a second look and a temporary copy.
+        if self.n_step == 1:
+            reward, last, discount = out.reward, index, None
+            self.reward.take(index, 0, reward, "clip")
+        else:
+            reward, last, discount = self._windows(index)
+        self.action.take(index, 0, out.action, "clip")
+        self.terminal.take(last, 0, out.terminal, "clip")
+        self.truncated.take(last, 0, out.truncated, "clip")
+        self._fill_obs(out, index, last)
+        return ReplayBatch(
+            out.obs, out.action, reward, out.next_obs, out.terminal, out.truncated, index, discount, weight
+        )
+
+    def _windows(self, index: NDArray[np.int64]) -> NStep:
+        assert self.gamma is not None  # checked by the constructor
+        return n_step_windows(
+            index,
+            self.reward,
+            self.terminal,
+            self.truncated,
+            steps=self.n_step,
+            gamma=self.gamma,
+            stride=self.n_envs,
+            end=self._end,
+        )
+
+    def _obs_buffers(self, n: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        raise NotImplementedError
+
+    def _fill_obs(self, out: ReplayBatch, index: NDArray[np.int64], last: NDArray[np.int64]) -> None:
+        raise NotImplementedError
+
+    def _state_columns(self, used: int) -> dict[str, NDArray[Any]]:
+        columns = {**super()._state_columns(used), "rng": np.array(generator_to_json(self._rng))}
+        if self._sampler is not None:
+            self._sampler.follow(self._start, self._end)
+            columns |= self._sampler.state()
+        return columns
+
+    def _restore_columns(self, data: dict[str, NDArray[Any]], source: str) -> NDArray[np.int64]:
+        slots = super()._restore_columns(data, source)
+        if "rng" in data:
+            self._rng = generator_from_json(str(data["rng"]))
+        if self._sampler is not None:
+            priority = data["priority"][slots] if "priority" in data else np.ones(len(slots))
+            self._sampler.restore(priority, float(data.get("largest_priority", 1.0)), self._start, self._end)
+        return slots
+
+    def _place(self) -> dict[str, Any]:
+        return {**super()._place(), "rng": generator_to_json(self._rng)}
+
+    def _restore_place(self, state: dict[str, Any]) -> None:
+        super()._restore_place(state)
+        self._rng = generator_from_json(state["rng"])
