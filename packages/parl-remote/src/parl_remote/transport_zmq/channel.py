@@ -35,6 +35,7 @@ from parl_remote.transport_zmq.sockets import (
     connection_events,
     descriptor,
     monitored,
+    own_context,
     readable,
 )
 from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
@@ -79,7 +80,7 @@ class ZmqChannel:
         """
         limits = limits or Limits()
         curve = Curve.of(key)
-        context = context or zmq.Context.instance()
+        context = context or own_context()
         deadline = time.monotonic() + limits.connect_timeout_s
         candidates = _resolve(address)
         while True:

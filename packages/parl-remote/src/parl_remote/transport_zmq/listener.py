@@ -19,8 +19,8 @@ from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.transport_zmq.sockets import (
+    Context,
     Curve,
-    Socket,
     configure,
     connection_events,
     descriptor,
@@ -51,7 +51,7 @@ class ZmqListener:
 
     def __init__(self, host: str, port: int, key: ClusterKey, *, limits: Limits | None = None) -> None:
         limits = limits or Limits()
-        self._context: zmq.Context[Socket] = zmq.Context()  # ZAP's address is one for each context
+        self._context: Context = zmq.Context()  # ZAP's address is one for each context
         curve = Curve.of(key)
         self._zap = ZapHandler(self._context, curve.client_public)
         self._socket = self._context.socket(zmq.ROUTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ __all__ = [
     "connection_events",
     "descriptor",
     "monitored",
+    "own_context",
     "readable",
 ]
 
@@ -48,6 +50,18 @@ class Curve:
         """Derive them from the cluster's key."""
         server, client = z85.encode(key.derive("curve server")), z85.encode(key.derive("curve client"))
         return cls(zmq.curve_public(server), server, zmq.curve_public(client), client)
+
+
+def own_context() -> Context:
+    """The context that all channels of this process share, apart from the one of the user's own zmq code."""
+    return _context_of(os.getpid())
+
+
+@functools.cache
+def _context_of(_: int) -> Context:
+    context: Context = zmq.Context()
+    context.max_sockets = context.get(zmq.SOCKET_LIMIT)  # three a channel; zmq's default ends at 341 channels
+    return context
 
 
 def configure(socket: Socket, limits: Limits, *, ipv6: bool) -> None:
@@ -92,23 +106,25 @@ class Bell:
     """A descriptor that any thread can make readable."""
 
     def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._rung = False
 
     def fileno(self) -> int:
         """Readable while it is rung."""
-        return self._read
+        return self._descriptor
 
     def ring(self) -> None:
         """Make it readable."""
-        with contextlib.suppress(BlockingIOError):
-            os.write(self._write, b"\0")
+        self._rung = True
+        os.eventfd_write(self._descriptor, 1)
 
     def quiet(self) -> None:
-        """Make it unreadable."""
-        with contextlib.suppress(BlockingIOError):
-            os.read(self._read, 4096)
+        """Make it unreadable; not while another thread rings."""
+        if self._rung:
+            self._rung = False
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._descriptor)
 
     def close(self) -> None:
-        """Give back the descriptors."""
-        os.close(self._read)
-        os.close(self._write)
+        """Give back the descriptor."""
+        os.close(self._descriptor)
