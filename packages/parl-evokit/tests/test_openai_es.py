@@ -214,7 +214,7 @@ def test_named_arrays_and_a_layout_may_be_given() -> None:
         ES([1.0, float("nan")], settings())
 
 
-@pytest.mark.parametrize("shape", ["CENTERED_RANK", "CENTERED", "NORMALIZED", "SIGN"])
+@pytest.mark.parametrize("shape", ["CENTERED_RANK", "CENTERED", "NORMALIZED", "SIGN", "TOP_K"])
 @pytest.mark.parametrize("optimizer", ["SGD", "MOMENTUM", "ADAM"])
 def test_every_shaping_learns_with_every_optimizer(shape: str, optimizer: str) -> None:
     lr = 0.05 if optimizer == "ADAM" else {"CENTERED": 1.0, "CENTERED_RANK": 10.0}.get(shape, 4.0)
@@ -223,3 +223,15 @@ def test_every_shaping_learns_with_every_optimizer(shape: str, optimizer: str) -
     es = ES(np.full(10, 1.0), config)
     generations(es, 80)
     assert sphere(es.mean) > -5.0
+
+
+def test_with_top_k_the_step_comes_from_the_best_directions_alone() -> None:
+    es = ES(
+        np.zeros(30),
+        {"keys": "COUNTER", "solver": {"update": {"shaping": "TOP_K", "top_k": 1}, "optimizer": {"base_lr": 1.0}}},
+    )
+    infos = es.ask(8)
+    direction = es.candidate(infos[4])  # the pair (4, 5) has the best half
+    es.tell(infos, [1.0, 2.0, 1.0, 0.0, 9.0, 3.0, 4.0, 5.0])
+    # Its rewards 9 and 3 are +1 and -1 when normalised; the mean is over all eight samples.
+    assert es.mean == pytest.approx(2 * direction / 8, rel=1e-3)

@@ -60,6 +60,7 @@ class ShapingKind(Enum):
     CENTERED = "CENTERED"
     NORMALIZED = "NORMALIZED"
     SIGN = "SIGN"
+    TOP_K = "TOP_K"
 
 
 class StaleKind(Enum):
@@ -152,6 +153,7 @@ class UpdateConfig:
 
     Attributes:
         shaping: From rewards to utilities.
+        top_k: With `shaping: TOP_K`, how many of the best directions count; 1 or more.
         weight_decay: This times the parameters is added to the gradient; 0 or more.
         max_age: Samples of models more than this many updates old are left out; 0 or more.
         stale: How older samples count.
@@ -160,6 +162,7 @@ class UpdateConfig:
     """
 
     shaping: ShapingKind = ShapingKind.CENTERED_RANK
+    top_k: int = 8
     weight_decay: float = 0.0
     max_age: int = 8
     stale: StaleKind = StaleKind.GROUPED

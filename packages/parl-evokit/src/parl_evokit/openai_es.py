@@ -6,6 +6,8 @@
 The sum in (1) is over integers and exact; everything after it is elementwise. So equal samples give equal bits, in any
 order and on any machine.
 
+With `shaping: TOP_K` only the best directions count, which is augmented random search (Mania et al. 2018, V1-t).
+
 Differences from the paper: utilities of stale samples are ranked within their own model and weighted by
 stale_decay**age, n counting all samples; equal rewards share their mean rank; the step is scaled by std, not by 1/std,
 as the original EvoKit does, so that its documented learning rates keep their meaning.
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 
 from parl_evokit import shaping
 from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind
-from parl_evokit.intake import Intake
+from parl_evokit.intake import Group, Intake
 from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
@@ -72,11 +74,10 @@ class ES(Strategy):
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Equation (1)."""
         update = self.config.solver.update
-        shape = SHAPINGS[update.shaping]
         scale = -float(np.float32(sampler.std)) / UNITS_PER_ONE / intake.used
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
-            utilities = shape(group.rewards)
+            utilities = self._utilities(group)
             factor = scale * utilities.unit * _product(update.stale_decay, group.age)
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
@@ -89,6 +90,12 @@ class ES(Strategy):
         if update.weight_decay:
             gradient += np.float32(update.weight_decay) * sampler.parameters
         return gradient
+
+    def _utilities(self, group: Group) -> shaping.Utilities:
+        update = self.config.solver.update
+        if update.shaping is ShapingKind.TOP_K:
+            return shaping.top_directions(group.rewards, group.keys, update.top_k)
+        return SHAPINGS[update.shaping](group.rewards)
 
 
 def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:

@@ -40,18 +40,17 @@ class ExactSum:
     def __init__(self, noise: GaussianNoise, keys: Sequence[int], weights: NDArray[np.int64]) -> None:
         self._noise = noise
         self._pairs, joined = _joined_pairs(keys, weights)
-        most = max(1, ENTRIES // noise.row_chunk)
-        self._runs = [
-            (run, piece[run], shift) for shift, piece in _pieces(joined) for run in _runs_without_overflow(piece, most)
-        ]
+        self._pieces = list(_pieces(joined))
 
     def part(self, start: int, count: int) -> NDArray[np.int64]:
         """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`."""
         total = np.zeros(count, np.int64)
+        most = max(1, ENTRIES // max(1, min(count, self._noise.row_chunk)))
+        runs = [(run, piece[run], shift) for shift, piece in self._pieces for run in _runs(piece, most)]
         for chunk in chunks(count, self._noise.row_chunk, start):
             here = total[chunk.start - start : chunk.stop - start]
             rows_of = self._noise.rows(self._pairs, chunk.start, chunk.stop - chunk.start)
-            for run, weights, shift in self._runs:
+            for run, weights, shift in runs:
                 subtotal = np.einsum("k,kn->n", weights, rows_of(run))
                 here += subtotal.astype(np.int64) << shift if shift else subtotal
         return total
@@ -95,7 +94,7 @@ def _pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]
         shift += PIECE_BITS
 
 
-def _runs_without_overflow(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
+def _runs(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
     """Cut the rows into runs of at most `most`, in each of which a 32-bit sum cannot overflow."""
     start = 0
     while start < len(weights):
