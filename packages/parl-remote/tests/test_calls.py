@@ -54,6 +54,9 @@ class Counter:
     def name(cls) -> str:
         return cls.__name__
 
+    def itself(self) -> Any:
+        return self
+
     def __len__(self) -> int:
         return self.value
 
@@ -310,3 +313,10 @@ def test_a_class_that_comes_back_from_an_actor_is_not_overwritten(anywhere: str)
     assert Tally.__dict__["note"] is before
     got.note()
     assert _noted > 0
+
+
+def test_an_actor_that_returns_itself_returns_a_copy_of_the_object(anywhere: str) -> None:
+    copy = Counter(8).itself()
+    assert type(copy) is Counter
+    assert copy.value == 8
+    assert copy.add(1) == 9

@@ -41,7 +41,7 @@ class Worker:
         with open(path) as gate:
             return gate.read()
 
-    def fail(self) -> None:
+    def fail(self) -> int:
         raise KeyError("no such thing")
 
     def big(self) -> bytes:

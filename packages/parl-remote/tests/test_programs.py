@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -130,13 +131,12 @@ def test_a_program_that_raises_ends_with_its_own_error_alone(run_program: Run) -
 
 @pytest.mark.slow
 def test_a_notebook_s_own_classes_work_and_can_be_changed(tmp_path: Path) -> None:
-    import nbclient
-    import nbformat
+    nbclient, nbformat = importlib.import_module("nbclient"), importlib.import_module("nbformat")
 
     def cell(source: str) -> Any:
-        return nbformat.v4.new_code_cell(textwrap.dedent(source))  # type: ignore[no-untyped-call]  # of nbformat
+        return nbformat.v4.new_code_cell(textwrap.dedent(source))
 
-    notebook = nbformat.v4.new_notebook()  # type: ignore[no-untyped-call]  # of nbformat
+    notebook = nbformat.v4.new_notebook()
     notebook.cells = [
         cell("import parl_remote as parl\nparl.connect(cpu_num=2)\nfactor = 2"),
         cell(

@@ -9,6 +9,7 @@ type. Only its `__new__` is replaced, by an object that knows where the class's 
 
 from __future__ import annotations
 
+import copyreg
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
@@ -95,6 +96,24 @@ def _new_signature(cls: type) -> inspect.Signature:
     return signature.replace(parameters=[first, *signature.parameters.values()])
 
 
+def _reduce_object(self: Any, protocol: Any) -> Any:
+    """Pickle an object of a decorated class, in an actor, so that it comes out as an object and not as an actor."""
+    decorated: Any = next(c for c in type(self).__mro__ if _is_decorated(c))
+    reduced = super(decorated, self).__reduce_ex__(protocol)
+    if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]  # unknown to its stub
+        return (_make_local, reduced[1], *reduced[2:])
+    return reduced
+
+
+def _make_local(cls: type, *args: Any) -> Any:
+    with current.local_objects():
+        return cls.__new__(cls, *args)
+
+
+def _is_decorated(cls: type) -> bool:
+    return isinstance(cls.__dict__.get("__new__"), _RemoteNew)
+
+
 def _hook_of(cls: type) -> _RemoteNew:
     hook = cls.__dict__.get("__new__") if isinstance(cls, type) else None
     if not isinstance(hook, _RemoteNew):
@@ -150,6 +169,8 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
             raise TypeError(f"@remote_class decorates classes, not {decorated!r}")
         # setattr, because a type checker rightly thinks that a class's __new__ is none of our business
         setattr(decorated, "__new__", _RemoteNew(decorated, chosen))  # noqa: B010
+        if "__reduce_ex__" not in decorated.__dict__:
+            setattr(decorated, "__reduce_ex__", _reduce_object)  # noqa: B010
         return decorated
 
     return decorate if cls is None else decorate(cls)

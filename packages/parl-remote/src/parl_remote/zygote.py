@@ -29,7 +29,7 @@ from parl_remote import processes
 from parl_remote.thread_counts import chosen_by_user, set_variables
 from parl_remote.transport_unix import listen_at
 
-__all__ = ["ZygoteProcess", "start_zygote", "zygote_main"]
+__all__ = ["ZygoteProcess", "main", "start_zygote", "zygote_main"]
 
 _LARGEST = 65536
 
@@ -225,7 +225,7 @@ class ZygoteProcess:
 
 
 def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ZygoteProcess:
-    """Fork a zygote from this process, which must not have started threads.
+    """Start a zygote: by fork, which is quick, or as a new program where this process has threads already.
 
     Args:
         directory: The node's private directory.
@@ -233,12 +233,45 @@ def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear:
         clear: Whether the zygote removes the directory when this process is gone.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    pid = os.fork()
-    if not pid:
-        try:
-            processes.close_descriptors_except({theirs.fileno()})
-            zygote_main(theirs, str(directory), preload, clear)
-        finally:
-            os._exit(1)
-    theirs.close()
+    try:
+        if len(os.listdir("/proc/self/task")) > 1:
+            pid = _spawn(theirs, str(directory), preload, clear)
+        else:
+            pid = os.fork()
+            if not pid:
+                _become_zygote(theirs, str(directory), preload, clear)
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
     return ZygoteProcess(pid, ours)
+
+
+def _become_zygote(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> NoReturn:
+    """The child's side of the fork."""
+    try:
+        processes.close_descriptors_except({control.fileno()})
+        zygote_main(control, directory, preload, clear)
+    finally:
+        os._exit(1)
+
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.zygote import main; main(sys.argv[1])"
+
+
+def _spawn(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> int:
+    """A fork of a process with threads may hold their locks for ever; a new program does not."""
+    descriptor = control.fileno()
+    settings = json.dumps([descriptor, directory, preload, clear])
+    os.set_inheritable(descriptor, True)
+    command = [sys.executable, "-c", _PROGRAM.format(path=sys.path), settings]
+    return os.posix_spawn(sys.executable, command, os.environ)
+
+
+def main(settings_json: str) -> NoReturn:
+    """The zygote as a program of its own."""
+    descriptor, directory, preload, clear = json.loads(settings_json)
+    os.set_inheritable(descriptor, False)
+    processes.close_descriptors_except({descriptor})
+    zygote_main(socket.socket(fileno=descriptor), directory, tuple(preload), clear)

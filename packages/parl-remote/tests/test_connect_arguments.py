@@ -1,0 +1,107 @@
+"""`connect` and `disconnect`: what they refuse and what they leave alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import NotConnected, RemoteError, current
+
+
+@parl_remote.remote_class
+class Actor:
+    def work(self) -> int:
+        return 1
+
+    def connect_again(self) -> None:
+        parl_remote.connect()
+
+
+def test_connecting_twice_to_the_same_cluster_keeps_the_connection(connect: Callable[..., None]) -> None:
+    connect()
+    first = current.client()
+    parl_remote.connect("local")
+    assert current.client() is first
+
+
+def test_connecting_to_another_cluster_is_refused_until_disconnected(connect: Callable[..., None]) -> None:
+    connect()
+    with pytest.raises(RemoteError, match=r"connected to 'local'; call parl.disconnect\(\) before"):
+        parl_remote.connect("localhost:6006")
+    with pytest.raises(RemoteError, match="connected to 'local'"):
+        parl_remote.connect(debug=True)
+    assert Actor().work() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"cpu_num": 0}, "cpu_num must be a whole number of 1 or more"),
+        ({"cpu_num": 1.5}, "cpu_num must be"),
+        ({"lease_timeout_s": -1}, "lease_timeout_s must be 0 or more"),
+        ({"master_address": "nowhere"}, "host:port"),
+        ({"master_address": "localhost:6006", "cpu_num": 2}, "cpu_num only makes sense for a private cluster"),
+        ({"master_address": "localhost:6006", "preload": ["torch"]}, "preload only makes sense"),
+        ({"distributed_files": ["a.txt"]}, "not offered yet"),
+        ({"key_file": "key"}, "needs no key_file"),
+    ],
+)
+def test_an_argument_that_makes_no_sense_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parl_remote.connect(**arguments)
+
+
+def test_disconnecting_without_a_connection_does_nothing(connect: Callable[..., None]) -> None:
+    connect()
+    parl_remote.disconnect()
+    parl_remote.disconnect()
+
+
+def test_making_an_object_without_a_connection_says_what_to_call(connect: Callable[..., None]) -> None:
+    connect()
+    parl_remote.disconnect()
+    with pytest.raises(NotConnected, match=r"call parl.connect\(\) before"):
+        Actor()
+    with pytest.raises(NotConnected):
+        parl_remote.get_global_client()
+
+
+def test_the_client_counts_its_actors(connect: Callable[..., None]) -> None:
+    connect()
+    actors = [Actor(), Actor()]
+    assert parl_remote.get_global_client().actor_num == 2
+    assert actors[0].work() == 1
+
+
+def test_an_actor_cannot_connect(anywhere: str) -> None:
+    with pytest.raises(RemoteError, match="an actor is connected already"):
+        Actor().connect_again()
+
+
+def test_several_threads_may_connect_at_once(connect: Callable[..., None]) -> None:
+    connect()
+    parl_remote.disconnect()
+    failures: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            parl_remote.connect(cpu_num=4)
+            assert Actor().work() == 1
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=attempt) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not failures
+
+
+def test_more_slots_than_cpus_are_allowed(connect: Callable[..., None]) -> None:
+    connect(cpu_num=12)
+    assert [actor.work() for actor in [Actor() for _ in range(12)]] == [1] * 12
