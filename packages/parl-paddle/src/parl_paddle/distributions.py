@@ -8,20 +8,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import Protocol
 
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from parl_paddle.losses.shapes import same_shape
+
 __all__ = [
     "CategoricalDistribution",
     "DiagGaussianDistribution",
+    "PolicyDistribution",
     "SoftCategoricalDistribution",
     "SoftMultiCategoricalDistribution",
 ]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
 _SMALLEST = 1e-20  # keeps log(-log(u)) finite
+
+
+class PolicyDistribution(Protocol):
+    """What every distribution of actions offers; `[batch]` results."""
+
+    def sample(self) -> Tensor: ...
+    def entropy(self) -> Tensor: ...
+    def logp(self, action: Tensor) -> Tensor: ...
 
 
 class CategoricalDistribution:
@@ -147,6 +159,7 @@ class DiagGaussianDistribution:
 
     def logp(self, action: Tensor) -> Tensor:
         """Log-density of the actions `[batch, act_dim]`; `[batch]`."""
+        same_shape(action=action, mean=self.mean)
         z = (action - self.mean) / self.std
         return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
