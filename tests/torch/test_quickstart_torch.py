@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -55,10 +56,8 @@ class Program:
         self.process.wait()
 
     def look_for_children(self) -> None:
-        try:
+        with suppress(psutil.NoSuchProcess):
             self.children.update(psutil.Process(self.process.pid).children(recursive=True))
-        except psutil.NoSuchProcess:
-            return
 
     def left_behind(self) -> list[psutil.Process]:
         """Processes of this program that are still there, `SECONDS_TO_END` after they should have ended."""
@@ -75,8 +74,7 @@ def program(*arguments: str) -> Iterator[Program]:
         running.process.kill()
         running.process.communicate()
         for child in running.children:
-            with_child_gone = psutil.pid_exists(child.pid) and child.is_running()
-            if with_child_gone:
+            with suppress(psutil.NoSuchProcess):
                 child.kill()
 
 
@@ -85,43 +83,69 @@ def run_folder(runs: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("actors", ["0", "2"])
-def test_a_smoke_run_saves_an_agent_that_a_fresh_process_evaluates_to_the_same_return(
-    actors: str, tmp_path: Path
-) -> None:
-    arguments = ["--smoke", "--episodes", "5", "--runs", str(tmp_path / "runs"), "--actors", actors]
+@dataclass
+class SmokeRun:
+    """A finished run of `--smoke` with so many actors."""
+
+    actors: int
+    output: str
+    returncode: int
+    children: int
+    left_behind: list[psutil.Process]
+    folder: Path
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2])
+def smoke_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SmokeRun:
+    actors, runs = int(request.param), tmp_path_factory.mktemp("quickstart") / "runs"
+    arguments = ["--smoke", "--episodes", "5", "--runs", str(runs), "--actors", str(actors)]
     with program(str(EXAMPLE / "train.py"), *arguments) as running:
         running.read_to_end()
-        assert running.process.returncode == 0, running.output
-        evaluated = re.search(r"Mean return of 5 evaluation episodes: ([\d.]+)", running.output)
-        restored = re.search(r"Restored in a fresh process: ([\d.]+) \(the same\)", running.output)
-        assert evaluated, running.output
-        assert restored, running.output
-        assert evaluated[1] == restored[1]
-        assert len(running.children) >= int(actors)
-        assert running.left_behind() == []
-    folder = run_folder(tmp_path / "runs")
-    for name in ("agent.ckpt", "best.ckpt", "learning-curve.png", "updates.csv", "evaluations.csv"):
-        assert (folder / name).stat().st_size > 0
-    assert list((folder / "tensorboard").iterdir())
-    assert str(folder) in running.output
+        code, left = running.process.returncode, running.left_behind()
+        return SmokeRun(actors, running.output, code, len(running.children), left, run_folder(runs))
 
 
 @pytest.mark.slow
-def test_results_do_not_depend_on_the_number_of_actors(tmp_path: Path) -> None:
-    tables = []
-    for actors in ("0", "1", "2"):
-        runs = tmp_path / actors
-        arguments = ["--smoke", "--episodes", "1", "--runs", str(runs), "--actors", actors]
-        with program(str(EXAMPLE / "train.py"), *arguments) as running:
-            running.read_to_end()
-            assert running.process.returncode == 0, running.output
-        rows = (run_folder(runs) / "updates.csv").read_text().splitlines()
-        timing = [i for i, name in enumerate(rows[0].split(",")) if name in ("seconds", "speed/steps_per_second")]
-        tables.append([[cell for i, cell in enumerate(row.split(",")) if i not in timing] for row in rows])
-    assert tables[0] == tables[1] == tables[2]
-    assert len(tables[0]) == 17
+def test_a_smoke_run_saves_an_agent_that_a_fresh_process_evaluates_to_the_same_return(smoke_run: SmokeRun) -> None:
+    assert smoke_run.returncode == 0, smoke_run.output
+    evaluated = re.search(r"Mean return of 5 evaluation episodes: ([\d.]+)", smoke_run.output)
+    restored = re.search(r"Restored in a fresh process: ([\d.]+) \(the same\)", smoke_run.output)
+    assert evaluated, smoke_run.output
+    assert restored, smoke_run.output
+    assert evaluated[1] == restored[1]
+    for name in ("agent.ckpt", "best.ckpt", "learning-curve.png", "updates.csv", "evaluations.csv"):
+        assert (smoke_run.folder / name).stat().st_size > 0
+    assert list((smoke_run.folder / "tensorboard").iterdir())
+    for told in ("agent.ckpt", "learning-curve.png", "tensorboard"):
+        assert str(smoke_run.folder / told) in smoke_run.output
+
+
+@pytest.mark.slow
+def test_a_smoke_run_has_a_process_an_actor_and_leaves_none_behind(smoke_run: SmokeRun) -> None:
+    assert smoke_run.children >= smoke_run.actors
+    assert smoke_run.left_behind == []
+
+
+@pytest.mark.slow
+def test_results_do_not_depend_on_the_number_of_actors(smoke_run: SmokeRun, first_table: list[list[str]]) -> None:
+    table = figures_of(smoke_run)
+    assert len(table) == 17
+    if not first_table:
+        first_table.extend(table)
+    assert table == first_table
+
+
+@pytest.fixture(scope="module")
+def first_table() -> list[list[str]]:
+    """The table of whichever run comes first; the others have to be equal to it."""
+    return []
+
+
+def figures_of(run: SmokeRun) -> list[list[str]]:
+    """The table of updates without the columns that tell the time."""
+    rows = [row.split(",") for row in (run.folder / "updates.csv").read_text().splitlines()]
+    kept = [i for i, name in enumerate(rows[0]) if name not in ("seconds", "speed/steps_per_second")]
+    return [[row[i] for i in kept] for row in rows]
 
 
 def while_importing_torch(running: Program) -> None:
