@@ -147,6 +147,17 @@ def test_a_lost_life_ends_the_episode_but_not_the_game() -> None:
     assert (game.games, game.t) == (2, 0)
 
 
+def test_a_game_that_goes_on_without_lives_ends_by_itself() -> None:
+    class Lingering(Game):
+        def step(self, action: int) -> Any:
+            obs, reward, _, truncated, info = super().step(action)
+            return obs, reward, self.t >= 8, truncated, info
+
+    env = EpisodicLifeEnv(Lingering(lives=1, life=5))
+    env.reset()
+    assert [env.step(1)[2] for _ in range(8)] == [False] * 7 + [True]
+
+
 def test_a_seed_always_begins_a_new_game() -> None:
     game = Game(lives=3, life=5)
     env = EpisodicLifeEnv(game)

@@ -83,6 +83,15 @@ def test_a_memory_of_another_size_takes_the_newest_in_order(tmp_path: Path, capa
     assert np.median(memory.sample(100).obs[:, 0]) == 12
 
 
+def test_a_smaller_memory_keeps_environments_in_their_slots(tmp_path: Path) -> None:
+    saved = ReplayMemory(10, 2, 0, n_envs=2)
+    numbered(saved, range(13))  # the second environment has not taken its last step yet
+    saved.save(tmp_path / "rpm.npz")
+    memory = ReplayMemory(4, 2, 0, n_envs=2)
+    memory.load(tmp_path / "rpm.npz")
+    assert memory.obs[: len(memory), 0].tolist() == [10, 11, 12]
+
+
 def test_a_failed_save_leaves_the_older_file_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     memory = ReplayMemory(10, 2, 0, seed=0)
     numbered(memory, range(3))

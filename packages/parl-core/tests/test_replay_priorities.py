@@ -36,6 +36,19 @@ def test_a_sum_tree_never_finds_an_empty_slot_even_at_the_very_end() -> None:
     assert (tree.leaves[tree.find(masses)] > 0).all()
 
 
+def test_rounding_between_a_sum_and_its_parts_never_leads_to_an_empty_slot() -> None:
+    """Masses just below the border of two blocks, where the sum of a block and its running sum differ by rounding."""
+    rng = np.random.default_rng(1)
+    values = rng.random((400, 16)) * 10.0 ** rng.integers(-3, 3, (400, 16))
+    values[:, [0, 15]] = 0.0
+    tree = SumTree(values.size)
+    tree.set(np.arange(values.size), values.reshape(-1))
+    borders = values.sum(axis=1).cumsum()
+    for _ in range(3):
+        borders = np.nextafter(borders, 0.0)
+        assert (tree.leaves[tree.find(borders)] > 0).all()
+
+
 def test_sums_stay_exact_over_many_updates() -> None:
     tree, values, rng = SumTree(10_000), np.zeros(10_000), np.random.default_rng(0)
     for _ in range(300):
@@ -102,6 +115,14 @@ def test_an_overwritten_slot_has_the_new_transitions_priority() -> None:
     memory.update_priorities(np.arange(4), np.array([1e-3, 1.0, 1.0, 1.0]))
     memory.append([4], 0, 0.0, [4], False)  # into slot 0
     assert np.bincount(memory.sample(4000).index).tolist() == pytest.approx([1000] * 4, abs=3)
+
+
+def test_more_new_transitions_than_slots_between_two_draws_fill_each_slot_once() -> None:
+    memory = filled(10, 5)
+    memory.sample(1)
+    for number in range(5, 38):
+        memory.append([number], 0, 0.0, [number], False)
+    assert np.bincount(memory.sample(4000).index).tolist() == [400] * 10
 
 
 def test_dropped_transitions_are_never_drawn() -> None:
