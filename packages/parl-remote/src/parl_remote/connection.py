@@ -14,6 +14,7 @@ import contextlib
 import itertools
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
@@ -69,11 +70,16 @@ class Connection:
         on_names: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._channel = channel
+        # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
+        self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
+            channel, "receive_all", lambda timeout_s: [channel.receive(timeout_s)]
+        )
         self._background = background
         self._make_lost = lost
         self._on_names = on_names
         self._numbers = itertools.count(1)
         self._pending: dict[int, RemoteFuture[Any]] = {}
+        self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.Lock()
         self._reader = 0  # the thread that holds it
         self._followers: list[_Sleeper] = []
@@ -149,13 +155,9 @@ class Connection:
 
     def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Read for everybody until `future` is settled; False once the deadline has passed."""
-        receive, dispatch = self._channel.receive, self._dispatch
         try:
             while not future.settled:
-                if deadline is None:
-                    dispatch(receive())
-                else:
-                    dispatch(receive(max(0.0, deadline - time.monotonic())))
+                self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
         except ResultTimeout:
             return future.settled
         except (ChannelClosed, RemoteProtocolError):
@@ -204,11 +206,19 @@ class Connection:
     def _drain(self) -> None:
         try:
             while True:
-                self._dispatch(self._channel.receive(0.0))
+                self._take(0.0)
         except ResultTimeout:
             pass
         except (ChannelClosed, RemoteProtocolError):
             self._lose()
+
+    def _take(self, timeout_s: float | None) -> None:
+        """Wait for answers and settle all that come together; what Ctrl-C keeps from its turn is there the next time."""
+        arrived = self._arrived
+        if not arrived:
+            arrived.extend(self._receive_all(timeout_s))
+        while arrived:
+            self._dispatch(arrived.popleft())
 
     def _dispatch(self, frames: list[memoryview]) -> None:
         kind, flags, _, call_id = header_of(frames[0])
@@ -286,7 +296,7 @@ class Connection:
 
     def pending(self) -> bool:
         """Whether the channel has read ahead and nobody leads."""
-        return not self._reading.locked() and self._channel.pending()
+        return not self._reading.locked() and (bool(self._arrived) or self._channel.pending())
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from parl_remote.transport import Buffer
 __all__ = ["FrameReader", "frame_prefix"]
 
 _READ_AHEAD = 2**16  # a pipe's worth: some thousand small calls, one system call
+_READ_AHEAD_AT_FIRST = 2**12  # many connections carry a few small messages in all: one page, not sixteen
 _COUNT = struct.Struct("<I")
 _ONE = struct.Struct("<IQ")
 _MAX_FRAMES = 2**20  # a list of a million arrays is data, ten million "frames" are garbage
@@ -51,7 +52,7 @@ class FrameReader:
     def __init__(self, max_bytes: int, allocate: Callable[[int], Buffer] = bytearray) -> None:
         self._max_bytes = max_bytes
         self._allocate = allocate
-        self._buffer = bytearray(_READ_AHEAD)
+        self._buffer = bytearray(_READ_AHEAD_AT_FIRST)
         self._view = memoryview(self._buffer)
         self._start = 0
         self._end = 0
@@ -127,12 +128,14 @@ class FrameReader:
         if self._missing:
             self._fill_missing(source, flags)
             return
-        if self._start and len(self._buffer) - self._end < _READ_AHEAD // 4:
+        if self._start and len(self._buffer) - self._end < len(self._buffer) // 4:
             self._make_room(0)
         got = source.recv_into(self._view[self._end :] if self._end else self._buffer, 0, flags)
         if not got:
             raise EOFError
         self._end += got
+        if self._end == len(self._buffer) < _READ_AHEAD:
+            self._make_room(_READ_AHEAD)  # there is more than this at a time
 
     def _fill_missing(self, source: socket.socket, flags: int) -> None:
         missing = self._missing
@@ -154,7 +157,7 @@ class FrameReader:
         """Move what is left to the front, in a larger buffer if `needed` bytes would not fit."""
         rest = self._buffer[self._start : self._end]
         if needed > len(self._buffer):
-            self._buffer = bytearray(needed + _READ_AHEAD)
+            self._buffer = bytearray(max(needed, _READ_AHEAD))
             self._view = memoryview(self._buffer)
         self._buffer[: len(rest)] = rest
         self._start, self._end = 0, len(rest)

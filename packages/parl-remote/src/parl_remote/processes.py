@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 import signal
 from pathlib import Path
@@ -28,8 +29,13 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
 
+@functools.cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
 def _prctl(option: int, argument: int | bytes) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, argument, 0, 0, 0)
+    _libc().prctl(option, argument, 0, 0, 0)
 
 
 def die_with_parent(parent: int) -> None:
@@ -59,11 +65,10 @@ def reset_signals() -> None:
 
 def close_descriptors_except(keep: set[int]) -> None:
     """Close every descriptor from 3 up that is not in `keep`."""
-    for name in os.listdir("/proc/self/fd"):
-        descriptor = int(name)
-        if descriptor > 2 and descriptor not in keep:
-            with contextlib.suppress(OSError):  # the listing's own descriptor is gone by now
-                os.close(descriptor)
+    start = 3
+    for kept in (*sorted(keep), os.sysconf("SC_OPEN_MAX")):
+        os.closerange(start, kept)  # one system call for each gap
+        start = kept + 1
 
 
 def redirect_output(path: str) -> None:

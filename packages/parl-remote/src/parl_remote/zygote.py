@@ -130,7 +130,8 @@ def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
         processes.set_name("parl:spare")
         processes.close_descriptors_except({listening.fileno()})
         if "numpy" in sys.modules:
-            sys.modules["numpy"].random.seed()  # else all actors would draw the same numbers
+            # Else all actors would draw the same numbers. Thirty-two bits are what a user's own seed has, too.
+            sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
         run_actor(listening, parent)
     finally:
         os._exit(1)

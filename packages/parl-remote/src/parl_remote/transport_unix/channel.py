@@ -147,26 +147,41 @@ class UnixChannel:
         with self._receive_lock:
             if self._inbox:
                 return self._inbox.popleft()
-            reader = self._reader
-            frames = reader.next()
-            if frames is not None:
-                return frames
-            deadline = None if timeout_s is None else time.monotonic() + timeout_s
-            try:
-                while True:
-                    if deadline is None:
-                        reader.fill(self._socket)
-                    else:
-                        self._fill_before(deadline, timeout_s)
-                    frames = reader.next()
-                    if frames is not None:
-                        return frames
-            except EOFError as error:
-                raise ChannelClosed("the peer closed the connection") from error
-            except OSError as error:
-                if isinstance(error, ResultTimeout):
-                    raise
-                raise self._broken(error) from error
+            return self._first(timeout_s)
+
+    def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
+        """Wait for a message and take all that came with it; see `Channel.receive`."""
+        with self._receive_lock:
+            messages = list(self._inbox)
+            self._inbox.clear()
+            if not messages:
+                messages.append(self._first(timeout_s))
+            while (frames := self._reader.next()) is not None:
+                messages.append(frames)
+        return messages
+
+    def _first(self, timeout_s: float | None) -> list[memoryview]:
+        """The next message, read if it has to be."""
+        reader = self._reader
+        frames = reader.next()
+        if frames is not None:
+            return frames
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        try:
+            while True:
+                if deadline is None:
+                    reader.fill(self._socket)
+                else:
+                    self._fill_before(deadline, timeout_s)
+                frames = reader.next()
+                if frames is not None:
+                    return frames
+        except EOFError as error:
+            raise ChannelClosed("the peer closed the connection") from error
+        except OSError as error:
+            if isinstance(error, ResultTimeout):
+                raise
+            raise self._broken(error) from error
 
     def receive_ready(self) -> list[list[memoryview]]:
         """All messages that are there, with one read that does not wait; for a loop that knows the socket is readable.
