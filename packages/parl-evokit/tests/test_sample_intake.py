@@ -9,6 +9,7 @@ from parl_evokit.errors import InvalidReward
 from parl_evokit.intake import Intake, sort_samples
 from parl_evokit.noise import split_key
 from parl_evokit.records import SamplingInfo
+from parl_evokit.samples import Samples
 
 PRINT = 0xABCD
 
@@ -19,7 +20,7 @@ def info(key: int, model_iter_id: int = 10, fingerprint: int = PRINT) -> Samplin
 
 def sort(*samples: tuple[SamplingInfo, float]) -> Intake:
     infos, rewards = [i for i, _ in samples], [r for _, r in samples]
-    return sort_samples(infos, rewards, model_iter_id=10, fingerprint=PRINT, max_age=3)
+    return sort_samples(Samples.of(infos, rewards), model_iter_id=10, fingerprint=PRINT, max_age=3)
 
 
 def test_each_unusable_sample_is_counted_under_its_reason() -> None:
@@ -43,7 +44,7 @@ def test_each_unusable_sample_is_counted_under_its_reason() -> None:
 
 def test_samples_are_grouped_by_age_youngest_first_with_keys_ascending() -> None:
     intake = sort((info(9, 7), 1.0), (info(8), 2.0), (info(4), 3.0), (info(5, 7), 4.0))
-    assert [(group.age, group.keys, group.rewards.tolist()) for group in intake.groups] == [
+    assert [(group.age, group.keys.tolist(), group.rewards.tolist()) for group in intake.groups] == [
         (0, [4, 8], [3.0, 2.0]),
         (3, [5, 9], [4.0, 1.0]),
     ]
@@ -77,7 +78,7 @@ def test_the_outcome_does_not_depend_on_the_order() -> None:
 
     def outcome(order: list[tuple[SamplingInfo, float]]) -> str:
         intake = sort(*order)
-        groups = [(group.age, group.keys, group.rewards.tobytes()) for group in intake.groups]
+        groups = [(group.age, group.keys.tobytes(), group.rewards.tobytes()) for group in intake.groups]
         return repr((groups, intake.set_aside, intake.repeated))
 
     assert {outcome(draw.sample(samples, 60)) for _ in range(10)} == {outcome(samples)}
@@ -85,4 +86,4 @@ def test_the_outcome_does_not_depend_on_the_order() -> None:
 
 def test_there_must_be_one_reward_for_each_sample() -> None:
     with pytest.raises(InvalidReward, match="2 samples came with 1 rewards"):
-        sort_samples([info(2), info(4)], [1.0], model_iter_id=0, fingerprint=0, max_age=0)
+        Samples.of([info(2), info(4)], [1.0])

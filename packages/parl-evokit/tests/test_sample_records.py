@@ -2,14 +2,18 @@
 
 import importlib.util
 import math
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_evokit.errors import InvalidKey, RecordError
-from parl_evokit.records import USUAL, Record, SamplingInfo, read_sample
+from parl_evokit.log.columns import decode
+from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.samples import Samples
 
 PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
 halves = st.integers(0, 2**31 - 1)
@@ -83,27 +87,41 @@ def test_every_record_reads_back(info: SamplingInfo, reward: float | None, time_
         assert math.isnan(again.reward) if math.isnan(reward) else again.reward == reward
 
 
-@given(infos, st.none() | st.floats(width=32, allow_nan=False), st.integers(0, 2**63 - 1), st.integers(1, 2**32 - 1))
-def test_the_quick_reading_gives_what_the_record_has(
-    info: SamplingInfo, reward: float | None, time_us: int, count: int
-) -> None:
-    for record in (Record(info, reward, time_us, count), Record(info, reward)):
-        sample = (tuple(info.key), info.model_iter_id, info.fingerprint)
-        assert read_sample(record.encode()) == (sample, reward, record.count)
+@st.composite
+def encoded_records(draw: st.DrawFn) -> bytes:
+    """Records as they are, with a byte changed, or cut off."""
+    reward = draw(st.none() | st.floats(width=32))
+    record = Record(draw(infos), reward, draw(st.sampled_from([0, 0, 5])), draw(st.sampled_from([1, 1, 7])))
+    data = bytearray(record.encode())
+    if draw(st.booleans()):
+        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
+    return bytes(data[: draw(st.sampled_from([len(data), len(data), 3, 12]))])
 
 
-@given(st.binary(max_size=40) | st.from_regex(USUAL))
-def test_the_quick_reading_takes_and_refuses_the_same_bytes(data: bytes) -> None:
+@given(st.lists(encoded_records() | st.binary(max_size=40), max_size=8), st.integers(0, 2**32 - 1))
+def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes], fingerprint: int) -> None:
     try:
-        record = Record.decode(data)
+        records = [Record.decode(payload) for payload in payloads]
     except RecordError:
         with pytest.raises(RecordError):
-            read_sample(data)
+            decode(payloads, fingerprint)
         return
-    info = record.info
-    sample, reward, count = read_sample(data)
-    assert (sample, count) == ((tuple(info.key), info.model_iter_id, info.fingerprint), record.count)
-    assert reward == record.reward or math.isnan(reward or 0.0)
+    for record in records:
+        record.info.fingerprint = record.info.fingerprint or fingerprint
+    columns = decode(payloads, fingerprint)
+
+    def rows(samples: Samples) -> list[tuple[object, ...]]:
+        lists = (samples.keys, samples.models, samples.fingerprints, samples.rewards.view(np.uint32), samples.counts)
+        return sorted(zip(*(column.tolist() for column in lists), strict=True))
+
+    for part, has_reward in ((columns.rewarded, True), (columns.served, False)):
+        chosen = [record for record in records if (record.reward is not None) is has_reward]
+        expected = Samples.of([record.info for record in chosen], [record.reward or 0.0 for record in chosen])
+        counts = np.array([record.count for record in chosen], np.uint32)
+        if has_reward:
+            assert rows(part) == rows(replace(expected, counts=counts))
+        else:
+            assert [row[:3] for row in rows(part)] == [row[:3] for row in rows(expected)]
 
 
 @given(st.binary(max_size=60))

@@ -164,7 +164,7 @@ class ESAgent:
         strategy, _ = self._ready("update_from_log")
         with self._updating:
             contents = read_log(paths, self._ledger, max_damage=max_damage)
-            report = strategy.tell(contents.infos, contents.rewards)
+            report = strategy.tell_samples(contents.samples)
             self._ledger = contents.ledger
             self._bind()
         return report, contents

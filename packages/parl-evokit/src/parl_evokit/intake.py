@@ -1,24 +1,20 @@
 """Sorting samples before an update: which count, in which group, and why the others do not.
 
-    infos, rewards ──► set aside: foreign, orphan, too old, not finite, bad key
-                   ──► control:   no noise, their rewards only
-                   ──► groups:    by the model they perturbed, newest first; one reward a key
+    samples ──► set aside: no key, foreign, orphan, too old, not finite
+            ──► control:   no noise, their rewards only
+            ──► groups:    by the model they perturbed, newest first; one reward a key
 
 The outcome does not depend on the order in which the samples came.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
-from math import fsum, isfinite
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.errors import InvalidKey, InvalidReward
 from parl_evokit.noise import CONTROL_KEY
-from parl_evokit.records import SamplingInfo
 from parl_evokit.report import SetAside
+from parl_evokit.samples import NO_KEY, Samples
 
 __all__ = ["Group", "Intake", "sort_samples"]
 
@@ -34,7 +30,7 @@ class Group:
     """
 
     age: int
-    keys: list[int]
+    keys: NDArray[np.uint64]
     rewards: NDArray[np.float64]
 
 
@@ -62,60 +58,50 @@ class Intake:
     @property
     def pairs(self) -> int:
         """Mirrored pairs of which both halves are there."""
-        return sum(a ^ 1 == b for group in self.groups for a, b in pairwise(group.keys))
+        return sum(int(np.count_nonzero(group.keys[:-1] ^ np.uint64(1) == group.keys[1:])) for group in self.groups)
 
 
-def sort_samples(
-    infos: Iterable[SamplingInfo],
-    rewards: Sequence[float] | NDArray[np.floating],
-    *,
-    model_iter_id: int,
-    fingerprint: int,
-    max_age: int,
-) -> Intake:
+def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_age: int) -> Intake:
     """Sort samples for an update.
 
     Args:
-        infos: One a sample.
-        rewards: As many numbers; taken as float32, as logs hold them.
+        samples: In any order.
         model_iter_id: Of the model that is to be updated.
         fingerprint: Of that model; a sample without one (0) is not checked.
         max_age: Samples of models more than this many updates older are set aside.
-
-    Raises:
-        InvalidReward: Infos and rewards differ in number.
     """
-    infos = list(infos)
-    if len(infos) != len(rewards):
-        raise InvalidReward(f"{len(infos)} samples came with {len(rewards)} rewards: give one reward for each")
-    intake, aside = Intake(), SetAside()
-    found: dict[int, dict[int, list[float]]] = {}
-    with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and is set aside
-        values = np.asarray(rewards, np.float64).astype(np.float32).tolist()
-    for info, reward in zip(infos, values, strict=True):
-        age = model_iter_id - info.model_iter_id
-        try:
-            key = info.noise_key
-        except InvalidKey:
-            aside.bad_key += 1
-            continue
-        if info.fingerprint != fingerprint and info.fingerprint != 0:
-            aside.foreign += 1
-        elif age < 0:
-            aside.orphan += 1
-        elif age > max_age:
-            aside.too_old += 1
-        elif not isfinite(reward):
-            aside.not_finite += 1
-        elif key == CONTROL_KEY:
-            intake.control.append(reward)
-        else:
-            found.setdefault(age, {}).setdefault(key, []).append(reward)
-    intake.set_aside = aside
-    for age in sorted(found):
-        keys = sorted(found[age])
-        lists = [found[age][key] for key in keys]
-        intake.repeated += sum(map(len, lists)) - len(lists)
-        means = [values[0] if len(values) == 1 else fsum(values) / len(values) for values in lists]
-        intake.groups.append(Group(age, keys, np.array(means, np.float32).astype(np.float64)))
+    ages = model_iter_id - samples.models
+    left = np.ones(len(samples), np.bool_)
+
+    def take(rows: NDArray[np.bool_]) -> int:
+        """How many of the samples that are left these are; they are left no longer."""
+        nonlocal left
+        found = int(np.count_nonzero(left & rows))
+        if found:
+            left = left & ~rows
+        return found
+
+    aside = SetAside(
+        bad_key=take(samples.keys == NO_KEY),
+        foreign=take((samples.fingerprints != fingerprint) & (samples.fingerprints != 0)),
+        orphan=take(ages < 0),
+        too_old=take(ages > max_age),
+        not_finite=take(~np.isfinite(samples.rewards)),
+    )
+    control = left & (samples.keys == CONTROL_KEY)
+    take(control)
+    # A sample may have come with its fingerprint and without: it is the same sample.
+    usable = Samples(
+        samples.keys, samples.models, np.zeros_like(samples.fingerprints), samples.rewards, samples.counts
+    ).where(left)
+    one = usable.joined()
+    intake = Intake(control=sorted(samples.rewards[control].tolist()), repeated=len(usable) - len(one), set_aside=aside)
+    bounds = np.flatnonzero(np.concatenate(([True], one.models[1:] != one.models[:-1], [True])))
+    if len(one):
+        intake.groups = [
+            Group(
+                model_iter_id - int(one.models[start]), one.keys[start:stop], one.rewards[start:stop].astype(np.float64)
+            )
+            for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
+        ][::-1]
     return intake

@@ -4,7 +4,6 @@
 an online service writes one a request.
 """
 
-import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from parl_evokit.errors import RecordError
 from parl_evokit.noise.keys import CONTROL_KEY, join_key, split_key
 from parl_evokit.wire import BYTES, FIXED32, VARINT, read_fields, read_varint, varint
 
-__all__ = ["Record", "Sample", "SamplingInfo", "read_sample"]
+__all__ = ["Record", "SamplingInfo"]
 
 KEY, MODEL, FINGERPRINT = varint(1 << 3 | VARINT), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
 INFO, REWARD, TIME, COUNT = (
@@ -21,12 +20,6 @@ INFO, REWARD, TIME, COUNT = (
 )
 FLOAT = struct.Struct("<f")
 UINT32 = struct.Struct("<I")
-# What `LogWriter` writes for nearly every sample: key, model, perhaps fingerprint; perhaps reward.
-INT31 = rb"([\x80-\xff]{0,3}[\x00-\x7f]|[\x80-\xff]{4}[\x00-\x07])"
-USUAL = re.compile(rb"\x0a.\x08%b\x08%b\x10%b(?:\x1d(.{4}))?(?:\x15(.{4}))?" % (INT31, INT31, INT31), re.DOTALL)
-
-Sample = tuple[tuple[int, ...], int, int]
-"""Key, model and fingerprint: what tells one sample from another."""
 
 
 class SamplingInfo:
@@ -173,28 +166,6 @@ class Record:
         if record.count < 1:
             raise RecordError("a record's count is 1 or more, not 0")
         return record
-
-
-def read_sample(data: bytes) -> tuple[Sample, float | None, int]:
-    """Sample, reward and count of an encoded record: `Record.decode` without the objects, for logs of millions.
-
-    Raises:
-        RecordError: The bytes are not a record.
-    """
-    usual = USUAL.fullmatch(data)
-    if usual is None or data[1] != (usual.end(4) if usual[4] else usual.end(3)) - 2:
-        record = Record.decode(data)
-        info = record.info
-        return (tuple(info.key), info.model_iter_id, info.fingerprint), record.reward, record.count
-    high, low, model, fingerprint, reward = usual.groups()
-    sample = (_int31(high), _int31(low)), _int31(model), UINT32.unpack(fingerprint)[0] if fingerprint else 0
-    return sample, FLOAT.unpack(reward)[0] if reward else None, 1
-
-
-def _int31(groups: bytes) -> int:
-    """A varint of up to five bytes, its groups of seven bits pushed together."""
-    n = int.from_bytes(groups, "little")
-    return n & 0x7F | n >> 1 & 0x3F80 | n >> 2 & 0x1FC000 | n >> 3 & 0xFE00000 | n >> 4 & 0x7F0000000
 
 
 def _packed(data: bytes) -> list[int]:

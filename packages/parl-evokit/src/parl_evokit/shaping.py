@@ -100,7 +100,7 @@ def sign(rewards: NDArray[np.float64]) -> Utilities:
     return Utilities(np.sign(rewards - np.median(rewards)).astype(np.int64), 1.0)
 
 
-def top_directions(rewards: NDArray[np.float64], keys: Sequence[int], k: int) -> Utilities:
+def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[np.uint64], k: int) -> Utilities:
     """Augmented random search's rule (Mania et al. 2018, algorithm 2): only the k best directions count.
 
     A direction is a mirrored pair of keys and is as good as its better half. The rewards of the chosen directions are
@@ -122,7 +122,7 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int], k: int) ->
         raise ValueError(f"k counts directions and is 1 or more, not {k}")
     if not len(rewards):
         return Utilities(np.zeros(0, np.int64), 0.0)
-    pairs, place = np.unique(np.array(keys, np.uint64) >> np.uint64(1), return_inverse=True)
+    pairs, place = np.unique(np.asarray(keys, np.uint64) >> np.uint64(1), return_inverse=True)
     best = np.full(len(pairs), -np.inf)
     np.maximum.at(best, place, rewards)
     # Equal directions are chosen by their keys, which do not depend on the order of the samples as positions would.

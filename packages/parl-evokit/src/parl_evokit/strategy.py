@@ -26,6 +26,7 @@ from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys,
 from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
+from parl_evokit.samples import Samples
 
 __all__ = ["Best", "Sampler", "Strategy"]
 
@@ -202,10 +203,13 @@ class Strategy(ABC):
             NothingToUpdate: Fewer usable samples than `min_samples`; nothing has changed.
             InvalidReward: Infos and rewards differ in number.
         """
+        return self.tell_samples(Samples.of(list(infos), rewards))
+
+    def tell_samples(self, samples: Samples) -> UpdateReport:
+        """`tell` for samples in columns, as logs give them."""
         before = self._sampler
         intake = sort_samples(
-            infos,
-            rewards,
+            samples,
             model_iter_id=before.model_iter_id,
             fingerprint=before.fingerprint,
             max_age=self.config.solver.update.max_age,
@@ -262,14 +266,14 @@ class Strategy(ABC):
         return RandomKeys(mirrored)
 
     def _first_report(self, intake: Intake) -> UpdateReport:
-        rewards = [reward for group in intake.groups for reward in group.rewards.tolist()]
+        rewards = np.concatenate([group.rewards for group in intake.groups] or [np.zeros(0)])
         return UpdateReport(
             model_iter_id=self._sampler.model_iter_id + 1,
             used=intake.used,
             pairs=intake.pairs,
             repeated=intake.repeated,
-            mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
-            best_reward=max(rewards, default=0.0),
+            mean_reward=fsum(rewards) / len(rewards) if len(rewards) else 0.0,
+            best_reward=float(rewards.max()) if len(rewards) else 0.0,
             control=len(intake.control),
             control_mean=fsum(intake.control) / len(intake.control) if intake.control else None,
             stale={group.age: len(group.keys) for group in intake.groups if group.age},
@@ -284,7 +288,7 @@ class Strategy(ABC):
         reward = float(present.rewards[place])
         if self._best is None or reward > self._best.reward:
             info = SamplingInfo()
-            info.fill(present.keys[place], sampler.model_iter_id, sampler.fingerprint)
+            info.fill(int(present.keys[place]), sampler.model_iter_id, sampler.fingerprint)
             self._best = Best(reward, info, sampler)
 
 

@@ -10,21 +10,24 @@ the model, so no record counts twice: not when an update runs again, not when a 
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from math import fsum
+from dataclasses import dataclass, replace
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 
+import numpy as np
+
 from parl_evokit.errors import LogError, RecordError
+from parl_evokit.log.columns import Decoded, decode
 from parl_evokit.log.frames import SYNC, scan
 from parl_evokit.log.header import Header, is_header
 from parl_evokit.log.raw import read_raw
 from parl_evokit.log.writer import SUFFIX
-from parl_evokit.records import Sample, SamplingInfo, read_sample
+from parl_evokit.records import SamplingInfo
+from parl_evokit.samples import Samples
 
 __all__ = ["LogContents", "SegmentReport", "read_log"]
 
-NewRecord = tuple[Sample, float | None, int]  # with reward and count
 HEADERS = 1024  # bytes within which a segment's two headers lie
 
 
@@ -68,18 +71,31 @@ class LogContents:
     """New samples of a log.
 
     Attributes:
-        infos: One a sample that has a reward.
-        rewards: The mean of each sample's rewards.
+        samples: Rows with a reward, as they were logged.
         pending: Samples that were served and have no reward here.
         ledger: What to hand to the next `read_log`.
         segments: What was found in each file.
     """
 
-    infos: list[SamplingInfo] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    pending: int = 0
-    ledger: dict[str, int] = field(default_factory=dict)
-    segments: list[SegmentReport] = field(default_factory=list)
+    samples: Samples
+    pending: int
+    ledger: dict[str, int]
+    segments: list[SegmentReport]
+
+    @cached_property
+    def _one_each(self) -> Samples:
+        return self.samples.joined()
+
+    @cached_property
+    def infos(self) -> list[SamplingInfo]:
+        """One a sample that has a reward, by model and key."""
+        return self._one_each.infos()
+
+    @cached_property
+    def rewards(self) -> list[float]:
+        """The mean of each sample's rewards."""
+        rewards: list[float] = self._one_each.rewards.tolist()
+        return rewards
 
 
 def read_log(
@@ -99,21 +115,18 @@ def read_log(
         LogError: A path does not exist, a file is neither form, a segment's name cannot be read, or too much of one is
             damaged.
     """
-    contents = LogContents(ledger=dict(ledger or {}))
-    rewards: dict[Sample, list[tuple[float, int]]] = {}
-    served: set[Sample] = set()
+    known = dict(ledger or {})
+    segments: list[SegmentReport] = []
+    parts: list[Decoded] = []
     for path in _files([paths] if isinstance(paths, str | PathLike) else paths):
-        for sample, reward, count in _new_records(path, contents, max_damage):
-            if reward is None:
-                served.add(sample)
-            elif sample in rewards:
-                rewards[sample].append((reward, count))
-            else:
-                rewards[sample] = [(reward, count)]
-    contents.infos = [SamplingInfo(*sample) for sample in rewards]
-    contents.rewards = [_mean(several) for several in rewards.values()]
-    contents.pending = len(served.difference(rewards))
-    return contents
+        data = path.read_bytes()
+        raw = SYNC not in data[:HEADERS] and path.suffix != SUFFIX
+        report, part = _read_raw(path, data, known) if raw else _read_segment(path, data, known, max_damage)
+        segments.append(report)
+        parts.append(part)
+    rewarded = Samples.concatenated([part.rewarded for part in parts])
+    served = Samples.concatenated([part.served for part in parts])
+    return LogContents(rewarded, _pending(served, rewarded), known, segments)
 
 
 def _files(paths: Iterable[str | PathLike[str]]) -> list[Path]:
@@ -128,38 +141,25 @@ def _files(paths: Iterable[str | PathLike[str]]) -> list[Path]:
     return files
 
 
-def _new_records(path: Path, contents: LogContents, max_damage: float) -> list[NewRecord]:
-    data = path.read_bytes()
-    if SYNC not in data[: 2**12] and path.suffix != SUFFIX:
-        return _raw_records(path, data, contents)
+def _read_segment(path: Path, data: bytes, ledger: dict[str, int], max_damage: float) -> tuple[SegmentReport, Decoded]:
     header = _header(path, data)
     if header is None:  # nothing but the beginning of a first write
-        contents.segments.append(SegmentReport(path, "", 0, [], len(data)))
-        return []
-    start = contents.ledger.get(header.segment, 0)
-    if start > len(data):  # an older copy of a segment that was used further
-        start = len(data)
-    found = scan(data, start)
-    records: list[NewRecord] = []
-    for payload in found.payloads:
-        if is_header(payload):
-            continue
-        try:
-            sample, reward, count = read_sample(payload)
-        except RecordError as error:
-            raise LogError(f"{path} has a whole frame that is not a record: {error}") from error
-        if not sample[2]:
-            sample = (sample[0], sample[1], header.fingerprint)
-        records.append((sample, reward, count))
-    report = SegmentReport(path, header.segment, len(records), found.damage, len(data) - found.end)
+        return SegmentReport(path, "", 0, [], len(data)), decode([], 0)
+    used = ledger.get(header.segment, 0)
+    found = scan(data, min(used, len(data)))  # an older copy of a segment may be shorter than what was used of it
+    payloads = [payload for payload in found.payloads if not is_header(payload)]
+    try:
+        part = decode(payloads, header.fingerprint)
+    except RecordError as error:
+        raise LogError(f"{path} has a whole frame that is not a record: {error}") from error
+    report = SegmentReport(path, header.segment, len(payloads), found.damage, len(data) - found.end)
     if report.damaged_bytes > max_damage * len(data):
         raise LogError(
             f"{path}: {report.damaged_bytes} of {len(data)} bytes are damaged, more than max_damage={max_damage:g} "
-            f"allows; {len(records)} records are good. Give a larger max_damage to use them"
+            f"allows; {len(payloads)} records are good. Give a larger max_damage to use them"
         )
-    contents.segments.append(report)
-    contents.ledger[header.segment] = max(found.end, contents.ledger.get(header.segment, 0))
-    return records
+    ledger[header.segment] = max(found.end, used)
+    return report, part
 
 
 def _header(path: Path, data: bytes) -> Header | None:
@@ -175,26 +175,21 @@ def _header(path: Path, data: bytes) -> Header | None:
     return None
 
 
-def _raw_records(path: Path, data: bytes, contents: LogContents) -> list[NewRecord]:
+def _read_raw(path: Path, data: bytes, ledger: dict[str, int]) -> tuple[SegmentReport, Decoded]:
     records, end = read_raw(data)
     if data and not records:
         raise LogError(f"{path} is neither a segment nor a log in the documents' form")
     segment = f"raw-{hashlib.sha256(data[:end]).hexdigest()[:32]}"
-    if segment in contents.ledger:
-        records = []
-    contents.segments.append(SegmentReport(path, segment, len(records), [], len(data) - end))
-    contents.ledger[segment] = end
-    infos = [record.info for record in records]
-    return [
-        ((tuple(info.key), info.model_iter_id, info.fingerprint), record.reward, 1)
-        for info, record in zip(infos, records, strict=True)
-    ]
+    new = [] if segment in ledger else records
+    ledger[segment] = end
+    return SegmentReport(path, segment, len(new), [], len(data) - end), decode([r.encode() for r in new], 0)
 
 
-def _mean(rewards: list[tuple[float, int]]) -> float:
-    if len(rewards) == 1:
-        return rewards[0][0]
-    try:
-        return fsum(reward * count for reward, count in rewards) / sum(count for _, count in rewards)
-    except (ValueError, OverflowError):  # opposite infinities: not finite, so that the update sets it aside
-        return float("nan")
+def _pending(served: Samples, rewarded: Samples) -> int:
+    """How many of the served samples have no reward."""
+    if not len(served):
+        return 0
+    ours = replace(served, counts=np.zeros_like(served.counts))
+    theirs = replace(rewarded, counts=np.ones_like(rewarded.counts))
+    ordered, starts = Samples.concatenated([ours, theirs]).sorted_runs()
+    return int(np.count_nonzero(np.add.reduceat(ordered.counts, starts) == 0))

@@ -1,8 +1,8 @@
 """Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of integers.
 
 Units of noise are at most `LARGEST_UNIT` in size. While the weights' sizes add up to no more than `INT32_BUDGET`, a sum
-of weighted rows fits into 32 bits, where numpy is fastest; it is flushed to 64 bits before it could overflow. Larger
-weights are cut into pieces of `PIECE_BITS` bits first.
+of weighted rows fits into 32 bits, where numpy is fastest; it is flushed to 64 bits before it could overflow. Large
+weights would make these runs short, so they are cut into pieces of a few bits first.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,9 @@ from parl_evokit.noise.quantiles import LARGEST_UNIT
 __all__ = ["ExactSum"]
 
 INT32_BUDGET = (2**31 - 1) // LARGEST_UNIT
-PIECE_BITS = 16
+LARGEST_WHOLE = 2**12  # weights up to this are not cut: a run has some 30 rows or more
+PIECE_BITS = 7
+Keys = Sequence[int] | NDArray[np.uint64]
 ENTRIES = 2**19  # of noise held at a time: two megabytes
 
 
@@ -37,7 +39,9 @@ class ExactSum:
         InvalidKey: See `check_key`.
     """
 
-    def __init__(self, noise: GaussianNoise, keys: Sequence[int], weights: NDArray[np.int64]) -> None:
+    def __init__(
+        self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
+    ) -> None:
         self._noise = noise
         self._pairs, joined = _joined_pairs(keys, weights)
         self._pieces = list(_pieces(joined))
@@ -56,9 +60,9 @@ class ExactSum:
         return total
 
 
-def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
+def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
-    numbers = np.array(keys, np.uint64)
+    numbers = np.asarray(keys, np.uint64)
     if numbers.shape != np.shape(weights):
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
     if not numbers.size:
@@ -81,11 +85,11 @@ def _joined_pairs(keys: Sequence[int], weights: NDArray[np.int64]) -> tuple[NDAr
 def _pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
     """Cut weights into (shift, int32 weights), such that they are the sum of the pieces times 2**shift.
 
-    Weights that fit the budget alone, as ranks of up to 60 000 samples do, come back in one piece.
+    Weights up to `LARGEST_WHOLE`, such as the ranks of 2000 pairs, come back in one piece.
     """
     shift = 0
     while weights.size:
-        if int(np.abs(weights).max()) <= INT32_BUDGET:
+        if int(np.abs(weights).max()) <= LARGEST_WHOLE:
             yield shift, weights.astype(np.int32)
             return
         upper = weights >> PIECE_BITS

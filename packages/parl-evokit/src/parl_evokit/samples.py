@@ -1,0 +1,122 @@
+"""Many samples as columns: what updates and logs work on, where a list of objects would be slow and large."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import fsum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.errors import InvalidKey, InvalidReward
+from parl_evokit.noise import CONTROL_KEY, split_key
+from parl_evokit.records import SamplingInfo
+
+__all__ = ["NO_KEY", "Samples"]
+
+NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
+
+
+@dataclass(frozen=True)
+class Samples:
+    """`n` samples with a reward each; several rewards of one sample are several rows.
+
+    Attributes:
+        keys: Noise keys; `NO_KEY` where the record's key was none.
+        models: model_iter_id of the model that was perturbed.
+        fingerprints: Of noise and model; 0 where not known.
+        rewards: As logs hold them, in float32.
+        counts: How many rewards each row's is the mean of.
+    """
+
+    keys: NDArray[np.uint64]
+    models: NDArray[np.int64]
+    fingerprints: NDArray[np.uint32]
+    rewards: NDArray[np.float32]
+    counts: NDArray[np.uint32]
+
+    @classmethod
+    def of(cls, infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> "Samples":
+        """The columns of these records and rewards.
+
+        Raises:
+            InvalidReward: They differ in number.
+        """
+        n = len(infos)
+        if n != len(rewards):
+            raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+        with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
+            values = np.asarray(rewards, np.float64).astype(np.float32)
+        return cls(
+            np.array([_key(info) for info in infos], np.uint64),
+            np.array([info.model_iter_id for info in infos], np.int64),
+            np.array([info.fingerprint for info in infos], np.uint32),
+            values,
+            np.ones(n, np.uint32),
+        )
+
+    @classmethod
+    def concatenated(cls, parts: Sequence["Samples"]) -> "Samples":
+        """All rows of all parts."""
+        if not parts:
+            return cls.of([], [])
+        return cls(
+            np.concatenate([part.keys for part in parts]),
+            np.concatenate([part.models for part in parts]),
+            np.concatenate([part.fingerprints for part in parts]),
+            np.concatenate([part.rewards for part in parts]),
+            np.concatenate([part.counts for part in parts]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def where(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Samples":
+        """Some of the rows."""
+        return Samples(
+            self.keys[rows], self.models[rows], self.fingerprints[rows], self.rewards[rows], self.counts[rows]
+        )
+
+    def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
+        """The rows by model, fingerprint and key, and where each sample's rows begin."""
+        ordered = self.where(np.lexsort((self.keys, self.fingerprints, self.models)))
+        changes = ordered.keys[1:] != ordered.keys[:-1]
+        changes |= ordered.models[1:] != ordered.models[:-1]
+        changes |= ordered.fingerprints[1:] != ordered.fingerprints[:-1]
+        return ordered, np.flatnonzero(np.concatenate(([len(self) > 0], changes)))
+
+    def joined(self) -> "Samples":
+        """One row a sample, by model, fingerprint and key; its reward is the mean of its rewards."""
+        ordered, starts = self.sorted_runs()
+        if len(starts) == len(self):
+            return ordered
+        stops = np.append(starts[1:], len(self))
+        one = ordered.where(starts)
+        rewards, counts = one.rewards.copy(), one.counts.copy()
+        for place in np.flatnonzero(stops - starts > 1).tolist():
+            several = slice(starts[place], stops[place])
+            counts[place] = ordered.counts[several].sum()
+            rewards[place] = _mean(ordered.rewards[several].tolist(), ordered.counts[several].tolist())
+        return Samples(one.keys, one.models, one.fingerprints, rewards, counts)
+
+    def infos(self) -> list[SamplingInfo]:
+        """The rows' records."""
+        columns = (self.keys.tolist(), self.models.tolist(), self.fingerprints.tolist())
+        return [
+            SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
+            for key, model, fingerprint in zip(*columns, strict=True)
+        ]
+
+
+def _key(info: SamplingInfo) -> int:
+    try:
+        return info.noise_key
+    except InvalidKey:
+        return NO_KEY
+
+
+def _mean(rewards: list[float], counts: list[int]) -> float:
+    """Does not depend on the order: the sum is rounded once."""
+    try:
+        return fsum(reward * count for reward, count in zip(rewards, counts, strict=True)) / sum(counts)
+    except (ValueError, OverflowError):  # opposite infinities: not finite, so that the update sets it aside
+        return float("nan")
