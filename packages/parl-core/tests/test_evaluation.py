@@ -32,8 +32,16 @@ class SeededLength(gymnasium.Env[Any, Any]):
 class AlwaysOne:
     def __init__(self) -> None:
         self.batch_sizes: set[int] = set()
+        self.training = True
+
+    def train(self) -> None:
+        self.training = True
+
+    def eval(self) -> None:
+        self.training = False
 
     def predict(self, obs: Any) -> Any:
+        assert not self.training
         self.batch_sizes.add(len(obs))
         return np.ones(len(obs), np.int64)
 
@@ -57,6 +65,14 @@ def test_the_agent_always_sees_a_batch_of_the_same_size() -> None:
     agent = AlwaysOne()
     evaluate(agent, SeededLength, 10, at_once=4)
     assert agent.batch_sizes == {4}
+
+
+def test_the_agent_is_evaluated_in_evaluation_mode_and_left_as_it_was() -> None:
+    for training in (True, False):
+        agent = AlwaysOne()
+        agent.training = training
+        evaluate(agent, SeededLength, 3)
+        assert agent.training is training
 
 
 def test_a_constant_policy_on_cartpole_gets_the_returns_that_a_plain_loop_counts() -> None:

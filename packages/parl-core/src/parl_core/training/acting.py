@@ -17,6 +17,16 @@ __all__ = ["ActorCriticAgent", "OnPolicyAgent", "PredictingAgent", "into_space"]
 class PredictingAgent(Protocol):
     """What an evaluation needs."""
 
+    @property
+    def training(self) -> bool:
+        """Whether dropout and batch statistics are active."""
+
+    def train(self) -> None:
+        """Activate them."""
+
+    def eval(self) -> None:
+        """Deactivate them."""
+
     def predict(self, obs: Any, /) -> Any:
         """Return deterministic actions `[n, *act]` for observations `[n, *obs]`."""
 

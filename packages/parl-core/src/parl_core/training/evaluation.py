@@ -1,5 +1,6 @@
 """Playing episodes without exploration, many at a time, with seeds of their own."""
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ def evaluate(
     agent always sees a batch of the same size, because a row's result may depend on it in the last bit.
 
     Args:
-        agent: chooses the actions.
+        agent: chooses the actions, in evaluation mode; it is left in the mode it was in.
         env: a registered id, or a function that returns an environment; they are made in this process.
         episodes: how many, at least 1.
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
@@ -46,32 +47,46 @@ def evaluate(
         HyperparameterError: a number is out of its range.
     """
     check_int("episodes", episodes)
-    at_once = min(check_int("at_once", at_once), episodes)
-    envs = [make_env(env, env_kwargs) for _ in range(at_once)]
+    seats = [_Seat(make_env(env, env_kwargs)) for _ in range(min(check_int("at_once", at_once), episodes))]
+    waiting = deque(enumerate(spawn_seeds(seed, episodes)))
+    played: dict[int, Episode] = {}
+    was_training = agent.training
+    agent.eval()
     try:
-        played: dict[int, Episode] = {}
-        valid = into_space(envs[0].action_space)
-        seeds = spawn_seeds(seed, episodes)
-        obs = np.stack([row.reset(seed=seeds[i])[0] for i, row in enumerate(envs)])
-        playing = list(range(at_once))  # which episode each environment plays; -1 when none is left
-        returns, lengths = np.zeros(at_once), np.zeros(at_once, np.int64)
-        upcoming = at_once
+        valid = into_space(seats[0].env.action_space)
+        for seat in seats:
+            seat.begin(*waiting.popleft())
         while len(played) < episodes:
-            actions = valid(agent.predict(obs))
-            for i, episode in enumerate(playing):
-                if episode < 0:
-                    continue
-                obs[i], reward, terminated, truncated, _ = envs[i].step(actions[i])
-                returns[i] += float(reward)
-                lengths[i] += 1
-                if terminated or truncated:
-                    played[episode] = Episode(float(returns[i]), int(lengths[i]))
-                    returns[i], lengths[i], playing[i] = 0.0, 0, -1
-                    if upcoming < episodes:
-                        obs[i], _ = envs[i].reset(seed=seeds[upcoming])
-                        playing[i] = upcoming
-                        upcoming += 1
-        return Evaluation([played[i] for i in range(episodes)])
+            actions = valid(agent.predict(np.stack([seat.obs for seat in seats])))
+            for seat, action in zip(seats, actions, strict=True):
+                if seat.playing and seat.step(action):
+                    played[seat.number] = Episode(seat.episode_return, seat.length)
+                    if waiting:
+                        seat.begin(*waiting.popleft())
     finally:
-        for row in envs:
-            row.close()
+        if was_training:
+            agent.train()
+        for seat in seats:
+            seat.env.close()
+    return Evaluation([played[number] for number in range(episodes)])
+
+
+class _Seat:
+    """One environment, and the episode that is played there."""
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.playing = False
+
+    def begin(self, number: int, seed: int) -> None:
+        self.number = number
+        self.obs, _ = self.env.reset(seed=seed)
+        self.playing, self.episode_return, self.length = True, 0.0, 0
+
+    def step(self, action: Any) -> bool:
+        """Take one step and say whether it was the last one."""
+        self.obs, reward, terminated, truncated, _ = self.env.step(action)
+        self.episode_return += float(reward)
+        self.length += 1
+        self.playing = not (terminated or truncated)
+        return not self.playing
