@@ -35,7 +35,7 @@ __all__ = [
     "get_dir",
 ]
 
-FLUSH_SECONDS = 10.0  # as fresh as curves need to be, at a thousandth of the time that a flush takes
+FLUSH_SECONDS = 10.0  # often enough to watch a run; each flush waits for the disk, which takes milliseconds
 
 
 class _EventFile:
@@ -72,6 +72,10 @@ class _EventFile:
             if self._writer is not None:
                 self._writer.flush()
 
+    def _hold_flushed(self) -> None:
+        self._lock.acquire()
+        self.flush()
+
     def close(self) -> None:
         with self._lock:
             writer, self._writer, self.directory = self._writer, None, None
@@ -92,7 +96,8 @@ class _EventFile:
         if not self._process:
             atexit.register(self.close)
             # What is still in the buffer would be written by the child as well.
-            os.register_at_fork(before=self.flush)
+            release = self._lock.release
+            os.register_at_fork(before=self._hold_flushed, after_in_parent=release, after_in_child=release)
         self._process = process
 
 

@@ -72,7 +72,7 @@ class SampledRing(Ring):
     def sample(self, batch_size: int, *, beta: float | None = None) -> ReplayBatch:
         """Draw a batch into buffers that the next call with the same `batch_size` overwrites.
 
-        Nothing is allocated after the first call, so large batches cause no page faults; `.copy()` what must last.
+        Large arrays are allocated by the first call only, so later ones cause no page faults; `.copy()` what must last.
 
         Args:
             batch_size: number of transitions, drawn with replacement.
