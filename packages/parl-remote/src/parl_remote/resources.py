@@ -84,12 +84,14 @@ class Resources:
         if other.labels:
             names = {*self.labels, *other.labels}
             labels = {n: _exact(self.labels.get(n, 0) + sign * other.labels.get(n, 0)) for n in names}
-        return Resources(
-            cpu=_exact(self.cpu + sign * other.cpu),
-            gpu=_exact(self.gpu + sign * other.gpu),
-            memory=self.memory + sign * other.memory,
-            labels=labels,
-        )
+        cpu, gpu = _exact(self.cpu + sign * other.cpu), _exact(self.gpu + sign * other.gpu)
+        memory = self.memory + sign * other.memory
+        if labels or cpu < 0 or gpu < 0 or memory < 0 or cpu + gpu + memory > _LARGEST:
+            return Resources(cpu, gpu, memory, labels)
+        sound = object.__new__(Resources)  # the checks would be a third of the cost of placing an actor
+        for name, amount in (("cpu", cpu), ("gpu", gpu), ("memory", memory), ("labels", labels)):
+            object.__setattr__(sound, name, amount)
+        return sound
 
     def __str__(self) -> str:
         return ", ".join(self._words()) or "nothing"

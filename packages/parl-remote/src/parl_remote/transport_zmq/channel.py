@@ -27,6 +27,7 @@ from parl_remote.errors import (
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer
 from parl_remote.transport_zmq.sockets import (
+    NOW,
     Bell,
     Context,
     Curve,
@@ -137,7 +138,7 @@ class ZmqChannel:
             self._closed = True
             if not self._lost:
                 with contextlib.suppress(zmq.ZMQError):
-                    self._socket.send(pack_bare(Kind.BYE), zmq.NOBLOCK)
+                    self._socket.send(pack_bare(Kind.BYE), NOW)
             self._bell.ring()
         with self._receiving:  # whoever waited has left
             self._selector.close()
@@ -149,9 +150,9 @@ class ZmqChannel:
     def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
         tracker: zmq.MessageTracker | None = None
         if len(parts) == 1:
-            self._socket.send(parts[0], zmq.NOBLOCK)
+            self._socket.send(parts[0], NOW)
         else:
-            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=True)
+            tracker = self._socket.send_multipart(parts, NOW, copy=False, track=True)
         if readable(self._socket):
             self._bell.ring()
         return tracker
@@ -180,7 +181,7 @@ class ZmqChannel:
     def _next_message(self) -> list[memoryview] | None:
         while not self._lost or readable(self._socket):
             try:
-                parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                parts = self._socket.recv_multipart(NOW, copy=False)
             except zmq.Again:
                 return None
             try:

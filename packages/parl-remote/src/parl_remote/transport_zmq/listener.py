@@ -19,6 +19,8 @@ from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.transport_zmq.sockets import (
+    MORE_NOW,
+    NOW,
     Context,
     Curve,
     configure,
@@ -33,6 +35,7 @@ from parl_remote.transport_zmq.zap import ZapHandler
 __all__ = ["ZmqListener"]
 
 _AT_ONCE = 256  # messages a poll, then others on the loop have their turn
+_ROUTE_AND_MESSAGE = 2  # parts, where the message is short enough to be copied
 _BACKLOG = 1024  # a thousand workers may come back at the same moment
 
 
@@ -158,7 +161,7 @@ class ZmqListener:
         """Take messages until none is left, at most `_AT_ONCE`; whether none is left."""
         for _ in range(_AT_ONCE):
             try:
-                route, *parts = self._socket.recv_multipart(zmq.NOBLOCK, copy=False)
+                route, *parts = self._socket.recv_multipart(NOW, copy=False)
             except zmq.Again:
                 return True
             self._take(route.bytes, parts, events)
@@ -203,7 +206,11 @@ class ZmqListener:
 
     def _send_parts(self, peer: int, parts: list[Buffer]) -> None:
         try:
-            self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+            if len(parts) == _ROUTE_AND_MESSAGE:
+                self._socket.send(parts[0], MORE_NOW)
+                self._socket.send(parts[1], NOW)
+            else:
+                self._socket.send_multipart(parts, NOW, copy=False)
         except zmq.ZMQError as error:
             self._lose(peer)
             self._more = True

@@ -18,6 +18,8 @@ from parl_remote.security import ClusterKey
 from parl_remote.transport_zmq.wire import MAX_PART
 
 __all__ = [
+    "MORE_NOW",
+    "NOW",
     "Bell",
     "Context",
     "Curve",
@@ -32,6 +34,11 @@ __all__ = [
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
 Context: TypeAlias = "zmq.Context[zmq.Socket[bytes]]"
+
+# Plain numbers: operations on pyzmq's enums would take a tenth of the master's time.
+NOW = int(zmq.NOBLOCK)
+MORE_NOW = int(zmq.NOBLOCK | zmq.SNDMORE)
+_EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
 _LONGEST_TTL_MS = 6_553_500  # ZMTP sends it as 16 bits of tenths of a second
 
@@ -92,8 +99,8 @@ def connection_events(monitor: Socket) -> Iterator[tuple[int, int]]:
 
 def readable(socket: Socket) -> bool:
     """Whether a message waits; asking also takes in what zmq's thread has announced."""
-    events: int = socket.getsockopt(zmq.EVENTS)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
-    return bool(events & zmq.POLLIN)
+    events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
+    return bool(events & _POLLIN)
 
 
 def descriptor(socket: Socket) -> int:

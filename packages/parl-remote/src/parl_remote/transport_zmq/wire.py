@@ -70,9 +70,9 @@ def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
         raise RemoteProtocolError(f"a message's first part has {len(head)} bytes, its header alone {_HEAD.size}")
     number, count = _HEAD.unpack_from(head)
     body = _HEAD.size + 8 * count
-    if number not in _KINDS or count > _MAX_FRAMES or len(head) < body:
+    if number >= len(_KINDS) or count > _MAX_FRAMES or len(head) < body:
         raise RemoteProtocolError(f"a message of kind {number} with {count} frames in a part of {len(head)} bytes")
-    kind = Kind(number)
+    kind = _KINDS[number]
     sizes = struct.unpack_from(f"<{count}Q", head, _HEAD.size)
     if kind is Kind.PARTS:
         return kind, _joined(sizes, parts[1:])
@@ -84,7 +84,7 @@ def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
     return kind, [head[start:end] for start, end in itertools.pairwise(ends)]
 
 
-_KINDS = frozenset(Kind)
+_KINDS = tuple(Kind)  # by number
 
 
 def _joined(sizes: Sequence[int], parts: Sequence[memoryview]) -> list[memoryview]:
