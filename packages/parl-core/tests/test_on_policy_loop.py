@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.contracts.ppo import PPOBatch
 from parl_core.env.vector import make_vector_env
@@ -130,6 +131,31 @@ def test_a_rollout_goes_on_where_the_one_before_stopped() -> None:
     np.testing.assert_array_equal(second.obs[:, 1, 0], [4, 0, 1, 2])
     assert first.episodes == ()
     assert second.episodes == (Episode(5.0, 5), Episode(5.0, 5))
+
+
+def test_gymnasiums_own_vector_gives_the_same_rollout_when_it_resets_in_the_same_step() -> None:
+    def make() -> Counting:
+        return Counting(cut=3)
+
+    theirs = SyncVectorEnv([make, make], autoreset_mode=AutoresetMode.SAME_STEP)
+    expected = RolloutCollector(TenTimesTheCount(), make_vector_env(make, 2), 7, seed=0).collect()
+    found = RolloutCollector(TenTimesTheCount(), theirs, 7, seed=0).collect()
+    np.testing.assert_equal(vars(found), vars(expected))
+    assert len(found.episodes) == 4
+
+
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
+def test_environments_that_reset_in_another_way_are_refused(mode: AutoresetMode) -> None:
+    envs = SyncVectorEnv([Counting], autoreset_mode=mode)
+    with pytest.raises(HyperparameterError, match=r"autoreset_mode=.*make_vector_env"):
+        RolloutCollector(TenTimesTheCount(), envs, 4)
+
+
+def test_observations_of_several_arrays_are_refused_with_the_wrapper_that_helps() -> None:
+    envs = make_vector_env(Counting, 1)
+    envs.single_observation_space = gymnasium.spaces.Dict({"count": Counting.observation_space})
+    with pytest.raises(HyperparameterError, match="FlattenObservation"):
+        RolloutCollector(TenTimesTheCount(), envs, 4)
 
 
 def test_actions_are_learned_as_they_were_drawn_although_the_environment_gets_them_clipped() -> None:

@@ -9,7 +9,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 
+from parl_core.env.vector_group import ArraySpaces
+from parl_core.errors import HyperparameterError
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import ActorCriticAgent, into_space
 from parl_core.training.events import Episode
@@ -55,10 +58,25 @@ class RolloutCollector:
         envs: a vector environment with same-step autoreset, such as `make_vector_env` gives.
         n_steps: steps of every environment in one rollout.
         seed: the environments' seeds are derived from it; None takes them from the system.
+
+    Raises:
+        HyperparameterError: the environments reset in another way, or observe more than one array.
     """
 
     def __init__(self, agent: ActorCriticAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
+        mode = envs.metadata.get("autoreset_mode")
+        if mode is not AutoresetMode.SAME_STEP:
+            raise HyperparameterError(
+                f"rollouts need environments that reset in the step that ends an episode, got autoreset_mode={mode}; "
+                "use make_vector_env, or pass autoreset_mode=AutoresetMode.SAME_STEP to Gymnasium's own vectors"
+            )
+        if not isinstance(envs.single_observation_space, ArraySpaces):
+            raise HyperparameterError(
+                f"rollouts hold observations that are one array, got {envs.single_observation_space}; "
+                "wrap the environment in gymnasium.wrappers.FlattenObservation"
+            )
         self._agent, self._envs, self._n_steps = agent, envs, n_steps
+        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self._into_space = into_space(envs.single_action_space)
         self._obs, _ = envs.reset(seed=spawn_seeds(seed, envs.num_envs))
 
@@ -69,18 +87,20 @@ class RolloutCollector:
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
         actions, episodes = [], []
-        last_obs: dict[tuple[int, int], npt.NDArray[Any]] = {}
+        last_obs: dict[tuple[int, int], npt.NDArray[Any]] = {}  # of truncated episodes, by step and environment
         for t in range(self._n_steps):
             obs[t] = self._obs
             value[t], action, log_prob[t], _ = self._agent.sample(self._obs)
             actions.append(action)
-            self._obs, reward[t], terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
-            if "_episode" in infos:
-                for i in np.flatnonzero(infos["_episode"]):
-                    statistics = infos["episode"]
-                    episodes.append(Episode(float(statistics["r"][i]), int(statistics["l"][i])))
-                    if not terminated[t, i]:
-                        last_obs[t, int(i)] = infos["final_obs"][i]
+            self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
+            reward[t] = rewards
+            self._returns += rewards
+            self._lengths += 1
+            for i in np.flatnonzero(terminated[t] | truncated[t]).tolist():
+                episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+                self._returns[i], self._lengths[i] = 0.0, 0
+                if not terminated[t, i]:
+                    last_obs[t, i] = infos["final_obs"][i]
         next_value = np.empty_like(value)
         next_value[:-1] = value[1:]
         next_value[-1] = self._agent.value(self._obs)
