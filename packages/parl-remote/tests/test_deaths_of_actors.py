@@ -16,7 +16,16 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, NoResources, NotConnected, current, submit, with_options
+from parl_remote import (
+    ActorLost,
+    ClusterUnreachable,
+    DeathKind,
+    NoResources,
+    NotConnected,
+    current,
+    submit,
+    with_options,
+)
 
 PATIENCE_S = 20
 
@@ -230,6 +239,33 @@ def test_an_actor_that_passes_its_memory_limit_is_ended_with_the_sizes(connect: 
     with pytest.raises(ActorLost, match=r"passed its memory limit: it used \d+ MiB, its limit is 64 MiB") as lost:
         victim.sleep()
     assert lost.value.cause.kind is DeathKind.MEMORY
+
+
+def test_a_stopped_actor_is_lost_after_the_liveness_limit(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARL_LIVENESS_LIMIT", "0.5")
+    connect()
+    victim = Victim()
+    os.kill(victim.process(), signal.SIGSTOP)
+    waiting = submit(victim.process)
+    with pytest.raises(ActorLost, match="SIGSTOP.*stopped for more than 0.5 s"):
+        waiting.result(PATIENCE_S)
+
+
+def test_a_stopped_node_is_lost_after_the_liveness_limit_and_actors_go_on(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARL_LIVENESS_LIMIT", "0.5")
+    connect()
+    victim = Victim()
+    os.kill(node_pid(), signal.SIGSTOP)
+    try:
+        with pytest.raises((NotConnected, ClusterUnreachable), match="no sign of life"):
+            Victim()
+        assert victim.process() > 0
+    finally:
+        os.kill(node_pid(), signal.SIGCONT)
 
 
 def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(

@@ -34,6 +34,7 @@ from parl_remote.errors import (
     ClusterUnreachable,
     NoResources,
     NotConnected,
+    RemoteError,
     RemoteProtocolError,
     ResultTimeout,
 )
@@ -49,6 +50,7 @@ from parl_remote.messages import (
     ActorStarted,
     AttachActor,
     Bye,
+    Heartbeat,
     Hello,
     LeaseCancel,
     LeaseGranted,
@@ -180,8 +182,12 @@ class Client:
             greet(self._master, self._hello(Role.MASTER), limits.connect_timeout_s)
         except (ChannelClosed, ResultTimeout) as error:
             raise cluster.unreachable(str(error)) from error
+        self._master_lost = ""
         self._loop = Loop()
-        self._loop.add(self._master, self._hear_master)
+        self._listen_to_master(self._master)
+        self._heard = self._last_beat = self._loop.now()
+        self._beats = itertools.count(1)
+        self._loop.call_later(limits.heartbeat_interval_s, self._beat)
         self._thread = threading.Thread(target=self._loop.run, name="parl-client", daemon=True)
         self._thread.start()
         self._background: Loop | None = None
@@ -383,14 +389,50 @@ class Client:
     # -- what master and workers say -----------------------------------------------------------------------------
 
     def _tell_master(self, message: Message) -> None:
+        if self._master_lost:
+            self._reconnect()
         try:
             self._master.send([encode(message)])
         except ChannelClosed:
             self._check_open()
             raise ClusterUnreachable(f"the master at {self._address} is gone", address=self._address) from None
 
-    def _hear_master(self) -> None:
-        for message in _messages(self._master):
+    def _reconnect(self) -> None:
+        """A master that was restarted takes its clients back; a private one is gone for good."""
+        with self._lock:
+            reason = self._master_lost
+            if not reason:
+                return  # another thread was quicker
+            try:
+                master = self._cluster.connect_master()
+                greet(master, self._hello(Role.MASTER), self._limits.connect_timeout_s)
+            except (RemoteError, OSError) as error:
+                gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
+                raise NotConnected(gone) from error
+            self._master, self._master_lost = master, ""
+            self._heard = self._loop.now()
+        self._loop.call_soon(lambda: self._listen_to_master(master))
+
+    def _listen_to_master(self, master: Channel) -> None:
+        self._loop.add(master, lambda: self._hear_master(master))
+
+    def _beat(self) -> None:
+        """In the client's thread: exchange signs of life with the master."""
+        now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
+        if now - self._last_beat > 2 * interval_s:
+            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+        self._last_beat = now
+        if not self._master_lost:
+            if now - self._heard > self._limits.liveness_limit_s:
+                self._master_gone(self._master, f"no sign of life for {now - self._heard:.0f} s")
+            else:
+                with contextlib.suppress(ChannelClosed, ResultTimeout):
+                    self._master.send([encode(Heartbeat(next(self._beats)))], 0.0)
+        self._loop.call_later(interval_s, self._beat)
+
+    def _hear_master(self, master: Channel) -> None:
+        self._heard = self._loop.now()
+        for message in _messages(master):
             if isinstance(message, LeaseGranted):
                 granted = self._leases.pop(message.request_id, None)
                 if granted is None:  # it was given up meanwhile
@@ -408,13 +450,14 @@ class Client:
             elif isinstance(message, LeaseLost):
                 self._lost(message.lease_id, message.cause)
             elif isinstance(message, Bye) or message is None:
-                self._master_gone(message.reason if message is not None else "the connection closed")
+                self._master_gone(master, message.reason if message is not None else "the connection closed")
                 return
 
-    def _master_gone(self, reason: str) -> None:
-        self._loop.remove(self._master)
-        self._closed_because = f"the cluster at {self._address} is gone: {reason}"
-        error = ClusterUnreachable(self._closed_because, address=self._address)
+    def _master_gone(self, master: Channel, reason: str) -> None:
+        self._loop.remove(master)
+        master.close()
+        self._master_lost = reason
+        error = ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
         for waiting in list(self._leases.values()):
             waiting.set_exception(error)
         self._leases.clear()

@@ -213,7 +213,7 @@ class Connection:
             self._lose()
 
     def _take(self, timeout_s: float | None) -> None:
-        """Wait for answers and settle all that come together; what Ctrl-C keeps from its turn is there the next time."""
+        """Wait for answers and settle all that come together; what Ctrl-C interrupts is there the next time."""
         arrived = self._arrived
         if not arrived:
             arrived.extend(self._receive_all(timeout_s))

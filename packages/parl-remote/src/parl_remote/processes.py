@@ -18,6 +18,7 @@ __all__ = [
     "close_descriptors_except",
     "death_of",
     "die_with_parent",
+    "is_stopped",
     "redirect_output",
     "reset_signals",
     "resident_bytes",
@@ -101,6 +102,15 @@ def tail(path: str | Path, lines: int, most_bytes: int = 16384) -> tuple[str, ..
     except OSError:
         return ()
     return tuple(text.splitlines()[-lines:])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped the process with a signal; one that a debugger holds does not count."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b") ")[2][:1] == b"T"
+    except OSError:
+        return False
 
 
 def resident_bytes(pid: int) -> int:

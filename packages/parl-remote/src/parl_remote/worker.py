@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parl_remote import processes
+from parl_remote.actor_watch import ActorWatch
 from parl_remote.call_messages import Kind, pack
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
@@ -50,7 +51,6 @@ __all__ = ["Worker"]
 _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # one hides the fork from whoever asks for actors one after the other, and costs some MB
-_MEMORY_SAMPLE_S = 0.5  # the promise is that an actor ends within a second of passing its limit
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of its configuration
 _ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
 
@@ -64,7 +64,6 @@ class _Actor:
     log: Path
     lease: _Lease | None = None
     channel: UnixChannel | None = None
-    memory_at_start: int = 0
     cause: DeathCause | None = None
 
 
@@ -123,7 +122,7 @@ class Worker:
         self._ordered = 0
         self._numbers = 0
         self._zygote_deaths = 0
-        self._sampling = False
+        self._watch = ActorWatch(loop, limits, self._end_number)
         self._closed = False
         self._relay = Relay(loop)
         self._zygote = zygote
@@ -247,9 +246,7 @@ class Worker:
         }
         actor.channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
         actor.lease, lease.actor = lease, actor
-        if start.memory_limit is not None:
-            actor.memory_at_start = processes.resident_bytes(actor.pid)
-            self._sample_memory_soon()
+        self._watch.add(actor.number, actor.pid, start.memory_limit)
         if lease.link is not None:
             lease.link.tell(ActorStarted(start.lease_id, address, actor.pid))
 
@@ -265,6 +262,11 @@ class Worker:
         elif lease.actor.cause is None:
             lease.actor.cause = cause
             self._zygote.kill(lease.actor.number)
+
+    def _end_number(self, number: int, cause: DeathCause) -> None:
+        actor = self._actors.get(number)
+        if actor is not None and actor.lease is not None:
+            self._end(actor.lease, cause)
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
         """A lease is over; say so to master and client."""
@@ -284,6 +286,7 @@ class Worker:
 
     def _actor_ended(self, actor: _Actor, cause: DeathCause) -> None:
         self._actors.pop(actor.number, None)
+        self._watch.remove(actor.number)
         if actor in self._spares:
             self._spares.remove(actor)
         if actor.channel is not None:
@@ -332,25 +335,6 @@ class Worker:
         self._zygote = self._restart_zygote()
         self._loop.add(self._zygote, self._hear_zygote)
         self._order_spares()
-
-    # -- memory --------------------------------------------------------------------------------------------------
-
-    def _sample_memory_soon(self) -> None:
-        if not self._sampling:
-            self._sampling = True
-            self._loop.call_later(_MEMORY_SAMPLE_S, self._sample_memory)
-
-    def _sample_memory(self) -> None:
-        self._sampling = False
-        for lease in self._leases.values():
-            if lease.actor is None or lease.start is None or lease.start.memory_limit is None:
-                continue
-            self._sample_memory_soon()
-            limit, used = lease.start.memory_limit, processes.resident_bytes(lease.actor.pid)
-            used -= lease.actor.memory_at_start
-            if used > limit:
-                detail = f"it used {used / 2**20:.0f} MiB, its limit is {limit / 2**20:.0f} MiB"
-                self._end(lease, DeathCause(DeathKind.MEMORY, detail=detail))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
