@@ -38,6 +38,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "RecordError",
         "SamplingAgent",
         "SamplingInfo",
+        "SepCMAES",
         "SolverError",
         "UpdateReport",
         "__version__",

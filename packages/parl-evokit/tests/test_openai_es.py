@@ -128,7 +128,7 @@ def test_with_too_few_samples_nothing_changes() -> None:
     infos = es.ask(3)
     before = es.sampler
     for some in ([], infos[:1], infos[:2]):
-        with pytest.raises(NothingToUpdate, match=f"{len(some)} samples could be used, min_samples is 3") as caught:
+        with pytest.raises(NothingToUpdate, match=f"{len(some)} samples could be used, 3 are needed") as caught:
             es.tell(some, [1.0] * len(some))
         assert caught.value.report is not None
         assert caught.value.report.used == len(some)

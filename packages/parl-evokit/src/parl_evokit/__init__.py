@@ -23,6 +23,7 @@ from parl_evokit.params import ParameterLayout
 from parl_evokit.records import Record, SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampling_agent import SamplingAgent
+from parl_evokit.sep_cma_es import SepCMAES
 
 __all__ = [
     "ES",
@@ -49,6 +50,7 @@ __all__ = [
     "RecordError",
     "SamplingAgent",
     "SamplingInfo",
+    "SepCMAES",
     "SolverError",
     "UpdateReport",
     "__version__",

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import solver_dir
-from parl_evokit.config import Config
+from parl_evokit.config import Config, SolverKind
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents, read_log
@@ -26,10 +26,12 @@ from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampling_agent import SamplingAgent
+from parl_evokit.sep_cma_es import SepCMAES
 from parl_evokit.strategy import Strategy
 
 __all__ = ["ESAgent"]
 
+SOLVERS: dict[SolverKind, type[ES] | type[SepCMAES]] = {SolverKind.BASIC_ES: ES, SolverKind.SEP_CMA_ES: SepCMAES}
 Source = Config | Mapping[str, Any] | str | PathLike[str]
 
 
@@ -235,7 +237,7 @@ class ESAgent:
         model = self._having_model(verb)
         if self._config is None:
             raise SolverError(f"{verb}() needs the settings: call load_config() before it")
-        return ES(model.parameters(), self._config, model.layout)
+        return SOLVERS[self._config.solver.type](model.parameters(), self._config, model.layout)
 
     def _having_model(self, verb: str) -> ModelAdapter:
         if self._model is None:

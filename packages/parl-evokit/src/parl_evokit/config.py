@@ -17,6 +17,7 @@ from parl_evokit.noise.spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
 __all__ = [
     "AdamConfig",
     "AsyncConfig",
+    "CmaConfig",
     "Config",
     "GaussianConfig",
     "KeyKind",
@@ -37,6 +38,7 @@ class SolverKind(Enum):
     """The evolutionary algorithm."""
 
     BASIC_ES = "BASIC_ES"
+    SEP_CMA_ES = "SEP_CMA_ES"
 
 
 class OptimizerKind(Enum):
@@ -51,6 +53,7 @@ class SamplingKind(Enum):
     """What perturbs the parameters."""
 
     GAUSSIAN_SAMPLING = "GAUSSIAN_SAMPLING"
+    CMA_SAMPLING = "CMA_SAMPLING"
 
 
 class ShapingKind(Enum):
@@ -140,11 +143,22 @@ class GaussianConfig:
 
 
 @dataclass(frozen=True)
+class CmaConfig:
+    """`population`: samples that an update of CMA waits for; 0 stands for 4 + floor(3 * ln(parameters))."""
+
+    population: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.population == 0 or self.population >= 2, "population", self.population, "0, or 2 or more")
+
+
+@dataclass(frozen=True)
 class SamplingConfig:
-    """The kind of perturbation and its settings."""
+    """The kind of perturbation and its settings; CMA takes seed, table and first step size from `gaussian_sampling`."""
 
     type: SamplingKind = SamplingKind.GAUSSIAN_SAMPLING
     gaussian_sampling: GaussianConfig = field(default_factory=GaussianConfig)
+    cma_sampling: CmaConfig = field(default_factory=CmaConfig)
 
 
 @dataclass(frozen=True)
@@ -186,6 +200,10 @@ class SolverConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
+
+    def __post_init__(self) -> None:
+        if self.type is SolverKind.BASIC_ES and self.sampling.type is SamplingKind.CMA_SAMPLING:
+            raise ConfigError("CMA_SAMPLING belongs to SEP_CMA_ES; BASIC_ES has GAUSSIAN_SAMPLING")
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
 from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.strategy import Sampler, Strategy
+from parl_evokit.strategy import Advance, Sampler, Strategy
 
 __all__ = ["ES", "make_optimizer"]
 
@@ -67,14 +67,15 @@ class ES(Strategy):
         self._optimizer.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
         super().load_state(state)
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> tuple[FlatVector, float]:
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         gradient = self._gradient(intake, sampler)
-        return self._optimizer.step(sampler.parameters, gradient), float(np.linalg.norm(gradient))
+        parameters = self._optimizer.step(sampler.parameters, gradient)
+        return Advance(parameters, sampler.std, float(np.linalg.norm(gradient)))
 
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Equation (1)."""
         update = self.config.solver.update
-        scale = -float(np.float32(sampler.std)) / UNITS_PER_ONE / intake.used
+        scale = -float(np.float32(self.config.solver.sampling.gaussian_sampling.std)) / UNITS_PER_ONE / intake.used
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
             utilities = self._utilities(group)

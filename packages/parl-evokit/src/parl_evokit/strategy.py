@@ -28,7 +28,7 @@ from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.samples import Samples
 
-__all__ = ["Best", "Sampler", "Strategy"]
+__all__ = ["Advance", "Best", "Sampler", "Strategy"]
 
 PIECE = 2**16
 
@@ -39,14 +39,14 @@ class Sampler:
 
     Attributes:
         noise: Where noise comes from.
-        std: Its standard deviation.
+        std: Its standard deviation, one for all parameters or `[n]`.
         parameters: The model's parameters `[n]`, read-only.
         model_iter_id: How many updates the model has seen.
         fingerprint: Of noise and model.
     """
 
     noise: GaussianNoise
-    std: float
+    std: float | FlatVector
     parameters: FlatVector
     model_iter_id: int
     fingerprint: int
@@ -67,6 +67,21 @@ class Sampler:
             )
         if info.model_iter_id != self.model_iter_id:
             raise EvolutionError(f"{info} is of model {info.model_iter_id}, here is {self.model_iter_id}")
+
+
+@dataclass(frozen=True)
+class Advance:
+    """What an algorithm's step changes of the sampler.
+
+    Attributes:
+        parameters: The next ones, a new array `[n]`.
+        std: The next standard deviation.
+        gradient_norm: Euclidean norm of the estimated gradient, or of what stands for it.
+    """
+
+    parameters: FlatVector
+    std: float | FlatVector
+    gradient_norm: float
 
 
 @dataclass(frozen=True)
@@ -212,22 +227,23 @@ class Strategy(ABC):
             samples,
             model_iter_id=before.model_iter_id,
             fingerprint=before.fingerprint,
-            max_age=self.config.solver.update.max_age,
+            max_age=self._max_age,
         )
         report = self._first_report(intake)
-        needed = self.config.solver.update.min_samples
-        if report.used < needed:
+        if report.used < self._min_samples:
             raise NothingToUpdate(
-                f"{report.used} samples could be used, min_samples is {needed}; set aside: {report.set_aside}", report
+                f"{report.used} samples could be used, {self._min_samples} are needed; set aside: {report.set_aside}",
+                report,
             )
-        parameters, gradient_norm = self._advance(intake, before)
+        step = self._advance(intake, before)
+        parameters = step.parameters
         parameters.flags.writeable = False
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._note_best(intake, before)
-        self._sampler = replace(before, parameters=parameters, model_iter_id=before.model_iter_id + 1)
+        self._sampler = replace(before, parameters=parameters, std=step.std, model_iter_id=before.model_iter_id + 1)
         self.keys.start_pair()
-        return replace(report, gradient_norm=gradient_norm, update_norm=update_norm, parameters=parameters)
+        return replace(report, gradient_norm=step.gradient_norm, update_norm=update_norm, parameters=parameters)
 
     def should_stop(self) -> str:
         """Why going on is of no use; empty while it may be.
@@ -256,14 +272,29 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
 
     @abstractmethod
-    def _advance(self, intake: Intake, sampler: Sampler) -> tuple[FlatVector, float]:
-        """One step of the algorithm: the next parameters (a new array) and the norm of the estimated gradient."""
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+        """One step of the algorithm, from at least `_min_samples` samples that are at most `_max_age` old."""
+
+    @property
+    def _min_samples(self) -> int:
+        return self.config.solver.update.min_samples
+
+    @property
+    def _max_age(self) -> int:
+        return self.config.solver.update.max_age
+
+    @property
+    def _mirrored(self) -> bool:
+        return self.config.solver.sampling.gaussian_sampling.mirrored
+
+    def _replace_std(self, std: float | FlatVector) -> None:
+        """Sample with another standard deviation from now on (after loading a state)."""
+        self._sampler = replace(self._sampler, std=std)
 
     def _new_keys(self) -> KeySource:
-        mirrored = self.config.solver.sampling.gaussian_sampling.mirrored
         if self.config.keys is KeyKind.COUNTER:
-            return CounterKeys(self.config.worker, mirrored)
-        return RandomKeys(mirrored)
+            return CounterKeys(self.config.worker, self._mirrored)
+        return RandomKeys(self._mirrored)
 
     def _first_report(self, intake: Intake) -> UpdateReport:
         rewards = np.concatenate([group.rewards for group in intake.groups] or [np.zeros(0)])

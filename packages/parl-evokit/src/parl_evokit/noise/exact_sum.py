@@ -106,3 +106,28 @@ def _runs(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
         count = max(1, int(np.searchsorted(sizes, INT32_BUDGET, side="right")))
         yield slice(start, start + count)
         start += count
+
+
+def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:
+    """The sum of weight times squared unit over samples: whole numbers `[size]`, exact in any order.
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`.
+        weights: `[k]`; their sizes add up to less than 2**24, so that no sum reaches 2**53.
+        size: How many coordinates, from 0 on.
+
+    Raises:
+        EvolutionError: The weights are too large.
+    """
+    if int(np.abs(weights).sum()) >= 2**24:
+        raise EvolutionError("the weights of a sum of squares add up to less than 2**24, these do not: scale them down")
+    pairs = np.asarray(keys, np.uint64) >> np.uint64(1)
+    total = np.zeros(size)
+    most = max(1, ENTRIES // 4 // max(1, min(size, noise.row_chunk)))
+    for chunk in chunks(size, noise.row_chunk):
+        rows_of = noise.rows(pairs, chunk.start, chunk.stop - chunk.start)
+        for first in range(0, len(pairs), most):
+            run = slice(first, first + most)
+            total[chunk] += weights[run].astype(np.float64) @ np.square(rows_of(run).astype(np.float64))
+    return total

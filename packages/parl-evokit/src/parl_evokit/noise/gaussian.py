@@ -118,14 +118,18 @@ class GaussianNoise:
         return out
 
     def perturb_many(
-        self, parameters: FlatVector, keys: Sequence[int], std: float, out: NDArray[np.float32] | None = None
+        self,
+        parameters: FlatVector,
+        keys: Sequence[int],
+        std: float | FlatVector,
+        out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
         """`perturb` for several keys at once: to the same bits, and much faster for small models.
 
         Args:
             parameters: `[n]`.
             keys: The samples' keys `[k]`.
-            std: Standard deviation.
+            std: Standard deviation, one for all or `[n]`.
             out: Where the results go, `[k, n]`. Default: a new array.
 
         Returns:
@@ -136,7 +140,7 @@ class GaussianNoise:
         """
         size = len(parameters)
         out = np.empty((len(keys), size), np.float32) if out is None else out
-        if not self.spec.cached or size > min(self._block, LARGEST_GATHERED):
+        if isinstance(std, np.ndarray) or not self.spec.cached or size > min(self._block, LARGEST_GATHERED):
             for row, key in zip(out, keys, strict=True):
                 self.perturb(parameters, key, std, out=row)
             return out

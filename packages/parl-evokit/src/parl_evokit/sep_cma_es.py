@@ -1,0 +1,155 @@
+"""Separable CMA-ES (Ros and Hansen, "A simple modification in CMA-ES achieving linear time …", PPSN 2008).
+
+Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers stand beside the lines, with
+a diagonal covariance C and, as Ros and Hansen found, its learning rates times (n + 2) / 3.
+
+Samples: x = m + sigma * sqrt(C) * z, z normal and made from the sample's key, so a log of keys is all that an update
+needs. The sums over z are exact; what follows them is float64 and repeats to the last bit on one platform.
+
+Differences from the paper: recombination weights are rounded to multiples of 2**-15; they are computed for as many
+samples as came, if these are no fewer than the population; samples of older models are set aside.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import exp, floor, log, sqrt
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.config import Config
+from parl_evokit.errors import LayoutMismatch
+from parl_evokit.intake import Intake
+from parl_evokit.noise import ExactSum
+from parl_evokit.noise.exact_sum import sum_of_squares
+from parl_evokit.noise.quantiles import UNITS_PER_ONE
+from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.strategy import Advance, Sampler, Strategy
+
+__all__ = ["SepCMAES"]
+
+FIXED_POINT = 2**15
+SMALLEST_STEP = 1e-12
+
+
+class SepCMAES(Strategy):
+    """SEP_CMA_ES: adapts a standard deviation for each parameter, and one step size for all.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
+            `sampling.cma_sampling.population` (default: 4 + floor(3 * ln n)).
+        layout: Names and shapes of the vector's parts.
+    """
+
+    sampler_name = "sep-cma"
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        super().__init__(mean0, config, layout)
+        n = self.layout.size
+        self.population = self.config.solver.sampling.cma_sampling.population or 4 + floor(3 * log(max(n, 1)))
+        self._sigma = self.config.solver.sampling.gaussian_sampling.std
+        self._variances = np.ones(n)  # C
+        self._path_sigma = np.zeros(n)  # p_sigma
+        self._path_c = np.zeros(n)  # p_c
+        self._steps = 0
+        self._expected_norm = sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))  # of a normal vector
+
+    @property
+    def sigma(self) -> float:
+        """The present step size."""
+        return self._sigma
+
+    def should_stop(self) -> str:
+        """See `Strategy.should_stop`; also when the step has become too small to matter."""
+        largest = self._sigma * sqrt(float(self._variances.max()))
+        if largest < SMALLEST_STEP:
+            return f"the largest standard deviation is {largest:.3g}: the search has converged"
+        return super().should_stop()
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy.state`."""
+        return super().state() | {
+            "sigma": np.array(self._sigma),
+            "variances": self._variances.copy(),
+            "path_sigma": self._path_sigma.copy(),
+            "path_c": self._path_c.copy(),
+            "steps": np.array(self._steps, np.int64),
+        }
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy.load_state`."""
+        vectors = ("variances", "path_sigma", "path_c")
+        shapes = {name: state[name].shape for name in vectors if name in state}
+        if shapes != dict.fromkeys(vectors, (self.layout.size,)) or not {"sigma", "steps"} <= set(state):
+            raise LayoutMismatch(f"the state of SEP_CMA_ES has vectors of {self.layout.size} numbers, not {shapes}")
+        super().load_state(state)
+        self._sigma, self._steps = float(state["sigma"]), int(state["steps"])
+        self._variances, self._path_sigma, self._path_c = (state[name].copy() for name in vectors)
+        self._replace_std(self._std())
+
+    @property
+    def _min_samples(self) -> int:
+        return self.population
+
+    @property
+    def _max_age(self) -> int:
+        return 0
+
+    @property
+    def _mirrored(self) -> bool:
+        return False
+
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+        (group,) = intake.groups
+        n, weights = self.layout.size, _recombination_weights(group.rewards)
+        total = float(weights.sum())
+        mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
+        c_sigma = (mueff + 2) / (n + mueff + 5)  # (55)
+        d_sigma = 1 + 2 * max(0.0, sqrt((mueff - 1) / (n + 1)) - 1) + c_sigma  # (55)
+        c_c = (4 + mueff / n) / (n + 4 + 2 * mueff / n)  # (56)
+        faster = (n + 2) / 3  # Ros and Hansen
+        c_1 = min(1.0, faster * 2 / ((n + 1.3) ** 2 + mueff))  # (57)
+        c_mu = min(1 - c_1, faster * 2 * (mueff - 2 + 1 / mueff) / ((n + 2) ** 2 + mueff))  # (58)
+
+        z_w = ExactSum(sampler.noise, group.keys, weights).part(0, n) / (total * UNITS_PER_ONE)
+        squares = sum_of_squares(sampler.noise, group.keys, weights, n) / (total * UNITS_PER_ONE**2)
+        deviations = np.sqrt(self._variances)
+        y_w = deviations * z_w  # (41)
+        mean = sampler.parameters + (self._sigma * y_w)  # (42)
+
+        self._steps += 1
+        self._path_sigma *= 1 - c_sigma
+        self._path_sigma += sqrt(c_sigma * (2 - c_sigma) * mueff) * z_w  # (43)
+        norm = sqrt(float(np.square(self._path_sigma).sum()))
+        moving = norm / sqrt(1 - (1 - c_sigma) ** (2 * self._steps)) < (1.4 + 2 / (n + 1)) * self._expected_norm
+        self._path_c *= 1 - c_c
+        if moving:
+            self._path_c += sqrt(c_c * (2 - c_c) * mueff) * y_w  # (45)
+        forget = 1 - c_1 - c_mu + (0.0 if moving else c_1 * c_c * (2 - c_c))
+        self._variances = forget * self._variances + c_1 * self._path_c**2 + c_mu * self._variances * squares  # (47)
+        self._sigma *= exp(min(1.0, c_sigma / d_sigma * (norm / self._expected_norm - 1)))  # (44)
+        return Advance(mean.astype(np.float32), self._std(), float(np.linalg.norm(y_w)))
+
+    def _std(self) -> FlatVector:
+        return (self._sigma * np.sqrt(self._variances)).astype(np.float32)
+
+
+def _recombination_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Weights of the better half, ln((k + 1) / 2) - ln rank, largest 2**15; the others get 0 (equations 49 to 53).
+
+    Equal rewards share the mean of their ranks, so that order does not matter.
+    """
+    ascending = np.sort(-rewards)
+    first, last = (np.searchsorted(ascending, -rewards, side) for side in ("left", "right"))
+    ranks = (first + last + 1) / 2  # 1 for the best
+    raw = np.maximum(0.0, log((len(rewards) + 1) / 2) - np.log(ranks))
+    largest = float(raw.max(initial=0.0))
+    if largest == 0.0:  # all rewards are equal
+        return np.ones(len(rewards), np.int64)
+    return np.rint(raw / largest * FIXED_POINT).astype(np.int64)
