@@ -73,7 +73,8 @@ def make_vector_env(
         for count in counts:  # one by one, so that those made before a failure are closed
             group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos)
             groups.append(group)
-        return VectorEnv(groups, counts, groups[0].call("spaces"))
+        spaces = [future.result() for future in [group.submit("open") for group in groups]]
+        return VectorEnv(groups, counts, spaces[0])
     except BaseException:
         for group in groups:
             group.close()

@@ -84,17 +84,22 @@ class Rows:
 
 
 class EnvGroup:
-    """`count` environments of one kind, stepped one after another."""
+    """`count` environments of one kind, stepped one after another.
+
+    They are made by `open` and not by the constructor, so that all groups can make theirs at the same time.
+    """
 
     def __init__(self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool) -> None:
-        self._envs = [make_env(env, env_kwargs) for _ in range(count)]
+        self._make = lambda: make_env(env, env_kwargs)
+        self._envs: list[Any] = []
         self._with_infos = with_infos
         self._returns = [0.0] * count
         self._lengths = [0] * count
         self._at = 0  # the environment that is being stepped or reset, to name it when it raises
 
-    def spaces(self) -> GroupSpaces:
-        """The spaces of one environment, and its metadata."""
+    def open(self) -> GroupSpaces:
+        """Make the environments, and say what spaces one of them has."""
+        self._envs = [self._make() for _ in self._lengths]
         first = self._envs[0]
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
