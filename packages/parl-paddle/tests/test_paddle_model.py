@@ -13,6 +13,8 @@ from parl_core.errors import WeightsMismatchError
 from parl_paddle import layers
 from parl_paddle.model import Model
 
+PICKLES = "__reduce_ex__" in vars(Tensor)  # paddle 3.0 did not
+
 
 class Plain(Model):
     def __init__(self) -> None:  # no super().__init__()
@@ -85,6 +87,7 @@ def test_sync_blends_statistics() -> None:
         np.testing.assert_allclose(array, 0.5 * (old[name] + new[name]), atol=1e-6, err_msg=name)
 
 
+@pytest.mark.skipif(not PICKLES, reason="this paddle cannot pickle parameters")
 def test_models_survive_pickling_with_and_without_shapes() -> None:
     for used in (False, True):
         model = Lazy()

@@ -21,6 +21,7 @@ from parl_paddle.model import Model
 from parl_paddle.networks import ActorCritic, QNetwork
 from parl_paddle.programs import eager, in_program, static_graphs
 
+PICKLES = "__reduce_ex__" in vars(paddle.Tensor)  # paddle 3.0 did not
 OBS_DIM, ROWS = 4, 8
 RNG = np.random.default_rng(3)
 OBS, NEXT_OBS = RNG.normal(size=(2, ROWS, OBS_DIM)).astype(np.float32)
@@ -291,6 +292,7 @@ def test_models_with_equal_names_of_parameters_are_refused_with_the_reason() -> 
         Builder(algorithm, "learn", inputs)
 
 
+@pytest.mark.skipif(not PICKLES, reason="this paddle cannot pickle parameters")
 def test_an_unpickled_model_works_beside_the_original_in_one_program() -> None:
     original, method, inputs, _ = _dqn(DQN)
     original.model.value(paddle.to_tensor(OBS))

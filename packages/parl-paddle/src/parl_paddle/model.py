@@ -117,9 +117,8 @@ class Model(paddle.nn.Layer, contract.Model):
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self.named_sublayers() if isinstance(layer, LazyLayer)}
 
-    def _lacks_shapes(self) -> str | None:
-        names = (f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting)
-        return next(names, None)
+    def _waiting(self) -> list[str]:
+        return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []

@@ -14,7 +14,7 @@ from paddle.utils import unique_name
 from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
 from parl_paddle.model import Model
-from parl_paddle.programs import as_value, eager, in_program
+from parl_paddle.programs import eager, in_program
 from parl_paddle.tensors import to_array
 
 __all__ = ["Adam", "clip_by_global_norm"]
@@ -197,6 +197,8 @@ def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tup
 
 def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
     if in_program():
+        from parl_paddle.tracing import as_value
+
         found: Iterable[Any] = paddle.static.gradients([loss], [as_value(parameter) for parameter in parameters])
         return list(found)
     for parameter in parameters:

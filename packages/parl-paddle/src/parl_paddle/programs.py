@@ -16,26 +16,18 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
-from paddle.base.dygraph.base import to_static_mode_guard
-from paddle.jit.dy2static import parameter_recorder
-from paddle.pir import core as pir
 from paddle.utils import unique_name
 
 from parl_core.errors import ModelContractError
 
 static: Any = paddle.static  # paddle's types of it are incomplete
 
-__all__ = ["Programs", "as_value", "eager", "in_program", "static_graphs"]
+__all__ = ["Programs", "eager", "in_program", "static_graphs"]
 
 
 def in_program() -> bool:
     """Whether operations are being added to a program instead of being computed."""
     return not paddle.in_dynamic_mode()
-
-
-def as_value(operand: Any) -> Any:
-    """The parameter that stands for an eager tensor in the program that is being built; the rest passes unchanged."""
-    return pir._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
 
 @contextlib.contextmanager
@@ -54,7 +46,9 @@ def eager() -> Iterator[None]:
     if not in_program():
         yield
         return
-    with to_static_mode_guard(False), _switched(paddle.disable_static, paddle.enable_static):
+    from parl_paddle.tracing import computing
+
+    with computing(), _switched(paddle.disable_static, paddle.enable_static):
         yield
 
 
@@ -72,27 +66,6 @@ def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[N
     finally:
         back()
         switch(*names)
-
-
-@contextlib.contextmanager
-def _tensors_become_parameters() -> Iterator[None]:
-    """What `paddle.jit.to_static` does while it traces: attributes of layers and operands are taken as parameters.
-
-    An optimizer of the user's has to create its state in the program, so inside `minimize` it is off.
-    """
-    optimizer: Any = paddle.optimizer.Optimizer
-    minimize = optimizer.minimize
-
-    def minimize_in_program(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with to_static_mode_guard(False):
-            return minimize(self, *args, **kwargs)
-
-    optimizer.minimize = minimize_in_program
-    try:
-        with to_static_mode_guard(True), pir.static_op_arg_cast_guard(as_value):
-            yield
-    finally:
-        optimizer.minimize = minimize
 
 
 @contextlib.contextmanager
@@ -124,19 +97,17 @@ class Programs:
         Raises:
             ModelContractError: two tensors of the models have one name.
         """
-        recorder: Any = parameter_recorder._global_parameter_recorder
-        known = set(recorder.params_dict)
+        from parl_paddle.tracing import tracing
+
         with (
             static_graphs(),
             _without_paddles_own_warning(),
             static.program_guard(static.Program(), self.startup),
-            _tensors_become_parameters(),
+            tracing() as tensors,
         ):
             build_program()
-        for program in set(recorder.params_dict) - known:  # taken out, or paddle would keep the tensors alive for ever
-            for tensor in recorder.params_dict.pop(program):
-                self._add(tensor)
-            del recorder.tensor2value[program]
+        for tensor in tensors:
+            self._add(tensor)
         self.executor.run(self.startup)
         for name, tensor in self._tensors.items():
             if tensor._is_initialized():  # recurrent layers have a buffer without memory
