@@ -148,7 +148,7 @@ class Algorithm:
         missing = [name for name in self.COUNTERS if name not in state.counters]
         if missing:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
-        before = None if any(model._lacks_shapes() for model in models.values()) else self.get_state()
+        before = None if any(model._waiting() for model in models.values()) else self.get_state()
         try:
             for owner, model in models.items():
                 model.set_weights(parts[owner], portable=True)

@@ -124,19 +124,14 @@ class Model:
             raise WeightsMismatchError(f"sync_weights_to needs a parl.Model of the same backend, got {target_model!r}")
         if target_model is self:
             raise WeightsMismatchError("sync_weights_to needs another model; make one with copy.deepcopy(model)")
-        if self._lacks_shapes():
-            # Nothing has run yet: let both draw the same initial weights when they see their first batch.
-            self._share_initial_weights(target_model)
-            return
-        source = self._named_tensors()
-        check_names(type(target_model).__name__, target_model._named_tensors(), source)
-        shapes = {name: tuple(tensor.shape) for name, tensor in source.items()}
-        target_model._take_shapes(shapes)
-        target = target_model._named_tensors()
-        check_weights(
-            type(target_model).__name__, {name: tuple(tensor.shape) for name, tensor in target.items()}, source
-        )
-        self._blend(list(target.values()), list(source.values()), decay)
+        source, target = self._named_tensors(), target_model._named_tensors()
+        owner = type(target_model).__name__
+        check_names(owner, target, source)
+        if self._waiting() or target_model._waiting():
+            source, target = self._settle_shapes_with(target_model)
+        if any(target[name].shape != tensor.shape for name, tensor in source.items()):
+            check_weights(owner, {name: tuple(tensor.shape) for name, tensor in target.items()}, source)
+        self._blend(list(target.values()), [source[name] for name in target], decay)
 
     def implements(self, method: str) -> bool:
         """Whether the author of this model's class wrote `method` (or put a layer there), beyond what it inherits."""
@@ -171,8 +166,8 @@ class Model:
         """`target = decay * target + (1 - decay) * source`, in place; integer tensors are copied."""
         raise NotImplementedError
 
-    def _lacks_shapes(self) -> str | None:
-        """Name of a parameter whose shape is not known yet, or None."""
+    def _waiting(self) -> list[str]:
+        """Names of the parameters and buffers whose shapes are not known yet."""
         raise NotImplementedError
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
@@ -197,12 +192,27 @@ class Model:
         return f"{type(self).__name__}-{uuid.uuid4().hex[:12]}"
 
     def _require_shapes(self) -> None:
-        unknown = self._lacks_shapes()
-        if unknown is not None:
+        unknown = self._waiting()
+        if unknown:
             raise ModelContractError(
-                f"{type(self).__name__}: the shape of {unknown} is not known before the first batch; "
+                f"{type(self).__name__}: the shape of {unknown[0]} is not known before the first batch; "
                 "pass one through the model, for instance with agent.predict(obs), or set weights"
             )
+
+    def _settle_shapes_with(self, other: Model) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Give each model the shapes that the other knows, and both the same initial weights where neither does.
+
+        Returns:
+            The tensors of this model and of the other that have shapes now.
+        """
+        for giver, taker in ((self, other), (other, self)):
+            taker._take_shapes({name: tuple(tensor.shape) for name, tensor in giver._shaped_tensors().items()})
+        self._share_initial_weights(other)
+        return self._shaped_tensors(), other._shaped_tensors()
+
+    def _shaped_tensors(self) -> dict[str, Any]:
+        waiting = set(self._waiting())
+        return {name: tensor for name, tensor in self._named_tensors().items() if name not in waiting}
 
     def _named(self, weights: Mapping[str, Any] | Sequence[Any]) -> Weights:
         if isinstance(weights, Mapping):
@@ -239,9 +249,9 @@ def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> No
     Raises:
         WeightsMismatchError: it lists the missing and the unknown names.
     """
-    wanted, found = list(expected), list(given)
-    missing = [name for name in wanted if name not in set(found)]
-    unknown = [name for name in found if name not in set(wanted)]
+    wanted, found = dict.fromkeys(expected), dict.fromkeys(given)
+    missing = [name for name in wanted if name not in found]
+    unknown = [name for name in found if name not in wanted]
     if missing or unknown:
         parts = [f"missing {_some(missing)}"] * bool(missing) + [f"unknown {_some(unknown)}"] * bool(unknown)
         raise WeightsMismatchError(f"weights do not fit {owner}: {'; '.join(parts)}")

@@ -9,6 +9,7 @@ from typing import Any, cast
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
 from parl_core.errors import WeightsMismatchError
@@ -76,11 +77,12 @@ class Model(nn.Module, contract.Model):
     def _lazy_layers(self) -> dict[str, LazyLayer]:
         return {name: layer for name, layer in self.named_modules() if isinstance(layer, LazyLayer)}
 
-    def _lacks_shapes(self) -> str | None:
-        for name, parameter in self.named_parameters():
-            if isinstance(parameter, nn.UninitializedParameter):
-                return name
-        return None
+    def _waiting(self) -> list[str]:
+        waiting = [name for name, parameter in self.named_parameters() if is_lazy(parameter)]
+        if waiting:  # only then may there be buffers without shapes
+            for name, layer in self._lazy_layers().items():
+                waiting += [f"{name}.{buffer}" for buffer in layer.BUFFERS if not layer.shaped]
+        return waiting
 
     def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []

@@ -8,7 +8,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError, ModelContractError, WeightsMismatchError
 from parl_core.testing.adapter import Conformance, random_weights
-from parl_core.testing.models import OBS_DIM, Q_SHAPES, q_values
+from parl_core.testing.models import OBS_DIM, Q_SHAPES, actor_critic, q_values
 
 __all__ = ["LazyLayersConformance"]
 
@@ -71,6 +71,18 @@ class LazyLayersConformance(Conformance):
         source.sync_weights_to(target, decay=0.0)
         for name, array in source.get_weights().items():
             np.testing.assert_array_equal(array, target.get_weights()[name], err_msg=name)
+
+    @pytest.mark.parametrize("ran_in_target", ["nothing", "policy", "value"])
+    def test_synchronising_covers_layers_with_and_without_shapes(self, ran_in_target: str) -> None:
+        source, target = actor_critic(self.backend), actor_critic(self.backend)
+        obs = self._tensor(np.ones((2, OBS_DIM), np.float32))
+        source.policy(obs)
+        if ran_in_target != "nothing":
+            getattr(target, ran_in_target)(obs)
+        source.sync_weights_to(target)
+        for method in ("policy", "value"):
+            expected, found = (self._array(getattr(model, method)(obs)) for model in (source, target))
+            np.testing.assert_array_equal(found, expected, err_msg=method)
 
     def test_weights_that_do_not_fit_leave_the_layers_without_shapes(self) -> None:
         model = q_values(self.backend)
