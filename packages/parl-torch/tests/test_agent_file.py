@@ -50,6 +50,14 @@ def test_a_failing_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkey
     assert os.listdir(tmp_path) == ["agent.ckpt"]
 
 
+def test_a_reader_of_the_old_file_keeps_it_while_a_new_one_takes_its_place(tmp_path: Path) -> None:
+    path = agent_file.write(tmp_path / "agent.ckpt", SAVED)
+    os.link(path, tmp_path / "opened.ckpt")  # as a reader that has opened it
+    agent_file.write(path, SavedAgent(AlgorithmState({}), "PPO", "torch"))
+    assert agent_file.read(tmp_path / "opened.ckpt").algorithm == "DQN"
+    assert agent_file.read(path).algorithm == "PPO"
+
+
 def test_reading_imports_no_pickle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = agent_file.write(tmp_path / "agent.ckpt", SAVED)
     monkeypatch.setitem(sys.modules, "pickle", None)
