@@ -26,7 +26,8 @@ from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
 from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.strategy import Advance, Sampler, Strategy
+from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.strategy import Strategy
 
 __all__ = ["ES", "make_optimizer"]
 

@@ -37,7 +37,7 @@ class SetAside:
         return ", ".join(f"{count} {name}" for name, count in reasons.items()) or "none"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UpdateReport:
     """The outcome of one update.
 

@@ -16,7 +16,7 @@ __all__ = ["NO_KEY", "Samples"]
 NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
     """`n` samples with a reward each; several rewards of one sample are several rows.
 

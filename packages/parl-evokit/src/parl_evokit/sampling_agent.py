@@ -10,7 +10,7 @@ from parl_evokit.models import ModelAdapter
 from parl_evokit.noise import CONTROL_KEY, KeySource
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
-from parl_evokit.strategy import Sampler
+from parl_evokit.sampler import Sampler
 
 __all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
 

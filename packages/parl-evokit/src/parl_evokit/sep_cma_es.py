@@ -1,7 +1,7 @@
 """Separable CMA-ES (Ros and Hansen, "A simple modification in CMA-ES achieving linear time …", PPSN 2008).
 
-Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers stand beside the lines, with
-a diagonal covariance C and, as Ros and Hansen found, its learning rates times (n + 2) / 3.
+Formulas and defaults are those of Hansen's tutorial (2016, arXiv 1604.00772), whose numbers stand beside the lines,
+with a diagonal covariance C and, as Ros and Hansen found, its learning rates times (n + 2) / 3.
 
 Samples: x = m + sigma * sqrt(C) * z, z normal and made from the sample's key, so a log of keys is all that an update
 needs. The sums over z are exact; what follows them is float64 and repeats to the last bit on one platform.
@@ -24,7 +24,8 @@ from parl_evokit.noise import ExactSum
 from parl_evokit.noise.exact_sum import sum_of_squares
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.strategy import Advance, Sampler, Strategy
+from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.strategy import Strategy
 
 __all__ = ["SepCMAES"]
 
