@@ -9,9 +9,10 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import InvalidKey, InvalidReward
 from parl_evokit.noise import CONTROL_KEY, split_key
+from parl_evokit.noise.keys import HALF_BITS, HALF_MASK
 from parl_evokit.records import SamplingInfo
 
-__all__ = ["NO_KEY", "Samples"]
+__all__ = ["NO_KEY", "Samples", "noise_keys"]
 
 NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
 
@@ -47,7 +48,7 @@ class Samples:
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
             values = np.asarray(rewards, np.float64).astype(np.float32)
         return cls(
-            np.array([_key(info) for info in infos], np.uint64),
+            noise_keys(infos),
             np.array([info.model_iter_id for info in infos], np.int64),
             np.array([info.fingerprint for info in infos], np.uint32),
             values,
@@ -105,6 +106,18 @@ class Samples:
             SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
             for key, model, fingerprint in zip(*columns, strict=True)
         ]
+
+
+def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
+    """The records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
+    try:
+        halves = np.array([info.key for info in infos], np.int64)
+    except (ValueError, OverflowError):  # not all are two integers
+        halves = np.empty(0, np.int64)
+    if halves.shape != (len(infos), 2) or halves.min(initial=0) < 0 or halves.max(initial=0) > HALF_MASK:
+        return np.array([_key(info) for info in infos], np.uint64)
+    keys: NDArray[np.uint64] = (halves[:, 0] << HALF_BITS | halves[:, 1]).astype(np.uint64)
+    return keys
 
 
 def _key(info: SamplingInfo) -> int:

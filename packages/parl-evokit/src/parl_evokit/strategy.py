@@ -27,7 +27,7 @@ from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampler import Advance, Best, Sampler
-from parl_evokit.samples import Samples
+from parl_evokit.samples import Samples, noise_keys
 
 __all__ = ["Strategy"]
 
@@ -129,8 +129,7 @@ class Strategy(ABC):
         sampler = self._sampler
         for info in infos:
             sampler.require_own(info)
-        keys = [info.noise_key for info in infos]
-        return sampler.noise.perturb_many(sampler.parameters, keys, sampler.std, out)
+        return sampler.noise.perturb_many(sampler.parameters, noise_keys(infos), sampler.std, out)
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from samples, whichever of them have come back, in any order.

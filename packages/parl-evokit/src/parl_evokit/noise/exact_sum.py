@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
 from parl_evokit.noise.gaussian import GaussianNoise, chunks
-from parl_evokit.noise.keys import CONTROL_KEY, KEY_BITS, check_key
+from parl_evokit.noise.keys import CONTROL_KEY, check_keys
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
 __all__ = ["ExactSum"]
@@ -62,14 +62,11 @@ class ExactSum:
 
 def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
     """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
-    numbers = np.asarray(keys, np.uint64)
+    numbers = check_keys(keys)
     if numbers.shape != np.shape(weights):
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
     if not numbers.size:
         return numbers, np.zeros(0, np.int64)
-    if int(numbers.max()) >> KEY_BITS or (numbers == CONTROL_KEY + 1).any():
-        for number in numbers.tolist():
-            check_key(number)
     if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
         raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
     signed = np.where(numbers & np.uint64(1), -weights, weights)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from parl_evokit.noise.keys import CONTROL_KEY, check_key
+from parl_evokit.noise.keys import CONTROL_KEY, check_key, check_keys
 from parl_evokit.noise.philox import random_bits
 from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
 from parl_evokit.noise.spec import NoiseSpec
@@ -120,7 +120,7 @@ class GaussianNoise:
     def perturb_many(
         self,
         parameters: FlatVector,
-        keys: Sequence[int],
+        keys: Sequence[int] | NDArray[np.uint64],
         std: float | FlatVector,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
@@ -142,11 +142,9 @@ class GaussianNoise:
         out = np.empty((len(keys), size), np.float32) if out is None else out
         if isinstance(std, np.ndarray) or not self.spec.cached or size > min(self._block, LARGEST_GATHERED):
             for row, key in zip(out, keys, strict=True):
-                self.perturb(parameters, key, std, out=row)
+                self.perturb(parameters, int(key), std, out=row)
             return out
-        for key in keys:
-            check_key(key)
-        numbers = np.array(keys, np.uint64)
+        numbers = check_keys(keys)
         starts = self._window_starts(numbers >> np.uint64(1), np.zeros(1, np.uint64))
         signs = np.where(numbers & np.uint64(1), np.float32(-1), np.float32(1))
         signs[numbers == CONTROL_KEY] = 0

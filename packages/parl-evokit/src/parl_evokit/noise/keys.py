@@ -15,9 +15,21 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parl_evokit.errors import EvolutionError, InvalidKey
 
-__all__ = ["CONTROL_KEY", "CounterKeys", "KeySource", "RandomKeys", "check_key", "join_key", "split_key"]
+__all__ = [
+    "CONTROL_KEY",
+    "CounterKeys",
+    "KeySource",
+    "RandomKeys",
+    "check_key",
+    "check_keys",
+    "join_key",
+    "split_key",
+]
 
 CONTROL_KEY = 0
 KEY_BITS = 62
@@ -34,6 +46,19 @@ def check_key(key: int) -> int:
     if not 0 <= key < 2**KEY_BITS or key == CONTROL_KEY + 1:
         raise InvalidKey(f"a key is 0 (no noise) or 2 to 2**62 - 1, not {key}")
     return key
+
+
+def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The keys as an array, if samples can have all of them.
+
+    Raises:
+        InvalidKey: See `check_key`.
+    """
+    numbers = np.asarray(keys, np.uint64)
+    if numbers.size and (int(numbers.max()) >> KEY_BITS or (numbers == CONTROL_KEY + 1).any()):
+        for number in numbers.tolist():
+            check_key(number)
+    return numbers
 
 
 def split_key(key: int) -> tuple[int, int]:
