@@ -130,6 +130,16 @@ def test_a_clean_end_leaves_neither_record_nor_key(here: Environment) -> None:
     assert list(RunFiles(here.run_dirs).clusters()) == []
 
 
+def test_logs_of_workers_that_ended_are_kept_for_a_day(here: Environment) -> None:
+    run_files = RunFiles(here.run_dirs)
+    old, recent, running = (run_files.worker_directory(f"worker-{name}") for name in ("old", "recent", "running"))
+    write_record(running, WorkerRecord("worker-running", "first:8037", ProcessRecord.of(os.getpid())))
+    for directory in (old, running):
+        os.utime(directory, (0, 0))
+    new = run_files.worker_directory("worker-new")
+    assert [path.exists() for path in (old, recent, running, new)] == [False, True, True, True]
+
+
 def test_damaged_and_foreign_records_are_passed_over(here: Environment) -> None:
     directory = on_record(here, os.getpid())
     for text in ("", "[]", "{", '{"port": 1}', json.dumps({"cluster_id": 5})):

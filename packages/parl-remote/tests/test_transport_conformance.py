@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import select
 import threading
 import time
@@ -75,25 +76,37 @@ class Wire:
         return event
 
 
-@pytest.fixture(params=["memory", "unix", "zmq"])
+def in_memory(_: Path) -> Wire:
+    listener = MemoryListener()
+    return Wire(listener, listener.connect)
+
+
+def over_unix_sockets(directory: Path) -> Wire:
+    path = str(directory / "s")
+    return Wire(UnixListener(path), lambda: UnixChannel.connect(path))
+
+
+def over_zmq(_: Path) -> Wire:
+    key = ClusterKey.generate()
+    listener = ZmqListener("127.0.0.1", 0, key)
+    return Wire(listener, lambda: ZmqChannel.connect(listener.address, key))
+
+
+_WIRES = {"memory": in_memory, "unix": over_unix_sockets, "zmq": over_zmq}
+
+
+@pytest.fixture(params=list(_WIRES))
 def wire(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Wire]:
-    listener: Listener
-    if request.param == "memory":
-        memory = MemoryListener()
-        listener, dial = memory, memory.connect
-    elif request.param == "unix":
-        path = str(tmp_path / "s")
-        listener = UnixListener(path)
-        dial = lambda: UnixChannel.connect(path)  # noqa: E731
-    else:
-        key = ClusterKey.generate()
-        listener = tcp = ZmqListener("127.0.0.1", 0, key)
-        dial = lambda: ZmqChannel.connect(tcp.address, key)  # noqa: E731
-    one = Wire(listener, dial)
+    one = _WIRES[request.param](tmp_path)
     yield one
     for channel in one.channels:
         channel.close()
-    listener.close()
+    one.listener.close()
+
+
+def send_each(channel: Channel, messages: Sequence[Sequence[Buffer]]) -> None:
+    for frames in messages:
+        channel.send(frames)
 
 
 def in_background(action: Callable[[], object]) -> threading.Thread:
@@ -120,7 +133,7 @@ def test_an_answer_arrives_at_the_peer_that_asked(wire: Wire) -> None:
 def test_messages_of_one_peer_keep_their_order(wire: Wire) -> None:
     channel, peer = wire.connect()
     sent = [[str(number).encode()] for number in range(2000)]
-    thread = in_background(lambda: [channel.send(frames) for frames in sent])
+    thread = in_background(lambda: send_each(channel, sent))
     assert wire.received(peer, len(sent)) == sent
     thread.join(DEADLINE_S)
 
@@ -162,7 +175,7 @@ def test_many_frames_make_one_message(wire: Wire) -> None:
 def test_an_array_is_sent_without_being_turned_into_bytes_first(wire: Wire) -> None:
     channel, peer = wire.connect()
     array = np.arange(300_000, dtype=np.float32).reshape(300, 1000)
-    thread = in_background(lambda: channel.send([b"array", memoryview(array).cast("B")]))
+    thread = in_background(lambda: channel.send([b"array", array.data.cast("B")]))
     assert wire.received(peer, 1)[0][1] == array.tobytes()
     thread.join(DEADLINE_S)
 
@@ -213,7 +226,7 @@ def test_threads_may_send_while_another_receives(wire: Wire) -> None:
     reader = in_background(
         lambda: answers.extend(bytes(channel.receive(DEADLINE_S)[0]) for _ in range(count * senders))
     )
-    threads = [in_background(lambda name=name: send_all(name)) for name in range(senders)]
+    threads = [in_background(functools.partial(send_all, name)) for name in range(senders)]
     answered = 0
     deadline = time.monotonic() + DEADLINE_S
     while answered < count * senders:
@@ -236,7 +249,7 @@ def test_two_peers_that_both_send_first_do_not_wait_for_each_other(wire: Wire) -
     big = bytes(4 * 2**20)
     for _ in range(4):
         wire.listener.send(peer, [big])
-    thread = in_background(lambda: [channel.send([big]) for _ in range(4)])
+    thread = in_background(lambda: send_each(channel, [[big]] * 4))
     assert len(wire.received(peer, 4)) == 4
     thread.join(DEADLINE_S)
     got: list[int] = []

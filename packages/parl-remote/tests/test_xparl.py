@@ -152,6 +152,12 @@ def eventually(happened: Callable[[], object], seconds: float = 15.0) -> None:
         select.select([], [], [], 0.02)
 
 
+def unix_sockets(node: psutil.Process) -> list[Path]:
+    """The unix sockets of a node that have a name."""
+    names = {str(connection.laddr) for connection in node.net_connections("unix")}
+    return sorted(Path(name) for name in names if name.startswith("/"))
+
+
 def gone(process: psutil.Process) -> bool:
     try:
         return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
@@ -206,12 +212,13 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     node = desk.node_process(port)
     family = [node, *node.children(recursive=True)]
     assert actor in family
-    sockets = {connection.laddr for connection in node.net_connections("unix") if connection.laddr}
+    sockets = unix_sockets(node)
     began = time.monotonic()
     assert "has ended" in desk.xparl("stop", "--port", port)
     assert time.monotonic() - began < 3.0
     assert all(gone(process) for process in family)
-    assert not [path for path in sockets if isinstance(path, str) and Path(path).exists()]
+    assert sockets
+    assert not [path for path in sockets if path.exists()]
     assert sorted(path.name for path in (desk.home / ".parl").glob("*/*")) == ["actors", "node.log"]
     assert "nothing was stopped" in desk.xparl("stop", "--port", port)
     out, err = program.communicate(timeout=10)
@@ -422,7 +429,7 @@ def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tm
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     node = desk.node_process(port)
-    sockets = [Path(c.laddr) for c in node.net_connections("unix") if isinstance(c.laddr, str) and c.laddr]
+    sockets = unix_sockets(node)
     (directory,) = [where for where, _ in desk.run_files.clusters()]
     assert sockets
     for private in (desk.home / ".parl", directory, sockets[0].parent):
@@ -526,9 +533,8 @@ def test_ten_thousand_strange_messages_do_not_end_a_node(desk: Desk, way: str) -
         key = find_key(Address("localhost", port), environment(desk.environment))
         speak_nonsense(dice, lambda: ZmqChannel.connect(f"127.0.0.1:{port}", key), 10_000)
     else:
-        paths = [c.laddr for c in node.net_connections("unix") if isinstance(c.laddr, str) and c.laddr]
-        (path,) = [one for one in set(paths) if one.endswith("node.sock")]
-        speak_nonsense(dice, lambda: UnixChannel.connect(path), 10_000)
+        (path,) = [one for one in unix_sockets(node) if one.name == "node.sock"]
+        speak_nonsense(dice, lambda: UnixChannel.connect(str(path)), 10_000)
     assert desk.output(body) == "1\n"
     assert not gone(node)
     assert node.memory_info().rss - before < 10 * 2**20

@@ -81,6 +81,8 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
             processes.set_name("parl:node")
             node = ClusterNode(settings, key_of(directory), sockets, zygote, limits=found.limits)
         except (OSError, RemoteError) as error:
+            if settings.master:
+                forget(directory)
             report({"error": str(error)})
             return 1
         undo.callback(node.close)

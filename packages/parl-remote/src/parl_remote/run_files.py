@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,6 +102,8 @@ class WorkerRecord:
     process: ProcessRecord
 
 
+_KEEP_LOGS_S = 24 * 3600.0  # a day to find out why a worker ended
+
 _Record = TypeVar("_Record", ClusterRecord, WorkerRecord)
 
 
@@ -122,8 +126,13 @@ class RunFiles:
         return make_private_dir(make_private_dir(self._directories[0]) / f"{host_name()}-{port}")
 
     def worker_directory(self, node_id: str) -> Path:
-        """The private directory of a worker of this host."""
-        return make_private_dir(make_private_dir(self._directories[0]) / f"{host_name()}-{node_id}")
+        """The private directory of a worker of this host, made; those of workers that ended are removed."""
+        parent = make_private_dir(self._directories[0])
+        for old in parent.glob(f"{host_name()}-worker-*"):
+            with contextlib.suppress(OSError):
+                if not (old / "worker.json").exists() and time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
+                    shutil.rmtree(old)
+        return make_private_dir(parent / f"{host_name()}-{node_id}")
 
     def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
         """All clusters on record, running or not; records that are damaged or not ours are passed over."""

@@ -247,14 +247,14 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
     while (remaining_s := deadline - time.monotonic()) > 0:
         if not monitor.poll(int(remaining_s * 1000) + 1):
             continue
-        for event, value in connection_events(monitor):
+        for event, _ in connection_events(monitor):
             if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
                 return
             if event == zmq.EVENT_CONNECTED:
                 connected = True
             elif event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}:
                 raise AuthenticationFailed(
-                    f"{address} refused our cluster key (ZAP {value}): it belongs to another cluster or another user; "
+                    f"{address} refused our cluster key: it belongs to another cluster or another user; "
                     "pass the key of this cluster by key_file=, PARL_KEY_FILE or PARL_KEY"
                 )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connected and event == zmq.EVENT_DISCONNECTED):
