@@ -71,7 +71,7 @@ class Adam(contract.Optimizer):
                 gradients, norm = clip_by_global_norm(gradients, self._max_grad_norm)
             for slot, gradient in zip(slots.values(), gradients, strict=True):
                 if gradient is not None:
-                    slot.step(gradient, self._rate(lr, slot.moment1.dtype), self._eps)
+                    slot.step(gradient, self._rate(lr, slot.moment1), self._eps)
         return norm
 
     def get_state(self) -> Weights:
@@ -108,18 +108,19 @@ class Adam(contract.Optimizer):
             self._slots = {name: _Slot.of(parameter) for name, parameter in self._named().items()}
         return self._slots
 
-    def _rate(self, lr: float | Tensor | None, dtype: Any) -> Tensor:
+    def _rate(self, lr: float | Tensor | None, like: Tensor) -> Tensor:
         if lr is None:
             lr = self._lr
         if not isinstance(lr, (int, float, np.number)):
-            return lr.astype(dtype).reshape([1])
+            return lr.astype(like.dtype).reshape([1])
         lr = float(lr)
         if lr != self._rates_are:
             self._rates, self._rates_are = {}, lr
-        if dtype not in self._rates:
+        if like.dtype not in self._rates:
             with eager():
-                self._rates[dtype] = _with_name(paddle.to_tensor([lr], dtype=dtype), "learning_rate")
-        return self._rates[dtype]
+                rate = paddle.to_tensor([lr], dtype=like.dtype, place=like.place)
+            self._rates[like.dtype] = _with_name(rate, "learning_rate")
+        return self._rates[like.dtype]
 
 
 @dataclass(frozen=True)
