@@ -249,7 +249,7 @@ def test_a_stopped_actor_is_lost_after_the_liveness_limit(
     victim = Victim()
     os.kill(victim.process(), signal.SIGSTOP)
     waiting = submit(victim.process)
-    with pytest.raises(ActorLost, match="SIGSTOP.*stopped for more than 0.5 s"):
+    with pytest.raises(ActorLost, match=r"SIGSTOP.*stopped for more than 0\.5 s"):
         waiting.result(PATIENCE_S)
 
 

@@ -24,12 +24,15 @@ from parl_remote.call_messages import Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.loop import Loop
+from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.transport import Buffer, Channel
 
 __all__ = ["Connection"]
 
 _EMPTY = int(Flag.EMPTY)
 _RESULT = int(Kind.RESULT)
+_CREATE = int(Kind.CREATE)
+_SHARES = int(Flag.SHARES)
 _MOST_CALLS = 2**32
 
 
@@ -70,6 +73,7 @@ class Connection:
         on_names: Callable[[tuple[str, ...]], None],
     ) -> None:
         self._channel = channel
+        self._sharing = Sharing.through(channel)
         # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
         self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
             channel, "receive_all", lambda timeout_s: [channel.receive(timeout_s)]
@@ -107,7 +111,11 @@ class Connection:
         future.call_id = call_id = next(self._numbers) % _MOST_CALLS
         self._pending[call_id] = future
         try:
-            self._channel.send(pack(kind, flags, index, call_id, payload))
+            if self._sharing is None:
+                self._channel.send(pack(kind, flags, index, call_id, payload))
+            else:
+                frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
+                self._channel.send(self._sharing.stow(frames) if len(frames) > 1 else frames)
         except ChannelClosed:
             # Answers to earlier calls may still be there to be read; only this one has no hope.
             if self._pending.pop(call_id, None) is not None:
@@ -222,6 +230,8 @@ class Connection:
 
     def _dispatch(self, frames: list[memoryview]) -> None:
         kind, flags, _, call_id = header_of(frames[0])
+        if flags & TICKETS and self._sharing is not None:
+            frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
         future = self._pending.pop(call_id, None)
         if future is None:
             return  # it was cancelled
@@ -303,7 +313,12 @@ class Connection:
     def hang_up(self) -> None:
         """Close the way; whoever waits gets the error that `lost` makes."""
         self._is_lost = True
+        loop = self._loop
+        if loop is not None:
+            loop.call_soon(self._stop_watching)
         self._channel.close()
+        if self._sharing is not None:
+            self._sharing.close()
         if self._pending and self._reading.acquire(blocking=False):
             try:
                 self._lose()

@@ -69,6 +69,8 @@ class Loop:
     def add(self, source: Pollable, on_ready: Action) -> None:
         """Call `on_ready` whenever `source` is readable or pending; it must then take all there is."""
         fileno = source.fileno()
+        if fileno in self._sources:  # of a source that was closed before it was removed
+            self.remove(self._sources[fileno][0])
         self._selector.register(fileno, selectors.EVENT_READ, fileno)
         self._sources[fileno] = (source, on_ready)
 

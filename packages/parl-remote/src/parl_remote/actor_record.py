@@ -1,0 +1,71 @@
+"""What a client knows of one lease: how to reach the actor, and, later, why it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+
+from parl_remote.connection import Connection
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ActorLost, NotConnected
+from parl_remote.transport import Channel
+
+__all__ = ["ActorRecord"]
+
+_CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
+
+
+class ActorRecord:
+    """One actor of this program.
+
+    Attributes:
+        lease_id: Its lease.
+        node_id: The worker that it runs on.
+        class_name: Its class.
+        channel: The way to it, once there is one.
+        connection: What uses that way.
+        forked: Whether it belongs to the process that this one was forked from.
+    """
+
+    def __init__(self, lease_id: str, node_id: str, class_name: str) -> None:
+        self.lease_id = lease_id
+        self.node_id = node_id
+        self.class_name = class_name
+        self.channel: Channel | None = None
+        self.connection: Connection | None = None
+        self.forked = False
+        self._cause: DeathCause | None = None
+        self._ended = threading.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is known."""
+        return self._cause is not None
+
+    def end(self, cause: DeathCause) -> None:
+        """Note the first cause that comes; later ones know less."""
+        if self._cause is None:
+            self._cause = cause
+            self._ended.set()
+
+    def await_end(self) -> None:
+        """Wait for the cause, for a moment."""
+        self._ended.wait(_CAUSE_PATIENCE_S)
+
+    def error(self, running: str) -> ActorLost | NotConnected:
+        """The error for a call that will not be answered; see `Connection`."""
+        if self.forked:
+            return NotConnected(
+                f"this {self.class_name} belongs to the process that this one was forked from; "
+                "call parl.connect() here and make another one"
+            )
+        self.await_end()
+        cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail="nobody could say why")
+        return ActorLost(dataclasses.replace(cause, last_call=running), class_name=self.class_name)
+
+    def hang_up(self) -> None:
+        """Close the way to it."""
+        if self.connection is not None:
+            self.connection.hang_up()
+        elif self.channel is not None:
+            self.channel.close()

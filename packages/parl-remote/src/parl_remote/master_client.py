@@ -1,0 +1,230 @@
+"""A client's link to the master: asking for room, signs of life, and coming back to a master that was restarted.
+
+lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+
+from parl_remote.cluster_access import ClientIdentity, Cluster
+from parl_remote.config import Limits
+from parl_remote.control_link import arrived_messages
+from parl_remote.death import DeathCause
+from parl_remote.errors import (
+    ChannelClosed,
+    ClusterUnreachable,
+    NoResources,
+    NotConnected,
+    RemoteError,
+    ResultTimeout,
+)
+from parl_remote.handshake import greet
+from parl_remote.loop import Loop
+from parl_remote.messages import (
+    Bye,
+    Heartbeat,
+    LeaseCancel,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRelease,
+    LeaseRequest,
+    Message,
+    RefusalCode,
+    Role,
+    encode,
+)
+from parl_remote.resources import Resources
+from parl_remote.transport import Channel
+from parl_remote.transport_unix import UnixChannel
+
+__all__ = ["MasterClient"]
+
+_log = logging.getLogger("parl.remote")
+
+_QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
+
+
+class MasterClient:
+    """One program's link to its master.
+
+    Args:
+        loop: Where the master is listened to.
+        cluster: How to reach the master.
+        identity: How this program introduces itself.
+        address: What people call the cluster.
+        limits: Times.
+        on_lost_lease: Told of leases that ended, with the cause; called in the loop.
+
+    Raises:
+        ClusterUnreachable: Nobody answers.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        identity: ClientIdentity,
+        *,
+        address: str,
+        limits: Limits,
+        on_lost_lease: Callable[[str, DeathCause], None],
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._identity = identity
+        self._address = address
+        self._limits = limits
+        self._on_lost_lease = on_lost_lease
+        self._numbers = itertools.count(1)
+        self._answers: dict[int, Future[LeaseGranted]] = {}
+        self._lock = threading.Lock()
+        self._lost = ""
+        self._channel = self._dial()
+        self._listen(self._channel)
+        self._heard = self._last_beat = loop.now()
+        self._beats = itertools.count(1)
+        loop.call_later(limits.heartbeat_interval_s, self._beat)
+
+    def lease(self, class_name: str, resources: Resources, timeout_s: float | None) -> LeaseGranted:
+        """Wait for room for one actor.
+
+        Raises:
+            NoResources: There is none, at all or within `timeout_s` seconds.
+            NotConnected: The cluster is gone.
+        """
+        number = next(self._numbers)
+        answer: Future[LeaseGranted] = Future()
+        self._answers[number] = answer
+        try:
+            self._tell(LeaseRequest(number, resources, timeout_s, class_name))
+            try:
+                return answer.result(_QUIET_WAIT_S)
+            except FutureTimeout:
+                until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
+                _log.warning("%s waits for %s, %s", class_name, resources, until)
+                return answer.result()
+        except BaseException:
+            if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
+                with contextlib.suppress(RemoteError):
+                    self._tell(LeaseCancel(number))
+            raise
+
+    def release(self, lease_id: str) -> None:
+        """Give a lease back; its worker ends the actor."""
+        with contextlib.suppress(RemoteError):  # who is gone has no leases any more
+            self._tell(LeaseRelease(lease_id))
+
+    def close(self) -> None:
+        """Say goodbye; the loop must have stopped, or stop soon."""
+        with contextlib.suppress(ChannelClosed, ResultTimeout):
+            self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
+        self._lost = self._lost or "disconnected"
+
+    def hang_up(self) -> None:
+        """Close the link, once the loop has stopped."""
+        self._channel.close()
+
+    def abandon(self) -> None:
+        """Let go of the link in the child of a fork."""
+        if isinstance(self._channel, UnixChannel):
+            self._channel.abandon()
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _dial(self) -> Channel:
+        channel = self._cluster.connect_master()
+        try:
+            greet(channel, self._identity.hello(Role.MASTER), self._limits.connect_timeout_s)
+        except (ChannelClosed, ResultTimeout) as error:
+            raise self._cluster.unreachable(str(error)) from error
+        return channel
+
+    def _tell(self, message: Message) -> None:
+        if self._lost:
+            self._reconnect()
+        try:
+            self._channel.send([encode(message)])
+        except ChannelClosed:
+            raise ClusterUnreachable(f"the master at {self._address} is gone", address=self._address) from None
+
+    def _reconnect(self) -> None:
+        """A master that was restarted takes its clients back; a private one is gone for good."""
+        with self._lock:
+            reason = self._lost
+            if not reason:
+                return  # another thread was quicker
+            try:
+                channel = self._dial()
+            except (RemoteError, OSError) as error:
+                gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
+                raise NotConnected(gone) from error
+            self._channel, self._lost = channel, ""
+            self._heard = self._loop.now()
+        self._loop.call_soon(lambda: self._listen(channel))
+
+    def _listen(self, channel: Channel) -> None:
+        self._loop.add(channel, lambda: self._hear(channel))
+
+    def _beat(self) -> None:
+        now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
+        if now - self._last_beat > 2 * interval_s:
+            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+        self._last_beat = now
+        if not self._lost:
+            if now - self._heard > self._limits.liveness_limit_s:
+                self._gone(self._channel, f"no sign of life for {now - self._heard:.0f} s")
+            else:
+                with contextlib.suppress(ChannelClosed, ResultTimeout):
+                    self._channel.send([encode(Heartbeat(next(self._beats)))], 0.0)
+        self._loop.call_later(interval_s, self._beat)
+
+    def _hear(self, channel: Channel) -> None:
+        self._heard = self._loop.now()
+        for message in arrived_messages(channel):
+            match message:
+                case LeaseGranted(request_id=number):
+                    self._answer(number, message)
+                case LeaseRefused(request_id=number):
+                    self._answer(number, _refusal(message, self._address))
+                case LeaseLost(lease_id=lease_id, cause=cause):
+                    self._on_lost_lease(lease_id, cause)
+                case Bye(reason=reason):
+                    self._gone(channel, reason)
+                    return
+                case None:
+                    self._gone(channel, "the connection closed")
+                    return
+                case _:
+                    pass  # a sign of life, which is noted already
+
+    def _answer(self, number: int, answer: LeaseGranted | RemoteError) -> None:
+        waiting = self._answers.pop(number, None)
+        if isinstance(answer, RemoteError):
+            if waiting is not None:
+                waiting.set_exception(answer)
+        elif waiting is not None:
+            waiting.set_result(answer)
+        else:
+            self.release(answer.lease_id)  # it was given up meanwhile
+
+    def _gone(self, channel: Channel, reason: str) -> None:
+        self._loop.remove(channel)
+        channel.close()
+        self._lost = reason
+        error = ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
+        for number in list(self._answers):
+            self._answer(number, error)
+
+
+def _refusal(message: LeaseRefused, address: str) -> RemoteError:
+    if message.code is RefusalCode.STOPPING:
+        return ClusterUnreachable(message.reason, address=address)
+    return NoResources(message.reason, asked=message.asked, available=message.available)

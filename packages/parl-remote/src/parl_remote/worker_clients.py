@@ -1,0 +1,167 @@
+"""A client's links to the workers that its actors run on: having actors started and stopped, hearing of their ends.
+
+start() --StartActor--> worker --ActorStarted--> start() gives the way to the actor: its own socket on this host,
+one more connection to the worker (AttachActor) elsewhere
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from parl_remote.cluster_access import ClientIdentity, Cluster
+from parl_remote.config import Limits
+from parl_remote.control_link import arrived_messages
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ChannelClosed
+from parl_remote.handshake import greet
+from parl_remote.loop import Loop
+from parl_remote.memory import allocate
+from parl_remote.messages import (
+    ActorDied,
+    ActorFailed,
+    ActorStarted,
+    AttachActor,
+    Bye,
+    LeaseGranted,
+    Role,
+    StartActor,
+    StopActor,
+    encode,
+)
+from parl_remote.transport import Channel
+from parl_remote.transport_unix import UnixChannel
+
+__all__ = ["WorkerClients"]
+
+
+class WorkerClients:
+    """One program's links to workers, made when they are first needed.
+
+    Args:
+        loop: Where workers are listened to.
+        cluster: How to reach workers on other hosts.
+        identity: How this program introduces itself.
+        limits: Times.
+        same_host_shortcut: Whether workers of this host are reached by unix sockets.
+        on_died: Told of actors that ended, with the cause; called in the loop.
+        on_worker_gone: Told the id of a worker that is gone; called in the loop.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        cluster: Cluster,
+        identity: ClientIdentity,
+        *,
+        limits: Limits,
+        same_host_shortcut: bool,
+        on_died: Callable[[str, DeathCause], None],
+        on_worker_gone: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._cluster = cluster
+        self._identity = identity
+        self._limits = limits
+        self._shortcut = same_host_shortcut
+        self._on_died = on_died
+        self._on_worker_gone = on_worker_gone
+        self._links: dict[str, Channel] = {}
+        self._starts: dict[str, Future[ActorStarted]] = {}
+        self._lock = threading.Lock()
+
+    def start(self, granted: LeaseGranted, start: StartActor) -> Channel:
+        """Have an actor started on a lease; returns the way to it.
+
+        Raises:
+            ChannelClosed: It ended before it could be reached; the cause is told to `on_died` or `on_worker_gone`.
+            ClusterUnreachable: Its worker cannot be reached.
+        """
+        started: Future[ActorStarted] = Future()
+        self._starts[start.lease_id] = started
+        try:
+            self._link_to(granted).send([encode(start)])
+            return self._dial_actor(granted, started.result().address)
+        finally:
+            self._starts.pop(start.lease_id, None)
+
+    def stop(self, node_id: str, lease_id: str) -> None:
+        """Have an actor killed."""
+        link = self._links.get(node_id)
+        if link is not None:
+            with contextlib.suppress(ChannelClosed):
+                link.send([encode(StopActor(lease_id))])
+
+    def give_up(self, lease_id: str, cause: DeathCause) -> None:
+        """Let `start` raise if it waits for this lease."""
+        started = self._starts.get(lease_id)
+        if started is not None and not started.done():
+            started.set_exception(ChannelClosed(cause.describe()))
+
+    def hang_up(self) -> None:
+        """Close all links, once the loop has stopped."""
+        for link in self._links.values():
+            link.close()
+        self._links.clear()
+
+    def abandon(self) -> None:
+        """Let go of all links in the child of a fork."""
+        for link in self._links.values():
+            if isinstance(link, UnixChannel):
+                link.abandon()
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _link_to(self, granted: LeaseGranted) -> Channel:
+        node_id = granted.node_id
+        with self._lock:
+            known = self._links.get(node_id)
+            if known is not None:
+                return known
+            path = os.path.join(granted.socket_dir, "node.sock")
+            here = self._is_here(granted, path)
+            link = self._greet(UnixChannel.connect(path)) if here else self._dial_worker(granted)
+            self._links[node_id] = link
+        self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
+        return link
+
+    def _is_here(self, granted: LeaseGranted, path: str) -> bool:
+        return self._shortcut and granted.host_id == self._identity.host_id and os.path.exists(path)
+
+    def _dial_worker(self, granted: LeaseGranted) -> Channel:
+        return self._greet(self._cluster.connect_node(granted.node_addresses))
+
+    def _greet(self, link: Channel) -> Channel:
+        greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
+        return link
+
+    def _dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
+        """The way to an actor: its own socket on this host, else through its worker's one port."""
+        if self._is_here(granted, address):
+            return UnixChannel.connect(address, allocate=allocate)
+        link = self._dial_worker(granted)
+        link.send([encode(AttachActor(granted.lease_id))])
+        return link
+
+    def _hear(self, node_id: str, link: Channel) -> None:
+        for message in arrived_messages(link):
+            match message:
+                case ActorStarted(lease_id=lease_id):
+                    started = self._starts.get(lease_id)
+                    if started is not None and not started.done():
+                        started.set_result(message)
+                case ActorFailed(lease_id=lease_id, reason=reason):
+                    self._on_died(lease_id, DeathCause(DeathKind.NODE_LOST, detail=reason))
+                case ActorDied(lease_id=lease_id, cause=cause):
+                    self._on_died(lease_id, cause)
+                case Bye() | None:
+                    self._loop.remove(link)
+                    self._links.pop(node_id, None)
+                    link.close()
+                    self._on_worker_gone(node_id)
+                    return
+                case _:
+                    pass  # of no concern to a client
