@@ -127,7 +127,11 @@ class Algorithm:
         self._main_model().set_weights(weights)
 
     def get_state(self) -> AlgorithmState:
-        """Copies of all models, optimizers and counters, in names and layouts that both backends share."""
+        """Copies of all models, optimizers and counters, in names and layouts that both backends share.
+
+        They are found among the attributes: models are `parl.Model`s, optimizers those of `parl_torch.optim` and
+        `parl_paddle.optim`. An optimizer taken from the framework itself is not saved.
+        """
         arrays: Weights = {}
         for owner, model in self._models().items():
             arrays |= {f"{owner}/{name}": array for name, array in model.get_weights(portable=True).items()}

@@ -52,6 +52,14 @@ class Model:
         """The framework's own iterator over, or list of, trainable tensors."""
         raise NotImplementedError("a backend's Model has the framework's parameters()")
 
+    def train(self) -> Any:
+        """Enter training mode, in which dropout and batch statistics are active."""
+        raise NotImplementedError("a backend's Model has the framework's train()")
+
+    def eval(self) -> Any:
+        """Enter evaluation mode."""
+        raise NotImplementedError("a backend's Model has the framework's eval()")
+
     @property
     def parameter_names(self) -> list[str]:
         """Names of the trainable parameters, say `['fc1.weight', 'fc1.bias']`, in the same order for all instances.
