@@ -29,7 +29,9 @@ from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.memory import allocate
 from parl_remote.replies import Outbox, Watchman
+from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.thread_counts import limit_numeric_threads
+from parl_remote.transport import Buffer
 from parl_remote.transport_unix import UnixChannel, peer_uid
 
 __all__ = ["ActorProcess", "run_actor"]
@@ -42,12 +44,24 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("channel", "outbox", "supervises")
+    __slots__ = ("channel", "outbox", "sharing", "supervises")
 
     def __init__(self, channel: UnixChannel) -> None:
         self.channel = channel
         self.outbox = Outbox(channel)
+        self.sharing: Sharing | None = None
         self.supervises = False
+
+    def answer(self, reply: list[Buffer]) -> None:
+        """Keep a reply until the next flush."""
+        self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
+
+    def opened(self, frames: list[memoryview]) -> list[memoryview]:
+        """A message as it was sent, its large frames found."""
+        kind, flags = frames[0][:2]
+        if kind == Kind.CREATE and flags & Flag.SHARES:
+            self.sharing = Sharing()
+        return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames
 
 
 class ActorProcess:
@@ -97,7 +111,7 @@ class ActorProcess:
                 if frames[0][0] == Kind.CANCEL:
                     self._cancel(caller, frames)
                 else:
-                    self._queue.append((caller, frames))
+                    self._queue.append((caller, caller.opened(frames)))
         except (ChannelClosed, RemoteProtocolError, IndexError) as error:
             _log.debug("a caller is gone: %s", error)
             self._forget(caller)
@@ -126,6 +140,7 @@ class ActorProcess:
             caller, frames = queue.popleft()
             started = time.perf_counter()
             self._serve(caller, frames)
+            del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox) >= _MOST_HELD:
                 self._flush()
@@ -145,7 +160,7 @@ class ActorProcess:
             configure(frames)
         else:
             try:
-                caller.outbox.add(self._host.handle(frames))
+                caller.answer(self._host.handle(frames))
             except RemoteProtocolError as error:
                 _log.error("%s", error)
                 self._over = True

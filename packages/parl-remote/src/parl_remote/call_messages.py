@@ -49,7 +49,8 @@ class Flag(IntFlag):
     EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`.
     SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
     METHOD: the attribute that was asked for is a method, which stays where it is. CANCELLED: a failure that says that
-    the call was dropped before it started.
+    the call was dropped before it started. TICKETS: frames lie in shared memory (see `sharing`). SHARES: of CREATE; the
+    caller takes answers with tickets.
     """
 
     NONE = 0
@@ -59,6 +60,8 @@ class Flag(IntFlag):
     NAMES = 8
     METHOD = 16
     CANCELLED = 32
+    TICKETS = 64
+    SHARES = 128
 
 
 HEADER_BYTES: Final = 8

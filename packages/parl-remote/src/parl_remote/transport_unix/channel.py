@@ -20,7 +20,7 @@ from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.framing import FrameReader
 from parl_remote.transport import Buffer
-from parl_remote.transport_unix.sockets import JOIN_BELOW, NOW, PARTS_AT_ONCE, after, stream, widen
+from parl_remote.transport_unix.sockets import JOIN_BELOW, NOW, PARTS_AT_ONCE, after, peer_pid, stream, widen
 
 __all__ = ["UnixChannel"]
 
@@ -64,6 +64,11 @@ class UnixChannel:
             connection.close()
             raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
         return cls(connection, allocate=allocate)
+
+    @property
+    def peer_pid(self) -> int:
+        """The process at the other end, or the one that it was forked from; 0 if it is not seen here."""
+        return peer_pid(self._socket)
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message; see `Channel.send`."""

@@ -64,5 +64,14 @@ def listen_at(path: str) -> socket.socket:
 
 def peer_uid(connection: socket.socket) -> int:
     """The user whose process is at the other end."""
-    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-    return int(struct.unpack("iII", credentials)[1])
+    return _peer_credentials(connection)[1]
+
+
+def peer_pid(connection: socket.socket) -> int:
+    """The process that connected, or at the connecting end the one that began to listen; 0 if it is not seen here."""
+    return _peer_credentials(connection)[0]
+
+
+def _peer_credentials(connection: socket.socket) -> tuple[int, int, int]:
+    pid, uid, gid = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid

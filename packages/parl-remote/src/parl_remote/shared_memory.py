@@ -1,0 +1,227 @@
+"""Large frames between two processes of one host: through memory that both see, used again and again.
+
+    sender    Segments.place(frame) --> a ticket, which goes through the socket in the frame's stead
+    receiver  Mappings.open(ticket) --> a view of the same memory, without a copy
+              when its last user lets the view go, the state byte says FREE, and the sender uses the segment again
+
+    segment   offset 0     state: FREE, BUSY, RETIRED
+              offset 4096  the frame
+
+A segment is an anonymous file (memfd), so nothing has a name that could stay behind: the memory is gone once neither
+end has it any more. Fresh pages cost more than the copy, so segments are kept: a new one is written with a system call,
+which need not clear the pages first, and mapped by the sender only when it is used again. What does not fit, for number
+or size, takes the way through the socket.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import threading
+import weakref
+from dataclasses import dataclass
+
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.transport import Buffer
+
+__all__ = ["LARGE", "Mappings", "Segments", "can_share"]
+
+LARGE = 2**17  # below it one copy more is cheaper than two more system calls
+
+_FREE, _BUSY, _RETIRED = 0, 1, 2
+_FRAME_AT = 4096
+_TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes of the file, bytes of the frame
+_POPULATED = mmap.MAP_SHARED | mmap.MAP_POPULATE  # a fault for each page would cost more than the copy
+_WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
+_MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
+_MOST_BYTES = 2**30  # a receiver that keeps everything gets the rest in memory of its own
+_IDLE_USES = 64  # a segment that was no use for so many frames is given back
+
+
+def can_share(pid: int) -> bool:
+    """Whether a process of the same user sees this one's descriptors, and the other way round.
+
+    It does not in another container, even if both see the same sockets.
+    """
+    try:
+        return bool(pid) and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
+@dataclass(slots=True, eq=False)
+class _Segment:
+    """One anonymous file of the sender's."""
+
+    descriptor: int
+    inode: int
+    size: int
+    last_use: int = 0
+    memory: mmap.mmap | None = None
+
+    @property
+    def capacity(self) -> int:
+        return self.size - _FRAME_AT
+
+    def state(self) -> int:
+        return self.memory[0] if self.memory is not None else os.pread(self.descriptor, 1, 0)[0]
+
+    def set_state(self, state: int) -> None:
+        os.pwrite(self.descriptor, bytes((state,)), 0)
+
+    def write(self, frame: memoryview) -> None:
+        """Put a frame into it; OSError if there is no memory for that."""
+        if self.last_use and self.memory is None:
+            self.memory = mmap.mmap(self.descriptor, self.size, _POPULATED)
+        if self.memory is not None:
+            _copy(frame, self.memory)
+            return
+        at = 0
+        while at < len(frame):
+            at += os.pwrite(self.descriptor, frame[at : at + _WRITE_AT_ONCE], _FRAME_AT + at)
+
+    def drop(self) -> None:
+        self.set_state(_RETIRED)
+        self.memory = None
+        os.close(self.descriptor)
+
+
+class Segments:
+    """The sender's end of one connection; any thread may use it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._segments: list[_Segment] = []
+        self._uses = 0
+
+    def place(self, frame: Buffer) -> bytes | None:
+        """Copy a frame into a segment.
+
+        Returns:
+            The ticket for `Mappings.open`; None if there is no room, and the frame has to go another way.
+        """
+        view = memoryview(frame).cast("B")
+        with self._lock:
+            if os.getpid() != self._pid:  # a forked copy, whose descriptors the receiver does not see
+                return None
+            self._uses += 1
+            try:
+                segment = self._find(len(view)) or self._make(len(view))
+                if segment is None:
+                    return None
+                segment.write(view)
+                segment.set_state(_BUSY)
+            except OSError:  # no memory or no descriptors left
+                return None
+            segment.last_use = self._uses
+            return _TICKET.pack(self._pid, segment.descriptor, segment.inode, segment.size, len(view))
+
+    def close(self) -> None:
+        """Let all segments go; what the receiver has mapped stays with it."""
+        with self._lock:
+            for segment in self._segments:
+                segment.drop()
+            self._segments.clear()
+
+    def _find(self, size: int) -> _Segment | None:
+        """The smallest free segment that fits; gives back those that were no use for long."""
+        best: _Segment | None = None
+        for segment in [segment for segment in self._segments if segment.state() == _FREE]:
+            if size <= segment.capacity <= 2 * size and (best is None or segment.size < best.size):
+                best = segment
+            elif self._uses - segment.last_use > _IDLE_USES:
+                self._segments.remove(segment)
+                segment.drop()
+        return best
+
+    def _make(self, size: int) -> _Segment | None:
+        step = 1 << max(12, size.bit_length() - 3)  # so that sizes that vary a little share segments
+        whole = _FRAME_AT + -(-size // step) * step
+        if not self._make_room(whole):
+            return None
+        descriptor = os.memfd_create("parl", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, whole)
+        except OSError:
+            os.close(descriptor)
+            raise
+        segment = _Segment(descriptor, os.fstat(descriptor).st_ino, whole)
+        self._segments.append(segment)
+        return segment
+
+    def _make_room(self, size: int) -> bool:
+        """Whether one segment more is within the limits, after giving back free ones that did not fit."""
+        free = sorted((s for s in self._segments if s.state() == _FREE), key=lambda s: s.last_use, reverse=True)
+        while len(self._segments) >= _MOST_SEGMENTS or size + sum(s.size for s in self._segments) > _MOST_BYTES:
+            if not free:
+                return False
+            oldest = free.pop()
+            self._segments.remove(oldest)
+            oldest.drop()
+        return True
+
+
+class Mappings:
+    """The receiver's end of one connection; one thread at a time may use it, views may end in any."""
+
+    def __init__(self) -> None:
+        self._memory: dict[tuple[int, int], mmap.mmap] = {}
+        self._uses = 0
+
+    def open(self, ticket: Buffer) -> memoryview:
+        """The frame behind a ticket, writable; the segment is free again once nothing refers to it.
+
+        Raises:
+            ChannelClosed: The sender is gone, and the frame with it.
+            RemoteProtocolError: It is no ticket.
+        """
+        import numpy as np  # here, because who gets no large frames does not need it
+
+        if len(ticket) != _TICKET.size:
+            raise RemoteProtocolError(f"a ticket for shared memory has {_TICKET.size} bytes, not {len(ticket)}")
+        pid, descriptor, inode, size, length = _TICKET.unpack(ticket)
+        self._uses += 1
+        if not self._uses % _IDLE_USES:
+            self._forget_retired()
+        memory = self._memory.get((descriptor, inode))
+        if memory is None or len(memory) != size:
+            memory = self._map(pid, descriptor, inode, size)
+        if _FRAME_AT + length > size:
+            raise RemoteProtocolError(f"a frame of {length} bytes is not in a segment of {size}")
+        frame = np.frombuffer(memory, np.uint8, length, _FRAME_AT)
+        # The memory must not be unmapped before the frame is gone; the callback sees to both.
+        weakref.finalize(frame, _give_back, memory, os.getpid()).atexit = False
+        return frame.data
+
+    def _map(self, pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
+        self._forget_retired()
+        try:
+            ours = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise ChannelClosed(f"process {pid}, which sent a large frame, is gone: {error.strerror}") from error
+        try:
+            found = os.fstat(ours)
+            if found.st_ino != inode or found.st_size != size:
+                raise ChannelClosed(f"process {pid}, which sent a large frame, is gone, and another has its number")
+            memory = mmap.mmap(ours, size, _POPULATED)
+        finally:
+            os.close(ours)
+        self._memory[descriptor, inode] = memory
+        return memory
+
+    def _forget_retired(self) -> None:
+        self._memory = {key: memory for key, memory in self._memory.items() if memory[0] != _RETIRED}
+
+
+def _copy(frame: memoryview, memory: mmap.mmap) -> None:
+    import numpy as np  # its copy lets other threads run, and is there wherever frames are large
+
+    np.copyto(np.frombuffer(memory, np.uint8, len(frame), _FRAME_AT), np.frombuffer(frame, np.uint8))
+
+
+def _give_back(memory: mmap.mmap, pid: int) -> None:
+    """The frame's last user is gone; in a forked copy of the process it is only the copy's."""
+    if os.getpid() == pid:
+        memory[0] = _FREE

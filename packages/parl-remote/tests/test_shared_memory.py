@@ -1,0 +1,216 @@
+"""Large frames through shared memory: copied once, and the sender's again when nobody reads them."""
+
+import gc
+import os
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote.call_messages import Flag, Kind, header_of, pack
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.shared_memory import LARGE, Mappings, Segments, can_share
+from parl_remote.sharing import TICKETS, Sharing
+
+
+def frame(size: int, value: int = 7) -> bytes:
+    return bytes([value]) * size
+
+
+@pytest.fixture
+def segments() -> Iterator[Segments]:
+    made = Segments()
+    yield made
+    made.close()
+
+
+def place(segments: Segments, content: bytes) -> bytes:
+    ticket = segments.place(content)
+    assert ticket is not None
+    return ticket
+
+
+def test_a_frame_arrives_as_it_was_and_can_be_written_to(segments: Segments) -> None:
+    view = Mappings().open(place(segments, frame(LARGE + 3)))
+    assert bytes(view) == frame(LARGE + 3)
+    view[0] = 1
+
+
+def test_a_segment_is_used_again_once_its_frame_is_gone(segments: Segments) -> None:
+    mappings = Mappings()
+    first = place(segments, frame(LARGE, 1))
+    assert bytes(mappings.open(first)) == frame(LARGE, 1)
+    second = place(segments, frame(LARGE, 2))
+    assert second == first, "another segment was made although the first was free"
+    assert bytes(mappings.open(second)) == frame(LARGE, 2)
+    third = place(segments, frame(LARGE, 3))  # by now the sender has mapped it
+    assert third == first
+    assert bytes(mappings.open(third)) == frame(LARGE, 3)
+
+
+def test_a_segment_whose_frame_is_read_is_left_alone(segments: Segments) -> None:
+    mappings = Mappings()
+    kept = np.frombuffer(mappings.open(place(segments, frame(LARGE, 1))), np.uint8)
+    part = kept[5:10]
+    del kept
+    mappings.open(place(segments, frame(LARGE, 2)))
+    assert part.tolist() == [1] * 5
+
+
+def test_frames_that_find_no_room_are_refused_not_lost(segments: Segments) -> None:
+    mappings = Mappings()
+    kept = []
+    while (ticket := segments.place(frame(LARGE))) is not None:
+        kept.append(mappings.open(ticket))
+        assert len(kept) <= 100, "there must be a limit to what a receiver can keep"
+    kept.clear()
+    assert segments.place(frame(LARGE)) is not None
+
+
+def test_sizes_that_are_not_used_any_more_are_given_back(segments: Segments) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    mappings = Mappings()
+    for size in range(LARGE, 12 * LARGE, LARGE):
+        mappings.open(place(segments, frame(size)))
+    for _ in range(200):
+        mappings.open(place(segments, frame(LARGE)))
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # one segment, mapped at both ends
+
+
+def test_views_keep_their_memory_when_the_sender_lets_go() -> None:
+    segments = Segments()
+    view = Mappings().open(place(segments, frame(LARGE)))
+    segments.close()
+    gc.collect()
+    assert bytes(view) == frame(LARGE)
+
+
+def test_nothing_stays_open_behind_a_closed_connection() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    segments, mappings = Segments(), Mappings()
+    for value in range(5):
+        mappings.open(place(segments, frame(LARGE, value)))
+    segments.close()
+    del mappings
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_ticket_of_a_sender_that_is_gone_says_so() -> None:
+    segments = Segments()
+    ticket = place(segments, frame(LARGE))
+    segments.close()
+    with pytest.raises(ChannelClosed, match="is gone"):
+        Mappings().open(ticket)
+
+
+@pytest.mark.parametrize("ticket", [b"", b"\0" * 31, b"x" * 33])
+def test_something_else_than_a_ticket_is_refused(ticket: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        Mappings().open(ticket)
+
+
+def test_a_ticket_for_more_than_the_segment_has_is_refused(segments: Segments) -> None:
+    ticket = bytearray(place(segments, frame(LARGE)))
+    ticket[-8:] = (2**40).to_bytes(8, "little")
+    with pytest.raises(RemoteProtocolError, match="not in a segment"):
+        Mappings().open(bytes(ticket))
+
+
+def test_threads_that_send_at_once_do_not_get_into_each_others_frames(segments: Segments) -> None:
+    mappings, taking, wrong = Mappings(), threading.Lock(), []
+
+    def send(value: int) -> None:
+        for _ in range(50):
+            ticket = place(segments, frame(LARGE, value))
+            with taking:
+                view = mappings.open(ticket)
+            if bytes(view) != frame(LARGE, value):
+                wrong.append(value)
+
+    threads = [threading.Thread(target=send, args=(value,)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_process_can_share_with_itself_and_not_with_one_that_is_not_there() -> None:
+    assert can_share(os.getpid())
+    assert not can_share(0)
+    assert not can_share(2**22 + 1)  # above the largest process number that Linux gives
+
+
+def test_only_large_frames_of_a_message_become_tickets() -> None:
+    ours, theirs = Sharing(), Sharing()
+    message = pack(Kind.RESULT, Flag.NAMES, 3, 9, [b"pickle", frame(LARGE), b"small"])
+    stowed = ours.stow(message)
+    assert sum(map(len, stowed)) < 200
+    opened = theirs.unstow([memoryview(part) for part in stowed])
+    assert [bytes(part) for part in opened[1:]] == [frame(LARGE), b"small"]
+    assert header_of(opened[0]) == (Kind.RESULT, Flag.NAMES | TICKETS, 3, 9)
+    ours.close()
+
+
+def test_a_message_without_large_frames_stays_as_it_is() -> None:
+    message = pack(Kind.RESULT, 0, 0, 1, [b"pickle", b"small"])
+    assert Sharing().stow(message) is message
+
+
+@parl_remote.remote_class(wait=False)
+class Keeper:
+    def __init__(self, first: "np.ndarray | None" = None) -> None:
+        self.kept = [] if first is None else [first]
+
+    def keep(self, array: np.ndarray) -> None:
+        self.kept.append(array)
+
+    def sums(self) -> list[int]:
+        return [int(array.sum()) for array in self.kept]
+
+    def make(self, value: int) -> np.ndarray:
+        return np.full(LARGE, value, np.uint8)
+
+    def scale(self, array: np.ndarray) -> np.ndarray:
+        array *= 2
+        return array
+
+
+@pytest.fixture
+def keeper() -> Iterator[Keeper]:
+    parl_remote.connect(cpu_num=1)
+    yield Keeper()
+    parl_remote.disconnect()
+
+
+def test_arrays_that_an_actor_keeps_do_not_change(keeper: Keeper) -> None:
+    for value in range(60):  # more than there are segments
+        keeper.keep(np.full(LARGE, value, np.uint8))
+    assert keeper.sums().result() == [value * LARGE for value in range(60)]
+
+
+def test_arrays_that_a_caller_keeps_do_not_change(keeper: Keeper) -> None:
+    arrays = [future.result() for future in [keeper.make(value) for value in range(60)]]
+    assert [int(array[0]) for array in arrays] == list(range(60))
+    assert all((array == array[0]).all() for array in arrays)
+
+
+def test_an_actor_may_write_into_its_argument_without_changing_the_callers(keeper: Keeper) -> None:
+    mine = np.full(LARGE, 3, np.uint8)
+    assert (keeper.scale(mine).result() == 6).all()
+    assert (mine == 3).all()
+
+
+def test_results_stay_when_their_actor_is_gone(keeper: Keeper) -> None:
+    array = keeper.make(5).result()
+    keeper.destroy()
+    assert (array == 5).all()
+
+
+def test_answers_that_nobody_takes_give_their_memory_back(keeper: Keeper) -> None:
+    for _ in range(100):
+        keeper.make(1).cancel()
+    assert keeper.sums().result() == []
+    assert (keeper.make(2).result() == 2).all()
