@@ -23,7 +23,7 @@ from subject import SMALL, STEPS, Subject, touch, weights
 
 Values = dict[str, float]
 
-_SIZES = {1: 40, 10: 15, 100: 5}  # MB -> how often
+_SIZES = {1: 60, 10: 24, 100: 10}  # MB -> how often
 _PATIENCE_S = 10.0  # who has not ended after that never ends
 _clock = time.perf_counter
 
@@ -132,7 +132,7 @@ def _fresh(peer: Peer) -> Iterator[Any]:
 
 
 def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) -> Values:
-    """GB/s: of the first time, and the median of the further ones."""
+    """GB/s: of the first time, and the median of the later half."""
     times = []
     for _ in range(1 + repeats):
         begun = _clock()
@@ -140,7 +140,7 @@ def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) 
         times.append(_clock() - begun)
         assert seen == touch(array), "the array did not arrive"
     gb = array.nbytes / 1e9
-    return {f"{row}_cold": gb / times[0], f"{row}_warm": gb / statistics.median(times[1:])}
+    return {f"{row}_cold": gb / times[0], f"{row}_warm": gb / statistics.median(times[len(times) // 2 :])}
 
 
 def weights_to_8_actors(run: Run) -> Values:
@@ -242,7 +242,7 @@ def driver_killed(run: Run) -> Values:
 def _orphans(run: Run, *, busy: bool) -> float:
     """Seconds from the SIGKILL of a driver to the end of its actors."""
     command = [sys.executable, sys.argv[0], run.name, "victim", *(["--busy"] if busy else [])]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as driver:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as driver:
         assert driver.stdout is not None
         actors = Watched(json.loads(driver.stdout.readline()))
         driver.kill()

@@ -100,14 +100,17 @@ def main() -> None:
     jobs = [(number, peer, name) for number in range(chosen.rounds) for name in names for peer in chosen.peers]
     found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     reasons: dict[tuple[str, str], str] = {}
-    for number, peer, name in progress(jobs):
-        answer = measure(pythons[peer], peer, name, chosen.count)
-        for key, value in answer.get("values", {}).items():
-            found[key][peer].append(value)
-        if reason := answer.get("not_offered"):
-            reasons[peer, name] = reason
-        elif reason := answer.get("failed"):
-            reasons[peer, f"{name}, round {number + 1}, failed"] = reason
+    try:
+        for number, peer, name in progress(jobs):
+            answer = measure(pythons[peer], peer, name, chosen.count)
+            for key, value in answer.get("values", {}).items():
+                found[key][peer].append(value)
+            if reason := answer.get("not_offered"):
+                reasons[peer, name] = reason
+            elif reason := answer.get("failed"):
+                reasons[peer, f"{name}, round {number + 1}, failed"] = reason
+    except KeyboardInterrupt:
+        reasons["run", "interrupted"] = "the table has what was measured until then"
     medians = {key: {peer: statistics.median(all_) for peer, all_ in by_peer.items()} for key, by_peer in found.items()}
     conditions = [
         *machine.describe(pythons),

@@ -39,7 +39,7 @@ def render(
         verdict = {True: "met", False: "**missed**", None: ""}[met]
         lines.append(_line([row.text, row.unit, *cells, over_pipe, over_ray, row.aim(), verdict]))
     lines += ["", f"Targets missed: {missed}.", ""]
-    lines += [f"- {_NAMES[peer]}, {name}: {reason}" for (peer, name), reason in sorted(reasons.items())]
+    lines += [f"- {_NAMES.get(peer, peer)}, {name}: {reason}" for (peer, name), reason in sorted(reasons.items())]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -1,5 +1,6 @@
 """By hand: one forked process an actor, `multiprocessing.Pipe` between, and nothing that an actor system would add."""
 
+import contextlib
 import multiprocessing
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
@@ -17,9 +18,12 @@ def _serve(ours: Connection, theirs: Connection) -> None:
     subject = Subject()
     while True:
         try:
-            method, args = ours.recv()
+            message = ours.recv()
         except EOFError:
             return
+        if message is None:
+            return
+        method, args = message
         ours.send(getattr(subject, method)(*args))
 
 
@@ -41,6 +45,8 @@ class _Actor:
         return self.pipe.recv()
 
     def drop(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            self.pipe.send(None)  # closing is not enough: processes forked later have a copy of this end
         self.pipe.close()
         self.process.join()
 

@@ -67,6 +67,7 @@ class _Zmq:
     imports = "import multiprocessing, zmq"
     lost = ()
     has_slots = False
+    context: zmq.Context[Any] | None = None
 
     def start(self, slots: int) -> None:  # noqa: ARG002
         _server.set_forkserver_preload(["subject", "zmq"])
@@ -113,8 +114,9 @@ class _Zmq:
         for process in multiprocessing.active_children():
             process.kill()
             process.join()
-        self.context.destroy(linger=0)
-        shutil.rmtree(self.directory, ignore_errors=True)
+        if self.context is not None:
+            self.context.destroy(linger=0)
+            shutil.rmtree(self.directory, ignore_errors=True)
 
 
 PEER = _Zmq()
