@@ -14,6 +14,7 @@ SOURCE = Path(parl_evokit.__file__).parent
 
 def test_the_public_names_are_exactly_these() -> None:
     assert parl_evokit.__all__ == [
+        "CMAES",
         "ES",
         "Config",
         "ConfigError",

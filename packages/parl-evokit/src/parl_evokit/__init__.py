@@ -2,6 +2,7 @@
 
 from parl_evokit._version import __version__
 from parl_evokit.agent import ESAgent
+from parl_evokit.cma_es import CMAES
 from parl_evokit.config import Config
 from parl_evokit.errors import (
     ConfigError,
@@ -26,6 +27,7 @@ from parl_evokit.sampling_agent import SamplingAgent
 from parl_evokit.sep_cma_es import SepCMAES
 
 __all__ = [
+    "CMAES",
     "ES",
     "Config",
     "ConfigError",

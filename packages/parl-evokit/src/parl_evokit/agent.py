@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import solver_dir
+from parl_evokit.cma_es import CMAES
 from parl_evokit.config import Config, SolverKind
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
@@ -31,7 +32,11 @@ from parl_evokit.strategy import Strategy
 
 __all__ = ["ESAgent"]
 
-SOLVERS: dict[SolverKind, type[ES] | type[SepCMAES]] = {SolverKind.BASIC_ES: ES, SolverKind.SEP_CMA_ES: SepCMAES}
+SOLVERS: dict[SolverKind, type[ES] | type[CMAES] | type[SepCMAES]] = {
+    SolverKind.BASIC_ES: ES,
+    SolverKind.CMA_ES: CMAES,
+    SolverKind.SEP_CMA_ES: SepCMAES,
+}
 Source = Config | Mapping[str, Any] | str | PathLike[str]
 
 

@@ -38,6 +38,7 @@ class SolverKind(Enum):
     """The evolutionary algorithm."""
 
     BASIC_ES = "BASIC_ES"
+    CMA_ES = "CMA_ES"
     SEP_CMA_ES = "SEP_CMA_ES"
 
 
@@ -203,7 +204,7 @@ class SolverConfig:
 
     def __post_init__(self) -> None:
         if self.type is SolverKind.BASIC_ES and self.sampling.type is SamplingKind.CMA_SAMPLING:
-            raise ConfigError("CMA_SAMPLING belongs to SEP_CMA_ES; BASIC_ES has GAUSSIAN_SAMPLING")
+            raise ConfigError("CMA_SAMPLING belongs to CMA_ES and SEP_CMA_ES; BASIC_ES has GAUSSIAN_SAMPLING")
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
 from parl_evokit.noise import GaussianNoise
+from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 
@@ -22,6 +24,7 @@ class Sampler:
         parameters: The model's parameters `[n]`, read-only.
         model_iter_id: How many updates the model has seen.
         fingerprint: Of noise and model.
+        transform: For full CMA, float64 `[n, n]`: the noise is this matrix times normal numbers, in place of `std`.
     """
 
     noise: GaussianNoise
@@ -29,10 +32,28 @@ class Sampler:
     parameters: FlatVector
     model_iter_id: int
     fingerprint: int
+    transform: NDArray[np.float64] | None = None
 
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""
-        self.noise.perturb(self.parameters, key, self.std, out=out)
+        if self.transform is None:
+            self.noise.perturb(self.parameters, key, self.std, out=out)
+        else:
+            out[...] = self.parameters + self.transform @ self.normals(np.array([key], np.uint64))[0]
+
+    def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """The parameters with each key's noise, `[k, n]`."""
+        if self.transform is None:
+            return self.noise.perturb_many(self.parameters, keys, self.std, out)
+        out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
+        out[...] = self.parameters + self.normals(keys) @ self.transform.T
+        return out
+
+    def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Each key's normal numbers, exact, `[k, n]`."""
+        n = len(self.parameters)
+        units = [self.noise.units(key, 0, n) for key in keys.tolist()]
+        return np.array(units, np.float64).reshape(len(units), n) / UNITS_PER_ONE
 
     def require_own(self, info: SamplingInfo) -> None:
         """Refuse a sample of another model.
@@ -56,11 +77,13 @@ class Advance:
         parameters: The next ones, a new array `[n]`.
         std: The next standard deviation.
         gradient_norm: Euclidean norm of the estimated gradient, or of what stands for it.
+        transform: The next matrix, where there is one.
     """
 
     parameters: FlatVector
     std: float | FlatVector
     gradient_norm: float
+    transform: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,13 @@ samples as came, if these are no fewer than the population; samples of older mod
 """
 
 from collections.abc import Mapping, Sequence
-from math import exp, floor, log, sqrt
+from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.cma_rates import Rates, default_population, expected_norm, log_ranks
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
 from parl_evokit.intake import Intake
@@ -53,13 +54,12 @@ class SepCMAES(Strategy):
     ) -> None:
         super().__init__(mean0, config, layout)
         n = self.layout.size
-        self.population = self.config.solver.sampling.cma_sampling.population or 4 + floor(3 * log(max(n, 1)))
+        self.population = self.config.solver.sampling.cma_sampling.population or default_population(n)
         self._sigma = self.config.solver.sampling.gaussian_sampling.std
         self._variances = np.ones(n)  # C
         self._path_sigma = np.zeros(n)  # p_sigma
         self._path_c = np.zeros(n)  # p_c
         self._steps = 0
-        self._expected_norm = sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))  # of a normal vector
 
     @property
     def sigma(self) -> float:
@@ -92,7 +92,7 @@ class SepCMAES(Strategy):
         super().load_state(state)
         self._sigma, self._steps = float(state["sigma"]), int(state["steps"])
         self._variances, self._path_sigma, self._path_c = (state[name].copy() for name in vectors)
-        self._replace_std(self._std())
+        self._sample_with(self._std())
 
     @property
     def _min_samples(self) -> int:
@@ -111,12 +111,7 @@ class SepCMAES(Strategy):
         n, weights = self.layout.size, _recombination_weights(group.rewards)
         total = float(weights.sum())
         mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
-        c_sigma = (mueff + 2) / (n + mueff + 5)  # (55)
-        d_sigma = 1 + 2 * max(0.0, sqrt((mueff - 1) / (n + 1)) - 1) + c_sigma  # (55)
-        c_c = (4 + mueff / n) / (n + 4 + 2 * mueff / n)  # (56)
-        faster = (n + 2) / 3  # Ros and Hansen
-        c_1 = min(1.0, faster * 2 / ((n + 1.3) ** 2 + mueff))  # (57)
-        c_mu = min(1 - c_1, faster * 2 * (mueff - 2 + 1 / mueff) / ((n + 2) ** 2 + mueff))  # (58)
+        rates = Rates.of(n, mueff, faster=(n + 2) / 3)
 
         z_w = ExactSum(sampler.noise, group.keys, weights).part(0, n) / (total * UNITS_PER_ONE)
         squares = sum_of_squares(sampler.noise, group.keys, weights, n) / (total * UNITS_PER_ONE**2)
@@ -125,16 +120,18 @@ class SepCMAES(Strategy):
         mean = sampler.parameters + (self._sigma * y_w)  # (42)
 
         self._steps += 1
-        self._path_sigma *= 1 - c_sigma
-        self._path_sigma += sqrt(c_sigma * (2 - c_sigma) * mueff) * z_w  # (43)
+        self._path_sigma *= 1 - rates.c_sigma
+        self._path_sigma += sqrt(rates.c_sigma * (2 - rates.c_sigma) * mueff) * z_w  # (43)
         norm = sqrt(float(np.square(self._path_sigma).sum()))
-        moving = norm / sqrt(1 - (1 - c_sigma) ** (2 * self._steps)) < (1.4 + 2 / (n + 1)) * self._expected_norm
-        self._path_c *= 1 - c_c
+        moving = rates.moving(norm, self._steps, n)
+        self._path_c *= 1 - rates.c_c
         if moving:
-            self._path_c += sqrt(c_c * (2 - c_c) * mueff) * y_w  # (45)
-        forget = 1 - c_1 - c_mu + (0.0 if moving else c_1 * c_c * (2 - c_c))
-        self._variances = forget * self._variances + c_1 * self._path_c**2 + c_mu * self._variances * squares  # (47)
-        self._sigma *= exp(min(1.0, c_sigma / d_sigma * (norm / self._expected_norm - 1)))  # (44)
+            self._path_c += sqrt(rates.c_c * (2 - rates.c_c) * mueff) * y_w  # (45)
+        forget = 1 - rates.c_1 - rates.c_mu + (0.0 if moving else rates.c_1 * rates.c_c * (2 - rates.c_c))
+        self._variances = (  # (47)
+            forget * self._variances + rates.c_1 * self._path_c**2 + rates.c_mu * self._variances * squares
+        )
+        self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
         return Advance(mean.astype(np.float32), self._std(), float(np.linalg.norm(y_w)))
 
     def _std(self) -> FlatVector:
@@ -142,14 +139,8 @@ class SepCMAES(Strategy):
 
 
 def _recombination_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Weights of the better half, ln((k + 1) / 2) - ln rank, largest 2**15; the others get 0 (equations 49 to 53).
-
-    Equal rewards share the mean of their ranks, so that order does not matter.
-    """
-    ascending = np.sort(-rewards)
-    first, last = (np.searchsorted(ascending, -rewards, side) for side in ("left", "right"))
-    ranks = (first + last + 1) / 2  # 1 for the best
-    raw = np.maximum(0.0, log((len(rewards) + 1) / 2) - np.log(ranks))
+    """Weights of the better half by `log_ranks`, the largest 2**15; the others get 0  (49 to 53)."""
+    raw = np.maximum(0.0, log_ranks(rewards))
     largest = float(raw.max(initial=0.0))
     if largest == 0.0:  # all rewards are equal
         return np.ones(len(rewards), np.int64)

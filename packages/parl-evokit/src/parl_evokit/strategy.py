@@ -129,7 +129,7 @@ class Strategy(ABC):
         sampler = self._sampler
         for info in infos:
             sampler.require_own(info)
-        return sampler.noise.perturb_many(sampler.parameters, noise_keys(infos), sampler.std, out)
+        return sampler.perturb_many(noise_keys(infos), out)
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from samples, whichever of them have come back, in any order.
@@ -168,7 +168,13 @@ class Strategy(ABC):
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
         self._note_best(intake, before)
-        self._sampler = replace(before, parameters=parameters, std=step.std, model_iter_id=before.model_iter_id + 1)
+        self._sampler = replace(
+            before,
+            parameters=parameters,
+            std=step.std,
+            transform=step.transform,
+            model_iter_id=before.model_iter_id + 1,
+        )
         self.keys.start_pair()
         return replace(report, gradient_norm=step.gradient_norm, update_norm=update_norm, parameters=parameters)
 
@@ -214,9 +220,9 @@ class Strategy(ABC):
     def _mirrored(self) -> bool:
         return self.config.solver.sampling.gaussian_sampling.mirrored
 
-    def _replace_std(self, std: float | FlatVector) -> None:
-        """Sample with another standard deviation from now on (after loading a state)."""
-        self._sampler = replace(self._sampler, std=std)
+    def _sample_with(self, std: float | FlatVector, transform: NDArray[np.float64] | None = None) -> None:
+        """Sample like this from now on (after loading a state)."""
+        self._sampler = replace(self._sampler, std=std, transform=transform)
 
     def _new_keys(self) -> KeySource:
         if self.config.keys is KeyKind.COUNTER:
