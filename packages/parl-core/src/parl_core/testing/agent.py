@@ -45,6 +45,30 @@ class AgentConformance(Conformance):
         for same in (obs, obs.tolist(), frozen, obs[::-1].copy()[::-1]):
             np.testing.assert_array_equal(agent.predict(same), expected)
 
+    def test_evaluation_mode_uses_running_statistics_and_leaves_them_alone(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+
+        class Normalised(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.norm = layers.batch_norm()
+                self.fc = layers.fc(size=ACT_DIM)
+
+            def value(self, obs: Any) -> Any:
+                return self.fc(self.norm(obs))
+
+        agent = self.backend.Agent(self.algorithm("DQN", Normalised()))
+        agent.learn(*_batch(1))
+        agent.eval()
+        before = agent.get_weights()
+        assert isinstance(agent.predict(np.ones(OBS_DIM, np.float32)), int)  # one has no variance
+        _assert_same(agent.get_weights(), before)
+        agent.train()
+        agent.predict(np.full((4, OBS_DIM), 9.0, np.float32))
+        changed = [name for name, array in agent.get_weights().items() if not np.array_equal(array, before[name])]
+        assert changed
+        assert not any("fc" in name for name in changed)
+
     def test_a_nan_loss_is_an_error_that_names_the_algorithm(self) -> None:
         agent = self._agent()
         batch = _batch(1)
