@@ -1,0 +1,125 @@
+"""How messages are cut out of a byte stream, whatever pieces it comes in."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from parl_remote.errors import LocalProtocolError, RemoteProtocolError
+from parl_remote.framing import FrameReader, frame_prefix
+
+MESSAGES = st.lists(st.lists(st.binary(max_size=300), min_size=1, max_size=5), max_size=12)
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, theirs
+
+
+def bytes_of(message: list[bytes]) -> bytes:
+    return b"".join([frame_prefix(message), *message])
+
+
+def read_all(reader: FrameReader, source: socket.socket) -> list[list[bytes]]:
+    got: list[list[bytes]] = []
+    while True:
+        while (frames := reader.next()) is not None:
+            got.append([bytes(frame) for frame in frames])
+        try:
+            reader.fill(source)
+        except EOFError:
+            return got
+
+
+@settings(max_examples=60, deadline=None)
+@given(messages=MESSAGES, cuts=st.lists(st.integers(1, 400), max_size=30))
+def test_messages_arrive_whole_however_the_stream_is_cut(messages: list[list[bytes]], cuts: list[int]) -> None:
+    stream = b"".join(map(bytes_of, messages))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        reader, got = FrameReader(2**20), []
+        for size in [*cuts, len(stream)]:
+            piece, stream = stream[:size], stream[size:]
+            if piece:
+                theirs.sendall(piece)
+                reader.fill(ours, socket.MSG_DONTWAIT)
+            while (frames := reader.next()) is not None:
+                got.append([bytes(frame) for frame in frames])
+        theirs.close()
+        got += read_all(reader, ours)
+    assert got == messages
+
+
+@pytest.mark.parametrize("size", [4_083, 4_084, 4_085, 65_523, 65_524, 65_525, 1_000_000])
+def test_messages_about_as_large_as_the_buffers_arrive(size: int, pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    message = [bytes(size), b"tail"]
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * size)
+    theirs.setblocking(False)
+    rest, reader = memoryview(bytes_of(message) * 3), FrameReader(2**24)
+    got: list[list[int]] = []
+    while rest or len(got) < 3:
+        if rest:
+            rest = rest[theirs.send(rest[:100_000]) :]
+        reader.fill(ours)
+        while (frames := reader.next()) is not None:
+            got.append([len(frame) for frame in frames])
+    assert got == [[size, 4]] * 3
+
+
+def test_frames_can_be_written_to_and_do_not_change_with_later_messages(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    ours, theirs = pair
+    reader = FrameReader(2**20)
+    theirs.sendall(bytes_of([b"first"]) + bytes_of([b"other"]))
+    reader.fill(ours)
+    first = reader.next()
+    assert first is not None
+    first[0][0:1] = b"F"
+    assert [bytes(frame) for frame in reader.next() or []] == [b"other"]
+    assert bytes(first[0]) == b"First"
+
+
+def test_more_frames_than_the_buffer_has_room_for_arrive(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    message = [bytes([i % 251]) for i in range(20_000)]
+    theirs.setblocking(False)
+    rest, reader = memoryview(bytes_of(message)), FrameReader(2**20)
+    frames = None
+    while frames is None:
+        if rest:
+            rest = rest[theirs.send(rest[:50_000]) :]
+        reader.fill(ours)
+        frames = reader.next()
+    assert [bytes(frame) for frame in frames] == message
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (bytes(12), "0 frames"),
+        (b"\xff" * 12, "frames cannot be"),
+        (b"\x01\0\0\0" + b"\xff" * 8, "passes the limit"),
+    ],
+)
+def test_what_cannot_be_a_message_is_refused(
+    garbage: bytes, reason: str, pair: tuple[socket.socket, socket.socket]
+) -> None:
+    ours, theirs = pair
+    reader = FrameReader(2**20)
+    theirs.sendall(garbage)
+    reader.fill(ours)
+    with pytest.raises(RemoteProtocolError, match=reason):
+        reader.next()
+
+
+def test_a_message_without_frames_is_our_own_mistake() -> None:
+    with pytest.raises(LocalProtocolError):
+        frame_prefix([])

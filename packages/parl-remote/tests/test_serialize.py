@@ -1,0 +1,101 @@
+"""Objects to bytes and back."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_remote import serialize
+from parl_remote.class_shipping import dumps_class, importable_elsewhere
+from parl_remote.errors import SerializationError
+
+
+def round_trip(value: object) -> Any:
+    frames = serialize.dumps(value)
+    return serialize.loads(frames[0], frames[1:])
+
+
+@pytest.mark.parametrize("value", [None, 1, "text", b"bytes", [1, {"a": (2.5, None)}], {1, 2}, 3 + 4j])
+def test_plain_data_comes_back_equal(value: object) -> None:
+    assert round_trip(value) == value
+
+
+def test_large_arrays_stay_outside_of_the_pickle_and_are_not_copied() -> None:
+    array = np.arange(100_000)
+    frames = serialize.dumps({"array": array})
+    assert len(frames) == 2
+    assert len(frames[0]) < 500
+    assert np.shares_memory(np.frombuffer(frames[1], array.dtype), array)
+
+
+def test_small_arrays_travel_inside_the_pickle() -> None:
+    assert len(serialize.dumps([np.arange(10)] * 5)) == 1
+
+
+def test_an_array_in_fortran_s_order_and_a_strided_one_come_back_equal() -> None:
+    fortran, strided = np.asfortranarray(np.random.rand(200, 300)), np.arange(100_000)[::3]
+    got = round_trip([fortran, strided])
+    np.testing.assert_array_equal(got[0], fortran)
+    np.testing.assert_array_equal(got[1], strided)
+
+
+def test_a_nameless_function_with_what_it_holds_comes_back() -> None:
+    offset = 5
+    assert round_trip(lambda x: x + offset)(1) == 6
+
+
+def test_the_argument_that_cannot_be_sent_is_named_by_position_too() -> None:
+    with pytest.raises(SerializationError, match=r"argument 'number 2' \(a lock\) of A.f\(\)") as refused:
+        serialize.dumps_arguments((1, threading.Lock()), {}, "A.f", list)
+    assert refused.value.what == "argument 'number 2' (a lock) of A.f"
+
+
+def test_a_keyword_argument_that_cannot_be_sent_is_named() -> None:
+    with pytest.raises(SerializationError, match="argument 'gate'"):
+        serialize.dumps_arguments((1,), {"gate": threading.Lock()}, "A.f", lambda: ["first"])
+
+
+def test_a_class_of_an_importable_module_travels_by_name() -> None:
+    assert importable_elsewhere(json)
+    assert len(dumps_class(json.JSONDecoder)) < 100
+
+
+def test_a_class_that_nobody_else_can_import_travels_itself() -> None:
+    class Local:
+        def answer(self) -> int:
+            return 42
+
+    assert serialize.loads(dumps_class(Local))().answer() == 42
+
+
+def test_a_module_that_another_file_would_be_found_for_is_not_importable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    (tmp_path / "twin.py").write_text("x = 1")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "twin.py").write_text("x = 2")
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    spec = importlib.util.spec_from_file_location("twin", tmp_path / "twin.py")
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "twin", module)
+    assert not importable_elsewhere(module)
+
+
+def test_a_class_with_a_global_that_cannot_be_pickled_is_refused_by_name() -> None:
+    lock = threading.Lock()
+
+    class Holder:
+        def work(self) -> bool:
+            return lock.locked()
+
+    with pytest.raises(SerializationError, match=r"class .*Holder cannot be sent to an actor"):
+        dumps_class(Holder)
