@@ -80,8 +80,8 @@ def test_run_files_are_looked_for_where_the_system_keeps_them() -> None:
 
 
 def test_times_come_from_the_environment_and_heartbeats_follow_the_limit() -> None:
-    limits = environment({"HOME": "/h", "PARL_CONNECT_TIMEOUT": "0.5", "PARL_LIVENESS_LIMIT": "2"}).limits
-    assert (limits.connect_timeout_s, limits.liveness_limit_s, limits.heartbeat_interval_s) == (0.5, 2.0, 0.4)
+    limits = environment({"HOME": "/h", "PARL_CONNECT_TIMEOUT": "0.5", "PARL_LIVENESS_LIMIT": "3"}).limits
+    assert (limits.connect_timeout_s, limits.liveness_limit_s, limits.heartbeat_interval_s) == (0.5, 3.0, 1.0)
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])

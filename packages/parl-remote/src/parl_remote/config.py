@@ -24,7 +24,7 @@ class Limits:
         hello_timeout_s: A peer that connected but has not said Hello by then is no peer of ours.
         liveness_limit_s: How long a node may be silent before it is lost. Long enough for a swapping host or a
             paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
-        heartbeat_interval_s: Five beats within the limit, so that no single lost one matters.
+        heartbeat_interval_s: Three beats within the limit, so that one that is late does not matter.
         start_timeout_s: Time for a started daemon to answer. Imports on a cold network disk take most of it.
         shutdown_grace_s: Time between the polite request to end and SIGKILL; `xparl stop` promises three seconds.
         linger_s: How long a closing connection may take to hand over what was sent last.
@@ -39,7 +39,7 @@ class Limits:
     connect_timeout_s: float = 5.0
     hello_timeout_s: float = 5.0
     liveness_limit_s: float = 15.0
-    heartbeat_interval_s: float = 3.0
+    heartbeat_interval_s: float = 5.0
     start_timeout_s: float = 15.0
     shutdown_grace_s: float = 1.5
     linger_s: float = 1.0
@@ -97,7 +97,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         limits=Limits(
             connect_timeout_s=_seconds(read, "PARL_CONNECT_TIMEOUT", defaults.connect_timeout_s),
             liveness_limit_s=liveness_s,
-            heartbeat_interval_s=min(defaults.heartbeat_interval_s, liveness_s / 5),
+            heartbeat_interval_s=min(defaults.heartbeat_interval_s, liveness_s / 3),
         ),
     )
 

@@ -28,13 +28,14 @@ from parl_remote.transport_zmq.sockets import (
     descriptor,
     monitored,
     readable,
+    send_heartbeats,
 )
 from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
 from parl_remote.transport_zmq.zap import ZapHandler
 
 __all__ = ["ZmqListener"]
 
-_AT_ONCE = 256  # messages a poll, then others on the loop have their turn
+_AT_ONCE = 64  # messages a poll, then others on the loop have their turn
 _ROUTE_AND_MESSAGE = 2  # parts, where the message is short enough to be copied
 _BACKLOG = 1024  # a thousand workers may come back at the same moment
 
@@ -59,6 +60,7 @@ class ZmqListener:
         self._zap = ZapHandler(self._context, curve.client_public)
         self._socket = self._context.socket(zmq.ROUTER)
         configure(self._socket, limits, ipv6=":" in host)
+        send_heartbeats(self._socket, limits)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         self._socket.setsockopt(zmq.SNDHWM, 0)  # sending never waits, nor loses anything
         self._socket.setsockopt(zmq.BACKLOG, _BACKLOG)

@@ -30,6 +30,7 @@ __all__ = [
     "monitored",
     "own_context",
     "readable",
+    "send_heartbeats",
 ]
 
 Socket: TypeAlias = "zmq.Socket[bytes]"
@@ -74,10 +75,6 @@ def _context_of(_: int) -> Context:
 def configure(socket: Socket, limits: Limits, *, ipv6: bool) -> None:
     """Set what both ends have in common."""
     socket.setsockopt(zmq.IPV6, ipv6)
-    silence_ms = int(limits.liveness_limit_s * 1000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, int(limits.heartbeat_interval_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
-    socket.setsockopt(zmq.HEARTBEAT_TTL, min(silence_ms, _LONGEST_TTL_MS))
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.hello_timeout_s * 1000))
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART)
     socket.setsockopt(zmq.LINGER, int(limits.linger_s * 1000))
@@ -107,6 +104,17 @@ def descriptor(socket: Socket) -> int:
     """Readable when zmq's thread has announced something."""
     fileno: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
     return fileno
+
+
+def send_heartbeats(socket: Socket, limits: Limits) -> None:
+    """Have zmq's thread ping each peer; one end of a connection is enough.
+
+    A peer that does not answer in time is lost, and a ping tells the peer how long to wait for the next one.
+    """
+    silence_ms = int(limits.liveness_limit_s * 1000)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, int(limits.heartbeat_interval_s * 1000))
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, min(silence_ms, _LONGEST_TTL_MS))
 
 
 class Bell:
