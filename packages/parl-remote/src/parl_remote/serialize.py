@@ -64,7 +64,7 @@ def dumps(value: object) -> list[Buffer]:
     del frames[1:]
     stream = io.BytesIO()
     _by_value_pickler()(stream, 5, buffer_callback=keep_outside).dump(value)
-    frames[0] = stream.getbuffer()
+    frames[0] = stream.getvalue()
     return frames
 
 
