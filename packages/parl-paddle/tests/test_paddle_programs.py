@@ -7,6 +7,7 @@ import gc
 import pickle
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -264,6 +265,14 @@ def test_an_agent_built_by_a_program_in_static_mode_leaves_static_mode_on() -> N
         assert in_program()
     finally:
         paddle.disable_static()
+
+
+def test_programs_are_built_and_run_in_any_thread() -> None:
+    with ThreadPoolExecutor(2) as pool:
+        agents = [pool.submit(Builder, *_policy_gradient()[:3]).result(timeout=60) for _ in range(2)]
+        losses = [pool.submit(agent.step) for agent in agents for _ in range(5)]
+        assert all(np.isfinite(loss.result(timeout=60)).all() for loss in losses)
+    assert np.isfinite(agents[0].step()).all()
 
 
 def test_names_of_parameters_do_not_repeat_after_a_switch() -> None:

@@ -7,7 +7,8 @@ step in a program is seen at once by `get_weights`, `sync_weights_to` and eager 
     build:  eager weight ──(operand of a static operation)──> parameter of the program
     run:    executor ──> scope ──(shared memory)──> eager weight
 
-Paddle keeps its mode (eager or static) in one place per process: build and run programs from one thread at a time.
+Any thread may build and run programs. While one does, no other may compute eagerly with paddle, whose C++ part has one
+mode (eager or static) per process.
 """
 
 import contextlib
@@ -16,7 +17,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import paddle
-from paddle.utils import unique_name
 
 from parl_core.errors import ModelContractError
 
@@ -36,7 +36,9 @@ def static_graphs() -> Iterator[None]:
     if in_program():
         yield
         return
-    with _switched(paddle.enable_static, paddle.disable_static):
+    from parl_paddle.tracing import static_mode
+
+    with static_mode():
         yield
 
 
@@ -46,26 +48,10 @@ def eager() -> Iterator[None]:
     if not in_program():
         yield
         return
-    from parl_paddle.tracing import computing
+    from parl_paddle.tracing import dynamic_mode
 
-    with computing(), _switched(paddle.disable_static, paddle.enable_static):
+    with dynamic_mode():
         yield
-
-
-@contextlib.contextmanager
-def _switched(there: Callable[[], None], back: Callable[[], None]) -> Iterator[None]:
-    # Either switch exchanges paddle's generator of unique names for a fresh one. Names would repeat, and a program
-    # finds its parameters by name: so the generator goes along.
-    switch: Any = unique_name.switch
-    names = switch()
-    switch(*names)
-    there()
-    switch(*names)
-    try:
-        yield
-    finally:
-        back()
-        switch(*names)
 
 
 @contextlib.contextmanager

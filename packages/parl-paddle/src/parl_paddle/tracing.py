@@ -10,10 +10,12 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import paddle
+from paddle.base import framework
 from paddle.base.dygraph.base import to_static_mode_guard
+from paddle.base.dygraph.tracer import Tracer
 from paddle.pir import core as pir
 
-__all__ = ["as_value", "computing", "tracing"]
+__all__ = ["as_value", "dynamic_mode", "static_mode", "tracing"]
 
 try:
     from paddle.jit.dy2static import parameter_recorder
@@ -28,10 +30,19 @@ def as_value(operand: Any) -> Any:
     return pir._convert_into_value(operand)  # type: ignore[no-untyped-call]  # paddle leaves it untyped
 
 
-def computing() -> AbstractContextManager[Any]:
-    """Inside a `tracing` block: leave tensors alone."""
-    guard: AbstractContextManager[Any] = to_static_mode_guard(False)
+def static_mode() -> AbstractContextManager[Any]:
+    """Static graphs in this thread, whichever that is; `paddle.enable_static()` works in the main thread alone."""
+    guard: AbstractContextManager[Any] = framework._dygraph_guard(None)
     return guard
+
+
+@contextlib.contextmanager
+def dynamic_mode() -> Iterator[None]:
+    """Compute at once in this thread, also inside `static_mode` and `tracing`."""
+    place = framework._current_expected_place_()  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+    tracer = Tracer()  # type: ignore[no-untyped-call]  # as above
+    with to_static_mode_guard(False), framework._dygraph_guard(tracer), framework._dygraph_place_guard(place):
+        yield
 
 
 @contextlib.contextmanager
@@ -47,7 +58,7 @@ def tracing() -> Iterator[list[paddle.Tensor]]:
     minimize = optimizer.minimize
 
     def minimize_in_program(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with computing():
+        with to_static_mode_guard(False):
             return minimize(self, *args, **kwargs)
 
     taken: list[paddle.Tensor] = []
