@@ -61,7 +61,15 @@ class Program:
 
     def left_behind(self) -> list[psutil.Process]:
         """Processes of this program that are still there, `SECONDS_TO_END` after they should have ended."""
-        return psutil.wait_procs(self.children, timeout=SECONDS_TO_END)[1]
+        return [child for child in psutil.wait_procs(self.children, timeout=SECONDS_TO_END)[1] if is_running(child)]
+
+
+def is_running(process: psutil.Process) -> bool:
+    """False for a process that has ended and that init has not collected yet, too."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 @contextmanager
