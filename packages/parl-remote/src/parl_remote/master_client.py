@@ -5,13 +5,13 @@ lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() return
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import itertools
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeout
 
 from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
@@ -105,12 +105,10 @@ class MasterClient:
         self._answers[number] = answer
         try:
             self._tell(LeaseRequest(number, resources, timeout_s, class_name))
-            try:
-                return answer.result(_QUIET_WAIT_S)
-            except FutureTimeout:
+            if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s", class_name, resources, until)
-                return answer.result()
+            return answer.result()
         except BaseException:
             if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
                 with contextlib.suppress(RemoteError):
