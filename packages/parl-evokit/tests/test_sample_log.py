@@ -213,6 +213,14 @@ def test_the_documents_form_is_read_and_counts_once(tmp_path: Path) -> None:
     assert numbers(read_log(path, contents.ledger).infos) == [0, 1]
 
 
+def test_a_file_in_the_documents_form_may_hold_the_bytes_that_begin_a_frame(tmp_path: Path) -> None:
+    samples = [SamplingInfo([0x65 | 0x4B << 7, 4], 3, PRINT)]
+    path = tmp_path / "sampling_log"
+    write_raw(path, samples, [1.0])
+    assert b"\xe5\x4b" in path.read_bytes()
+    assert read_log(path).infos == samples
+
+
 def test_a_damaged_file_in_the_documents_form_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "sampling_log"
     write_raw(path, [info(number) for number in range(5)], [1.0] * 5)

@@ -19,7 +19,7 @@ import numpy as np
 
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log.columns import Decoded, decode
-from parl_evokit.log.frames import SYNC, scan
+from parl_evokit.log.frames import scan
 from parl_evokit.log.header import Header, is_header
 from parl_evokit.log.raw import read_raw
 from parl_evokit.log.writer import SUFFIX
@@ -120,8 +120,8 @@ def read_log(
     parts: list[Decoded] = []
     for path in _files([paths] if isinstance(paths, str | PathLike) else paths):
         data = path.read_bytes()
-        raw = SYNC not in data[:HEADERS] and path.suffix != SUFFIX
-        report, part = _read_raw(path, data, known) if raw else _read_segment(path, data, known, max_damage)
+        is_segment = path.suffix == SUFFIX or any(map(is_header, scan(data[:HEADERS]).payloads))
+        report, part = _read_segment(path, data, known, max_damage) if is_segment else _read_raw(path, data, known)
         segments.append(report)
         parts.append(part)
     rewarded = Samples.concatenated([part.rewarded for part in parts])
