@@ -3,7 +3,7 @@
     import parl
        ├─ Model, Algorithm, Agent, layers, algorithms    parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
        ├─ remote_class, connect, disconnect              parl-remote
-       └─ utils, env                                     parl-core
+       └─ training, utils, env                           parl-core
 
 Importing it imports no framework, no zmq and no gymnasium.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl import algorithms as algorithms
     from parl import env as env
     from parl import layers as layers
+    from parl import training as training
     from parl import utils as utils
     from parl_core.agent import Agent as Agent
     from parl_core.algorithm import Algorithm as Algorithm
@@ -39,6 +40,7 @@ __all__ = [
     "layers",
     "remote_class",
     "set_backend",
+    "training",
     "utils",
 ]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 BACKEND = ("Agent", "Algorithm", "Model")
 REMOTE = ("connect", "disconnect", "remote_class")
-SUBMODULES = ("algorithms", "env", "layers", "utils")
+SUBMODULES = ("algorithms", "env", "layers", "training", "utils")
 
 _OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
 
