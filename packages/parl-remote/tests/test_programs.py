@@ -129,6 +129,37 @@ def test_a_program_that_raises_ends_with_its_own_error_alone(run_program: Run) -
     assert done.returncode == 1
 
 
+def test_the_last_words_of_a_crashed_actor_are_in_the_error(run_program: Run) -> None:
+    done = run_program(
+        program=textwrap.dedent(
+            """
+            import ctypes
+            import parl_remote as parl
+
+            @parl.remote_class
+            class Actor:
+                def say(self):
+                    print("last words")
+
+                def crash(self):
+                    ctypes.string_at(0)
+
+            parl.connect(cpu_num=1)
+            actor = Actor()
+            actor.say()
+            try:
+                actor.crash()
+            except parl.ActorLost as error:
+                print(error)
+            """
+        ),
+        env={name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"},
+    )
+    assert "its process was killed by a signal (SIGSEGV); its last call was crash()" in done.stdout
+    assert "  | last words" in done.stdout
+    assert "in crash" in done.stdout
+
+
 @pytest.mark.slow
 def test_a_notebook_s_own_classes_work_and_can_be_changed(tmp_path: Path) -> None:
     nbclient, nbformat = importlib.import_module("nbclient"), importlib.import_module("nbformat")

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import functools
+import io
 import os
 import signal
+import sys
 from pathlib import Path
 
 from parl_remote.death import DeathCause, DeathKind
@@ -73,7 +76,10 @@ def close_descriptors_except(keep: set[int]) -> None:
 
 
 def redirect_output(path: str) -> None:
-    """Send stdout and stderr, of Python and of C code, to the end of a file; stdin is empty from now on."""
+    """Send stdout and stderr, of Python and of C code, to the end of a file; stdin is empty from now on.
+
+    Lines are written at once, and a crash in C code leaves Python's stack: the last lines are what a report shows.
+    """
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)
@@ -81,6 +87,10 @@ def redirect_output(path: str) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(line_buffering=True)
+    faulthandler.enable(2)
 
 
 def death_of(status: int) -> DeathCause:
