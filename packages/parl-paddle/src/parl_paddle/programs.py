@@ -7,11 +7,12 @@ step in a program is seen at once by `get_weights`, `sync_weights_to` and eager 
     build:  eager weight ──(operand of a static operation)──> parameter of the program
     run:    executor ──> scope ──(shared memory)──> eager weight
 
-Any thread may build and run programs. While one does, no other may compute eagerly with paddle, whose C++ part has one
-mode (eager or static) per process.
+Any thread may build and run programs; they take turns. While one does, no other may compute eagerly with paddle, whose
+C++ part has one mode (eager or static) per process.
 """
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,6 +22,7 @@ import paddle
 from parl_core.errors import ModelContractError
 
 static: Any = paddle.static  # paddle's types of it are incomplete
+_one_thread_at_a_time = threading.RLock()  # two that switch paddle's mode at once end the process
 
 __all__ = ["Programs", "eager", "in_program", "static_graphs"]
 
@@ -32,14 +34,15 @@ def in_program() -> bool:
 
 @contextlib.contextmanager
 def static_graphs() -> Iterator[None]:
-    """Turn static graphs on for the block, and back to what was before."""
-    if in_program():
-        yield
-        return
-    from parl_paddle.tracing import static_mode
+    """Turn static graphs on for the block, and back to what was before; other threads wait."""
+    with _one_thread_at_a_time:
+        if in_program():
+            yield
+            return
+        from parl_paddle.tracing import static_mode
 
-    with static_mode():
-        yield
+        with static_mode():
+            yield
 
 
 @contextlib.contextmanager
