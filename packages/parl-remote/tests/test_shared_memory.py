@@ -3,7 +3,7 @@
 import gc
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -179,10 +179,9 @@ class Keeper:
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    parl_remote.connect(cpu_num=1)
-    yield Keeper()
-    parl_remote.disconnect()
+def keeper(connect: Callable[..., None]) -> Keeper:
+    connect(cpu_num=1)
+    return Keeper()
 
 
 def test_arrays_that_an_actor_keeps_do_not_change(keeper: Keeper) -> None:

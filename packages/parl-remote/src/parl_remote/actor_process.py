@@ -37,6 +37,7 @@ from parl_remote.transport_unix import UnixChannel, peer_uid
 __all__ = ["ActorProcess", "run_actor"]
 
 _log = logging.getLogger("parl.remote")
+_CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
@@ -59,7 +60,7 @@ class _Caller:
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
         """A message as it was sent, its large frames found."""
         kind, flags = frames[0][:2]
-        if kind == Kind.CREATE and flags & Flag.SHARES:
+        if kind == _CREATE and flags & Flag.SHARES:
             self.sharing = Sharing()
         return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames
 
@@ -108,7 +109,7 @@ class ActorProcess:
         """Queue what a caller has sent."""
         try:
             for frames in caller.channel.receive_ready():
-                if frames[0][0] == Kind.CANCEL:
+                if frames[0][0] == _CANCEL:
                     self._cancel(caller, frames)
                 else:
                     self._queue.append((caller, caller.opened(frames)))
@@ -131,6 +132,7 @@ class ActorProcess:
             if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
                 self._queue.remove(waiting)
                 caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
+                self._flush()
                 return
 
     def _work(self) -> None:
@@ -142,20 +144,21 @@ class ActorProcess:
             self._serve(caller, frames)
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
-            if not queue or took_s > _SLOW_S or len(caller.outbox) >= _MOST_HELD:
+            if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
                 self._flush()
             else:
                 self._watchman.guard(caller.outbox)
             if took_s > _SLOW_S:
                 for other in list(self._callers.values()):
                     self._read(other)
-        self._flush()
+        if self._over:
+            self._flush()
 
     def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
         kind = frames[0][0]
-        if kind == Kind.CLOSE:
+        if kind == _CLOSE:
             self._over = True
-        elif kind == Kind.CONFIGURE:
+        elif kind == _CONFIGURE:
             caller.supervises = True
             configure(frames)
         else:
@@ -168,9 +171,7 @@ class ActorProcess:
                 self._over = True
 
     def _flush(self) -> None:
-        for caller in list(self._callers.values()):
-            if not len(caller.outbox):
-                continue
+        for caller in [caller for caller in self._callers.values() if caller.outbox.held]:
             try:
                 caller.outbox.flush()
             except ChannelClosed:

@@ -23,6 +23,8 @@ __all__ = ["TABLE", "ActorEvent", "ActorMachine", "ActorState", "Effect"]
 class ActorState(Enum):
     """Where an actor is in its life."""
 
+    __hash__ = object.__hash__  # members are looked up in TABLE for every call; Enum's own is written in Python
+
     IDLE = "idle"
     LEASED = "leased"
     CREATING = "creating"
@@ -33,6 +35,8 @@ class ActorState(Enum):
 
 class ActorEvent(Enum):
     """What can happen to it."""
+
+    __hash__ = object.__hash__  # as above
 
     LEASE = "lease"
     CREATE = "create"

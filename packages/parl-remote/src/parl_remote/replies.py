@@ -28,23 +28,21 @@ class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the watchman flush.
 
     Attributes:
+        held: What is not written yet.
         guarded: Whether the watchman will flush it.
     """
 
-    __slots__ = ("_channel", "_held", "_lock", "guarded")
+    __slots__ = ("_channel", "_lock", "guarded", "held")
 
     def __init__(self, channel: UnixChannel) -> None:
         self._channel = channel
-        self._held: deque[list[Buffer]] = deque()
+        self.held: deque[list[Buffer]] = deque()
         self.guarded = False
         self._lock = threading.Lock()  # keeps the order when both flush
 
-    def __len__(self) -> int:
-        return len(self._held)
-
     def add(self, reply: list[Buffer]) -> None:
         """Keep a reply until the next `flush`."""
-        self._held.append(reply)
+        self.held.append(reply)
 
     def flush(self) -> None:
         """Write everything that is held.
@@ -52,7 +50,7 @@ class Outbox:
         Raises:
             ChannelClosed: The caller is gone.
         """
-        held = self._held
+        held = self.held
         with self._lock:
             if len(held) == 1:
                 self._channel.send(held.popleft())
