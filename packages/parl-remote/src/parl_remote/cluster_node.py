@@ -1,8 +1,8 @@
 r"""A node of a real cluster, put together on one loop: master and worker after `xparl start`, a worker after `connect`.
 
-other hosts --tcp + CURVE, one port--> ZmqListener --\
-                                                         Reception --> Master, Worker --> zygote --> actors
-this host   --unix socket-----------> UnixListener --/
+    other hosts --tcp + CURVE, one port--> ZmqListener --\
+                                                          Reception --> Master, Worker --> zygote --> actors
+    this host   --unix socket-----------> UnixListener --/
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A client's link to the master: asking for room, signs of life, and coming back to a master that was restarted.
 
-lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
+    lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Master and worker of a private cluster, put together on one loop, for one program.
 
-driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
-`--> Worker
+    driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
+                               `-> Worker
 """
 
 from __future__ import annotations

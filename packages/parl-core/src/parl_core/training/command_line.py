@@ -1,11 +1,11 @@
 """A settings dataclass as a command line: each field's text is its help.
 
-@dataclass(frozen=True)
-class Settings:
-seed: Annotated[int, "of weights, environments and sampling"] = 0
-smoke: Annotated[bool, "a few updates only"] = False
+    @dataclass(frozen=True)
+    class Settings:
+        seed: Annotated[int, "of weights, environments and sampling"] = 0
+        smoke: Annotated[bool, "a few updates only"] = False
 
-settings = parse_settings(Settings)        # --seed 3 --smoke
+    settings = parse_settings(Settings)        # --seed 3 --smoke
 """
 
 import argparse

@@ -1,8 +1,8 @@
 """What a training loop tells its callbacks, and the callback itself.
 
-loop ── Update ────────> callbacks      after every update of the agent
-── Evaluation ────> callbacks      after every evaluation
-── Ended ─────────> callbacks      once, however the loop ends
+    loop ── Update ────────> callbacks      after every update of the agent
+         ── Evaluation ────> callbacks      after every evaluation
+         ── Ended ─────────> callbacks      once, however the loop ends
 """
 
 from collections.abc import Mapping, Sequence
