@@ -1,5 +1,7 @@
 """A program's side of a cluster: makes actors, hears of their ends, ends those that nobody refers to any more.
 
+How an actor is made:
+
     create() --> MasterClient.lease --> WorkerClients.start --> Connection --CREATE--> actor
     one thread listens to master and workers; another one reads results for callbacks, once there are any
 """

@@ -1,5 +1,7 @@
 r"""A node of a real cluster, put together on one loop: master and worker after `xparl start`, a worker after `connect`.
 
+Who talks to whom:
+
     other hosts --tcp + CURVE, one port--> ZmqListener --\
                                                           Reception --> Master, Worker --> zygote --> actors
     this host   --unix socket-----------> UnixListener --/

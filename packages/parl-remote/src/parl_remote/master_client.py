@@ -1,5 +1,7 @@
 """A client's link to the master: asking for room, signs of life, and coming back to a master that was restarted.
 
+How room is asked for:
+
     lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
 """
 

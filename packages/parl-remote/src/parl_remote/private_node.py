@@ -1,5 +1,7 @@
 """Master and worker of a private cluster, put together on one loop, for one program.
 
+Who talks to whom:
+
     driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
                                `-> Worker
 """

@@ -1,5 +1,7 @@
 """A client's links to the workers that its actors run on: having actors started and stopped, hearing of their ends.
 
+How an actor is started:
+
     start() --StartActor--> worker --ActorStarted--> start() gives the way to the actor: its own socket on this host,
                                                      one more connection to the worker (AttachActor) elsewhere
 """

@@ -1,5 +1,7 @@
 """A settings dataclass as a command line: each field's text is its help.
 
+In a program:
+
     @dataclass(frozen=True)
     class Settings:
         seed: Annotated[int, "of weights, environments and sampling"] = 0

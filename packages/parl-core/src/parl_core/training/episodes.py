@@ -1,5 +1,7 @@
 """The loop of the documents' QuickStart: play one episode, learn from it, repeat.
 
+What happens when, with the documents' numbers:
+
     for each episode:  run_episode(sample) ── obs, actions, returns ──> agent.learn
     every 10:          log the return         every 100:  run_episode(predict), log the return
 """

@@ -1,5 +1,7 @@
 """What a training loop tells its callbacks, and the callback itself.
 
+A callback hears of three things:
+
     loop ── Update ────────> callbacks      after every update of the agent
          ── Evaluation ────> callbacks      after every evaluation
          ── Ended ─────────> callbacks      once, however the loop ends
