@@ -7,7 +7,7 @@ announcement in, and so it rings a bell for the one that waits to receive.
 from __future__ import annotations
 
 import contextlib
-import selectors
+import select
 import socket
 import threading
 import time
@@ -43,6 +43,7 @@ from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
 
 __all__ = ["ZmqChannel"]
 
+_BARE = frozenset({Kind.OPEN, Kind.BYE})
 _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
 _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
 
@@ -57,11 +58,13 @@ class ZmqChannel:
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
         self._receiving = threading.Lock()
         self._bell = Bell()
-        self._selector = selectors.DefaultSelector()
-        for source in (descriptor(dealer), descriptor(monitor), self._bell.fileno()):
-            self._selector.register(source, selectors.EVENT_READ)
+        self._epoll = select.epoll()
+        self._monitored_by = descriptor(monitor)
+        for source in (descriptor(dealer), self._monitored_by, self._bell.fileno()):
+            self._epoll.register(source, select.EPOLLIN)
         self._lost = ""
         self._closed = False
+        self._note_loss()  # zmq announces an event only after it has been seen that there was none
 
     @classmethod
     def connect(
@@ -115,15 +118,14 @@ class ZmqChannel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._receiving:
             while (frames := self._look()) is None:
-                remaining_s = None if deadline is None else deadline - time.monotonic()
-                if remaining_s is not None and remaining_s <= 0:
+                remaining_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+                if not self._wait(remaining_s) and deadline is not None and time.monotonic() >= deadline:
                     raise ResultTimeout(f"nothing came from {self._address} within {timeout_s} s")
-                self._selector.select(remaining_s)
         return frames
 
     def fileno(self) -> int:
         """Readable when `receive` may have something."""
-        return self._selector.fileno()
+        return self._epoll.fileno()
 
     def pending(self) -> bool:
         """Whether a message waits that zmq has already announced."""
@@ -141,7 +143,7 @@ class ZmqChannel:
                     self._socket.send(pack_bare(Kind.BYE), NOW)
             self._bell.ring()
         with self._receiving:  # whoever waited has left
-            self._selector.close()
+            self._epoll.close()
             self._socket.disable_monitor()
             self._monitor.close(0)
             self._socket.close()
@@ -165,35 +167,42 @@ class ZmqChannel:
             raise ChannelClosed(f"{self._address} took a long message too slowly; the connection is closed") from None
 
     def _look(self) -> list[memoryview] | None:
-        """Take one message if there is one."""
+        """Take one message if there is one; what came before the end goes before it."""
         with self._lock:
             if self._closed:
                 raise ChannelClosed(f"the connection to {self._address} was closed here")
-            self._bell.quiet()
-            frames = self._next_message()
-            if frames is None and not self._lost:
-                self._note_loss()
-                frames = self._next_message()  # what came before the loss may have come just now
-            if frames is None:
-                self._check_open()
-            return frames
-
-    def _next_message(self) -> list[memoryview] | None:
-        while not self._lost or readable(self._socket):
-            try:
-                parts = self._socket.recv_multipart(NOW, copy=False)
-            except zmq.Again:
-                return None
-            try:
-                kind, frames = unpack([part.buffer for part in parts])
-            except RemoteProtocolError as error:
-                self._lost = f"{self._address} sent what is no message: {error}"
-                return None
-            if kind is Kind.BYE:
-                self._lost = f"{self._address} closed the connection"
-            elif kind is not Kind.OPEN:
-                return frames
+            while readable(self._socket):
+                frames = self._take()
+                if frames is not None:
+                    return frames
+            if self._lost:
+                raise ChannelClosed(self._lost)
         return None
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        """Wait until it may be worth looking again; False if nothing happened."""
+        ready = self._epoll.poll(timeout_s)
+        for source, _ in ready:
+            if source == self._monitored_by:
+                with self._lock:
+                    self._note_loss()
+            elif source == self._bell.fileno():
+                self._bell.quiet()
+        return bool(ready)
+
+    def _take(self) -> list[memoryview] | None:
+        """The message that waits; None if it was the end."""
+        parts = [part := self._socket.recv(NOW, copy=False)]
+        while part.more:
+            parts.append(part := self._socket.recv(NOW, copy=False))
+        try:
+            kind, frames = unpack([part.buffer for part in parts])
+        except RemoteProtocolError as error:
+            self._lost = f"{self._address} sent what is no message: {error}"
+            return None
+        if kind is Kind.BYE:
+            self._lost = f"{self._address} closed the connection"
+        return None if kind in _BARE else frames
 
     def _note_loss(self) -> None:
         for event, _ in connection_events(self._monitor):

@@ -162,11 +162,13 @@ class ZmqListener:
     def _take_messages(self, events: list[Event]) -> bool:
         """Take messages until none is left, at most `_AT_ONCE`; whether none is left."""
         for _ in range(_AT_ONCE):
-            try:
-                route, *parts = self._socket.recv_multipart(NOW, copy=False)
-            except zmq.Again:
+            if not readable(self._socket):
                 return True
-            self._take(route.bytes, parts, events)
+            route = self._socket.recv(NOW)
+            parts = [part := self._socket.recv(NOW, copy=False)]
+            while part.more:
+                parts.append(part := self._socket.recv(NOW, copy=False))
+            self._take(route, parts, events)
         return False
 
     def _take(self, route: bytes, parts: list[zmq.Frame], events: list[Event]) -> None:
