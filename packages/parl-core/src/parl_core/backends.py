@@ -1,7 +1,8 @@
 """Which backend (torch, paddle) the facade's names come from, found by entry point and loaded at first use.
 
-The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed, else
-paddle before torch with one log line. A distribution offers a backend as an entry point of the group `parl.backends`.
+The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed,
+else paddle before torch with one log line. A distribution offers a backend as an entry point of the group
+`parl.backends`.
 """
 
 import logging
