@@ -122,6 +122,14 @@ def test_what_is_put_on_record_is_found_again(here: Environment) -> None:
     assert [record.master for _, record in RunFiles(here.run_dirs).workers()] == ["first:8037"]
 
 
+def test_a_run_directory_that_belongs_to_another_user_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "parl").mkdir(mode=0o755)
+    (tmp_path / "runtime" / "parl").chmod(0o755)  # not private, as one of somebody else is not ours
+    found = environment({"HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path / "runtime")})
+    assert RunFiles(found.run_dirs).cluster_directory(8037).parent == tmp_path / ".parl"
+
+
 def test_a_clean_end_leaves_neither_record_nor_key(here: Environment) -> None:
     directory = on_record(here, os.getpid())
     (directory / "node.log").touch()

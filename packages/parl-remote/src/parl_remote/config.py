@@ -56,7 +56,7 @@ class Environment:
     """What parl-remote takes from environment variables.
 
     Attributes:
-        run_dirs: Where run files of clusters are looked for; the first is where new ones are written.
+        run_dirs: Where run files of clusters are looked for; the first that can be had is where new ones are written.
             `PARL_RUN_DIR` alone if set, else `$XDG_RUNTIME_DIR/parl` and `~/.parl`.
         socket_parent: Below which nodes make their private directory of unix sockets (the temporary directory).
         key: The cluster's key as text, from `PARL_KEY`.

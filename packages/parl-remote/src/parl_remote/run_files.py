@@ -111,7 +111,7 @@ class RunFiles:
     """The run directories of one user.
 
     Args:
-        directories: Where to look; the first is where new records are written.
+        directories: Where to look; the first that can be had is where new records are written.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
@@ -123,11 +123,11 @@ class RunFiles:
         Raises:
             AuthenticationFailed: It is not private to this user.
         """
-        return make_private_dir(make_private_dir(self._directories[0]) / f"{host_name()}-{port}")
+        return make_private_dir(self._own() / f"{host_name()}-{port}")
 
     def worker_directory(self, node_id: str) -> Path:
         """The private directory of a worker of this host, made; those of workers that ended are removed."""
-        parent = make_private_dir(self._directories[0])
+        parent = self._own()
         for old in parent.glob(f"{host_name()}-worker-*"):
             with contextlib.suppress(OSError):
                 if not (old / "worker.json").exists() and time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
@@ -141,6 +141,13 @@ class RunFiles:
     def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
         """All workers on record, running or not."""
         yield from self._records("worker.json", WorkerRecord)
+
+    def _own(self) -> Path:
+        """Where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
+        for directory in self._directories[:-1]:
+            with contextlib.suppress(OSError, AuthenticationFailed):
+                return make_private_dir(directory)
+        return make_private_dir(self._directories[-1])
 
     def _records(self, name: str, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
         for directory in self._directories:
