@@ -55,6 +55,11 @@ def test_an_argument_that_makes_no_sense_is_refused(arguments: dict[str, Any], m
         parl_remote.connect(**arguments)
 
 
+def test_a_module_to_preload_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ModuleNotFoundError, match=r"preload names 'no_such_module\.part'"):
+        parl_remote.connect(preload=["no_such_module.part"])
+
+
 def test_disconnecting_without_a_connection_does_nothing(connect: Callable[..., None]) -> None:
     connect()
     parl_remote.disconnect()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import importlib.util
 import os
 import threading
 from collections.abc import Sequence
@@ -62,6 +63,7 @@ def connect(
         ClusterUnreachable: Nobody answers at the address, or the private cluster did not start.
         AuthenticationFailed: The key is missing or wrong.
         VersionMismatch: The cluster speaks another version of the protocol.
+        ModuleNotFoundError: There is no module of a name in `preload`.
         ValueError: An argument is out of its range, or does not go with the address.
     """
     if distributed_files:
@@ -75,6 +77,9 @@ def connect(
         _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
     elif key_file is not None:
         raise ValueError("a private cluster needs no key_file")
+    for name in preload:
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
     with _changing:
         if current.objects_are_local():
             raise RemoteError("an actor is connected already; objects of remote classes are ordinary ones in it")

@@ -1,6 +1,6 @@
 """What the operating system has to do for actors: signals, death with the parent, names, logs, exit causes.
 
-Linux only. The only module that calls fork is `zygote`; the only one that starts a program is `private_cluster`.
+Linux only. Only `zygote` and `zygote_loop` call fork; the only one that starts a program is `private_cluster`.
 """
 
 from __future__ import annotations

@@ -11,15 +11,13 @@ line: when it closes, the client's actors are killed at once.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from parl_remote import processes
+from parl_remote.actor_pool import ActorPool, PooledActor
 from parl_remote.actor_watch import ActorWatch
 from parl_remote.call_messages import Kind, pack
 from parl_remote.config import Limits
@@ -48,23 +46,7 @@ from parl_remote.zygote import ZygoteProcess
 
 __all__ = ["Worker"]
 
-_log = logging.getLogger("parl.remote")
-
-_SPARES = 1  # one hides the fork from whoever asks for actors one after the other, and costs some MB
-_MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of its configuration
 _ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
-
-
-@dataclass(slots=True, eq=False)
-class _Actor:
-    """One process, spare or leased."""
-
-    number: int
-    pid: int
-    log: Path
-    lease: _Lease | None = None
-    channel: UnixChannel | None = None
-    cause: DeathCause | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +56,8 @@ class _Lease:
     assigned: LeaseAssigned
     link: Link | None = None
     start: StartActor | None = None
-    actor: _Actor | None = None
+    actor: PooledActor | None = None
+    channel: UnixChannel | None = None
     gpus: tuple[str, ...] = field(default=())
 
 
@@ -107,27 +90,26 @@ class Worker:
         limit_threads: bool = True,
     ) -> None:
         self._loop = loop
-        self._directory = directory
-        self._log_directory = log_directory
-        self._restart_zygote = restart_zygote
         self._to_master = to_master
-        self._limits = limits
         self._gpus = GpuShares(gpus)
         self._limit_threads = limit_threads
         self._leases: dict[str, _Lease] = {}
         self._early: dict[str, tuple[Link, StartActor]] = {}
-        self._actors: dict[int, _Actor] = {}
-        self._spares: deque[_Actor] = deque()
+        self._in_use: dict[int, _Lease] = {}
         self._waiting: deque[_Lease] = deque()
-        self._ordered = 0
-        self._numbers = 0
-        self._zygote_deaths = 0
-        self._watch = ActorWatch(loop, limits, self._end_number)
-        self._closed = False
+        self._watch = ActorWatch(loop, limits, lambda number, cause: self._end(self._in_use[number], cause))
         self._relay = Relay(loop)
-        self._zygote = zygote
-        loop.add(zygote, self._hear_zygote)
-        self._order_spares()
+        self._pool = ActorPool(
+            loop,
+            directory=directory,
+            log_directory=log_directory,
+            zygote=zygote,
+            restart_zygote=restart_zygote,
+            log_tail_lines=limits.log_tail_lines,
+            on_spare=self._serve_waiting,
+            on_ended=self._actor_ended,
+        )
+        self._pool.want(0)
 
     # -- the master's side ---------------------------------------------------------------------------------------
 
@@ -196,7 +178,7 @@ class Worker:
         if lease is None or lease.actor is None or lease.assigned.client_id != link.hello.id:
             link.drop()  # it has ended meanwhile, and its client is told so
         else:
-            self._relay.attach(link, self._address_of(lease.actor))
+            self._relay.attach(link, lease.actor.address)
 
     def _refuse_early(self, lease_id: str) -> None:
         link, _ = self._early.pop(lease_id, (None, None))
@@ -216,26 +198,20 @@ class Worker:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        while self._waiting and self._spares:
-            lease, actor = self._waiting.popleft(), self._spares.popleft()
+        while self._waiting and (actor := self._pool.take()):
+            lease = self._waiting.popleft()
             try:
                 self._equip(lease, actor)
-            except ChannelClosed:  # the spare died; its end will be reported
+            except ChannelClosed:  # the spare has died; the next one will do
+                self._give_gpus_back(lease)
                 self._waiting.appendleft(lease)
-        self._order_spares()
+        self._pool.want(len(self._waiting))
 
-    def _order_spares(self) -> None:
-        while self._ordered + len(self._spares) < len(self._waiting) + _SPARES and not self._closed:
-            self._numbers += 1
-            self._ordered += 1
-            self._zygote.fork(self._numbers)
-
-    def _equip(self, lease: _Lease, actor: _Actor) -> None:
+    def _equip(self, lease: _Lease, actor: PooledActor) -> None:
         """Turn a spare into the lease's actor."""
         start, resources = lease.start, lease.assigned.resources
         assert start is not None  # it waits because it was asked for
-        address = self._address_of(actor)
-        actor.channel = UnixChannel.connect(address)
+        channel = UnixChannel.connect(actor.address)
         lease.gpus = self._gpus.take(resources.gpu)
         settings = {
             "class_name": start.class_name or "actor",
@@ -244,14 +220,12 @@ class Worker:
             "working_dir": start.working_dir,
             "threads": max(1, int(resources.cpu)) if self._limit_threads else None,
         }
-        actor.channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
-        actor.lease, lease.actor = lease, actor
+        channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
+        lease.actor, lease.channel = actor, channel
+        self._in_use[actor.number] = lease
         self._watch.add(actor.number, actor.pid, start.memory_limit)
         if lease.link is not None:
-            lease.link.tell(ActorStarted(start.lease_id, address, actor.pid))
-
-    def _address_of(self, actor: _Actor) -> str:
-        return f"{self._directory}/a{actor.number}.sock"
+            lease.link.tell(ActorStarted(start.lease_id, actor.address, actor.pid))
 
     # -- ending --------------------------------------------------------------------------------------------------
 
@@ -259,14 +233,8 @@ class Worker:
         """End the lease's actor for a known cause; the rest follows when its end is reported."""
         if lease.actor is None:
             self._forget(lease.assigned.lease_id, cause)
-        elif lease.actor.cause is None:
-            lease.actor.cause = cause
-            self._zygote.kill(lease.actor.number)
-
-    def _end_number(self, number: int, cause: DeathCause) -> None:
-        actor = self._actors.get(number)
-        if actor is not None and actor.lease is not None:
-            self._end(actor.lease, cause)
+        else:
+            self._pool.kill(lease.actor, cause)
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
         """A lease is over; say so to master and client."""
@@ -284,63 +252,16 @@ class Worker:
         self._gpus.give(lease.gpus, lease.assigned.resources.gpu)
         lease.gpus = ()
 
-    def _actor_ended(self, actor: _Actor, cause: DeathCause) -> None:
-        self._actors.pop(actor.number, None)
+    def _actor_ended(self, actor: PooledActor, cause: DeathCause) -> None:
         self._watch.remove(actor.number)
-        if actor in self._spares:
-            self._spares.remove(actor)
-        if actor.channel is not None:
-            actor.channel.close()
-        if actor.lease is not None:
-            lines = processes.tail(actor.log, self._limits.log_tail_lines)
-            known = actor.cause or cause  # that we killed it says less than why we did
-            self._forget(actor.lease.assigned.lease_id, dataclasses.replace(known, log_tail=lines))
-
-    # -- the zygote ----------------------------------------------------------------------------------------------
-
-    def _hear_zygote(self) -> None:
-        reports = self._zygote.reports()
-        if reports is None:
-            self._zygote_died()
-            return
-        for report in reports:
-            match report:
-                case {"forked": int(number), "pid": int(pid)}:
-                    self._ordered -= 1
-                    actor = _Actor(number, pid, self._log_directory / f"actor-{number}.log")
-                    self._actors[number] = actor
-                    self._spares.append(actor)
-                    self._zygote_deaths = 0
-                case {"ended": int(number), "status": int(status)} if number in self._actors:
-                    self._actor_ended(self._actors[number], processes.death_of(status))
-                case {"ready": _, "failed": dict(failed)}:
-                    for name, why in failed.items():
-                        _log.error("cannot import %s ahead for all actors: %s", name, why)
-                case _:
-                    _log.error("unknown report of the zygote: %r", report)
-        self._serve_waiting()
-
-    def _zygote_died(self) -> None:
-        """All its actors have died with it; the next ones need another."""
-        self._loop.remove(self._zygote)
-        self._zygote.close()
-        self._zygote_deaths += 1
-        cause = DeathCause(DeathKind.SIGNAL, detail="the process that actors are forked from was killed", signal=9)
-        for actor in list(self._actors.values()):
-            self._actor_ended(actor, cause)
-        self._spares.clear()
-        self._ordered = 0
-        if self._zygote_deaths >= _MAX_ZYGOTE_DEATHS:
-            raise RuntimeError(f"the zygote died {self._zygote_deaths} times without starting an actor; see its log")
-        self._zygote = self._restart_zygote()
-        self._loop.add(self._zygote, self._hear_zygote)
-        self._order_spares()
+        lease = self._in_use.pop(actor.number, None)
+        if lease is not None and lease.channel is not None:
+            lease.channel.close()
+            self._forget(lease.assigned.lease_id, cause)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Kill all actors and the zygote, and wait for them."""
-        self._closed = True
-        self._loop.remove(self._zygote)
-        self._zygote.close()
+        self._pool.close()
         self._relay.close()

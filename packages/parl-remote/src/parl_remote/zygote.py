@@ -12,165 +12,19 @@ itself, the kernel kills its actors (they asked for that).
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib
 import json
 import os
-import select
-import shutil
-import signal
 import socket
 import sys
-import traceback
 from pathlib import Path
 from typing import NoReturn
 
 from parl_remote import processes
-from parl_remote.thread_counts import chosen_by_user, set_variables
-from parl_remote.transport_unix import listen_at
+from parl_remote.zygote_loop import zygote_main
 
-__all__ = ["ZygoteProcess", "main", "start_zygote", "zygote_main"]
+__all__ = ["ZygoteProcess", "main", "start_zygote"]
 
-_LARGEST = 65536
-
-# What an actor needs before it runs the first line of the user's.
-_WARM = ("numpy", "numpy.random", "cloudpickle", "parl_remote.decorator", "parl_remote.actor_process")
-
-
-class _Zygote:
-    def __init__(self, control: socket.socket, directory: str, clear: bool) -> None:
-        self._control = control
-        self._directory = directory
-        self._clear = clear
-        self._poller = select.poll()
-        self._poller.register(control.fileno(), select.POLLIN)
-        self._pids: dict[int, int] = {}
-        self._by_pidfd: dict[int, int] = {}
-
-    def run(self) -> NoReturn:
-        control = self._control.fileno()
-        while True:
-            for fd, _ in self._poller.poll():
-                if fd == control:
-                    self._obey()
-                elif fd in self._by_pidfd:
-                    self._reap(fd)
-
-    def _obey(self) -> None:
-        try:
-            command = json.loads(self._control.recv(_LARGEST) or b"{}")
-        except ConnectionError:
-            command = {}
-        if "fork" in command:
-            self._fork(command["fork"])
-        elif "kill" in command:
-            self._kill(command["kill"])
-        else:
-            self._end()
-
-    def _fork(self, number: int) -> None:
-        listening = listen_at(f"{self._directory}/a{number}.sock")
-        parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            _become_actor(listening, parent)
-        listening.close()
-        self._pids[number] = pid
-        pidfd = os.pidfd_open(pid)
-        self._by_pidfd[pidfd] = number
-        self._poller.register(pidfd, select.POLLIN)
-        self.tell(forked=number, pid=pid)
-
-    def _kill(self, number: int) -> None:
-        pid = self._pids.get(number)  # it is still our child, so the number cannot have gone to another process
-        if pid is not None:
-            _kill_group(pid)
-
-    def _reap(self, pidfd: int) -> None:
-        number = self._by_pidfd.pop(pidfd)
-        self._poller.unregister(pidfd)
-        os.close(pidfd)
-        pid = self._pids.pop(number)
-        _kill_group(pid)  # what the actor has started goes with it; before waitpid, while the number is still ours
-        _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            os.unlink(f"{self._directory}/a{number}.sock")
-        self.tell(ended=number, status=status)
-
-    def _end(self) -> NoReturn:
-        for pid in self._pids.values():
-            _kill_group(pid)
-        for pid in self._pids.values():
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
-        if self._clear:
-            shutil.rmtree(self._directory, ignore_errors=True)
-        os._exit(0)
-
-    def tell(self, **report: object) -> None:
-        try:
-            self._control.send(json.dumps(report).encode())
-        except ConnectionError:
-            self._end()
-
-
-def _kill_group(pid: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)  # in case it had no time to make its group
-
-
-def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
-    """The child's side of the fork."""
-    from parl_remote.actor_process import run_actor
-
-    try:
-        os.setpgid(0, 0)
-        processes.set_name("parl:spare")
-        processes.close_descriptors_except({listening.fileno()})
-        if "numpy" in sys.modules:
-            # Else all actors would draw the same numbers. Thirty-two bits are what a user's own seed has, too.
-            sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
-        run_actor(listening, parent)
-    finally:
-        os._exit(1)
-
-
-def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> NoReturn:
-    """Be the zygote; never returns.
-
-    Args:
-        control: The connection to the worker.
-        directory: The node's private directory.
-        preload: Modules to import once for all actors.
-        clear: Whether to remove the directory when the worker is gone.
-    """
-    try:
-        processes.reset_signals()
-        processes.set_name("parl:zygote")
-        if not chosen_by_user(os.environ):
-            set_variables(os.environ, 1)
-        failed = _import_all((*_WARM, *preload))
-        gc.collect()
-        gc.freeze()  # collections in actors leave the shared pages alone
-        zygote = _Zygote(control, directory, clear)
-        zygote.tell(ready=os.getpid(), failed=failed)
-        zygote.run()
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def _import_all(names: tuple[str, ...]) -> dict[str, str]:
-    failed = {}
-    for name in names:
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            failed[name] = f"{type(error).__name__}: {error}"
-    return failed
+_LARGEST_REPORT = 65536
 
 
 class ZygoteProcess:
@@ -205,7 +59,7 @@ class ZygoteProcess:
         reports: list[dict[str, object]] = []
         while True:
             try:
-                message = self._control.recv(_LARGEST, socket.MSG_DONTWAIT)
+                message = self._control.recv(_LARGEST_REPORT, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return reports
             except ConnectionError:

@@ -1,0 +1,160 @@
+"""The processes of a worker's actors: ordered from the zygote ahead of time, killed through it, reported when they end.
+
+want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spare
+                  zygote --ended---> on_ended(actor, why)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from parl_remote import processes
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.loop import Loop
+from parl_remote.zygote import ZygoteProcess
+
+__all__ = ["ActorPool", "PooledActor"]
+
+_log = logging.getLogger("parl.remote")
+
+_SPARES = 1  # one hides the fork from whoever asks for actors one after the other, and costs some MB
+_MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of its configuration
+
+
+@dataclass(slots=True, eq=False)
+class PooledActor:
+    """One process, spare or in use.
+
+    Attributes:
+        number: Its number on this node, never used again.
+        pid: Its process number.
+        address: The path of its socket.
+        log: Where what it prints goes once it is in use.
+        cause: Why it was killed, if it was.
+    """
+
+    number: int
+    pid: int
+    address: str
+    log: Path
+    cause: DeathCause | None = None
+
+
+class ActorPool:
+    """Actors' processes, one of them always started ahead.
+
+    Args:
+        loop: The node's loop.
+        directory: The node's private directory, with the actors' sockets.
+        log_directory: Where actors' log files go.
+        zygote: A zygote that runs.
+        restart_zygote: Starts another one after a death.
+        log_tail_lines: How many lines of its log go with an actor's end.
+        on_spare: Called when there are new spares.
+        on_ended: Told of an actor that ended, and why.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        *,
+        directory: Path,
+        log_directory: Path,
+        zygote: ZygoteProcess,
+        restart_zygote: Callable[[], ZygoteProcess],
+        log_tail_lines: int,
+        on_spare: Callable[[], None],
+        on_ended: Callable[[PooledActor, DeathCause], None],
+    ) -> None:
+        self._loop = loop
+        self._directory = directory
+        self._log_directory = log_directory
+        self._restart_zygote = restart_zygote
+        self._log_tail_lines = log_tail_lines
+        self._on_spare = on_spare
+        self._on_ended = on_ended
+        self._actors: dict[int, PooledActor] = {}
+        self._spares: deque[PooledActor] = deque()
+        self._ordered = 0
+        self._last_number = 0
+        self._zygote_deaths = 0
+        self._closed = False
+        self._zygote = zygote
+        loop.add(zygote, self._hear)
+
+    def want(self, count: int) -> None:
+        """See to it that `count` actors can be taken soon, and a spare one after them."""
+        while self._ordered + len(self._spares) < count + _SPARES and not self._closed:
+            self._last_number += 1
+            self._ordered += 1
+            self._zygote.fork(self._last_number)
+
+    def take(self) -> PooledActor | None:
+        """A process for an actor, None if none is ready."""
+        return self._spares.popleft() if self._spares else None
+
+    def kill(self, actor: PooledActor, cause: DeathCause) -> None:
+        """End an actor at once; its end is reported with this cause, or an earlier one."""
+        if actor.cause is None:
+            actor.cause = cause
+            self._zygote.kill(actor.number)
+
+    def close(self) -> None:
+        """Kill all actors and the zygote, and wait for them."""
+        self._closed = True
+        self._loop.remove(self._zygote)
+        self._zygote.close()
+
+    def _hear(self) -> None:
+        reports = self._zygote.reports()
+        if reports is None:
+            self._zygote_died()
+            return
+        for report in reports:
+            match report:
+                case {"forked": int(number), "pid": int(pid)}:
+                    self._forked(number, pid)
+                case {"ended": int(number), "status": int(status)} if number in self._actors:
+                    self._ended(self._actors[number], processes.death_of(status))
+                case {"ready": _, "failed": dict(failed)}:
+                    for name, why in failed.items():
+                        _log.error("cannot import %s ahead for all actors: %s", name, why)
+                case _:
+                    _log.error("unknown report of the zygote: %r", report)
+        self._on_spare()
+
+    def _forked(self, number: int, pid: int) -> None:
+        self._ordered -= 1
+        self._zygote_deaths = 0
+        log = self._log_directory / f"actor-{number}.log"
+        self._actors[number] = actor = PooledActor(number, pid, f"{self._directory}/a{number}.sock", log)
+        self._spares.append(actor)
+
+    def _ended(self, actor: PooledActor, cause: DeathCause) -> None:
+        del self._actors[actor.number]
+        if actor in self._spares:
+            self._spares.remove(actor)
+        else:
+            known = actor.cause or cause  # that we killed it says less than why we did
+            lines = processes.tail(actor.log, self._log_tail_lines)
+            self._on_ended(actor, dataclasses.replace(known, log_tail=lines))
+
+    def _zygote_died(self) -> None:
+        """All its actors have died with it; the next ones need another."""
+        self._loop.remove(self._zygote)
+        self._zygote.close()
+        self._zygote_deaths += 1
+        if self._zygote_deaths >= _MAX_ZYGOTE_DEATHS:
+            raise RuntimeError(f"the zygote died {self._zygote_deaths} times without starting an actor; see its log")
+        self._zygote = self._restart_zygote()
+        self._loop.add(self._zygote, self._hear)
+        self._ordered = 0
+        cause = DeathCause(DeathKind.SIGNAL, detail="the process that actors are forked from was killed", signal=9)
+        for actor in list(self._actors.values()):
+            self._ended(actor, cause)
+        self._on_spare()
