@@ -1,23 +1,18 @@
-"""Measures one case of one library in a process of its own, and prints one number: updates per second.
+"""The same update in each library: what `run.py` measures.
 
-    python worker.py <library> <case>
-
-A numpy batch goes in and a whole update is done, the target network included. One thread. Rates are the best of several
-short runs, so that a moment in which the machine was busy does not count.
+A numpy batch goes in and a whole update is done, the target network included. One thread.
 """
 
-import sys
-import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
-RUNS, UPDATES = 7, 320
+UPDATES = 32  # of one run
 OBS_DIM, ACT_DIM = 4, 2
 DQN_BATCH, DQN_HIDDEN, SYNC_EVERY = 64, 128, 100
-ROLLOUT, MINIBATCH, PPO_HIDDEN, EPOCHS = 2048, 64, 64, 10
+ROLLOUT, MINIBATCH, PPO_HIDDEN, EPOCHS = 2048, 64, 64, 1
 
 Run = Callable[[], None]
 
@@ -205,91 +200,10 @@ class StableBaselines3:
         return model.train
 
 
-class Parl2:
-    """PARL 2.2.1 with the agents of its examples; learning rate and sizes as the others."""
-
-    def dqn(self) -> Run:
-        from torch import nn
-
-        import parl
-
-        class QModel(parl.Model):
-            def __init__(self) -> None:
-                super().__init__()
-                self.fc1 = nn.Linear(OBS_DIM, DQN_HIDDEN)
-                self.fc2 = nn.Linear(DQN_HIDDEN, DQN_HIDDEN)
-                self.fc3 = nn.Linear(DQN_HIDDEN, ACT_DIM)
-
-            def forward(self, obs: Any) -> Any:
-                return self.fc3(torch.relu(self.fc2(torch.relu(self.fc1(obs)))))
-
-        algorithm = parl.algorithms.DQN(QModel(), gamma=0.99, lr=1e-3)
-        obs, action, reward, next_obs, terminal = transitions()
-        batch = (obs, action[:, None], reward[:, None], next_obs, terminal[:, None])
-
-        def run() -> None:
-            for step in range(UPDATES):
-                algorithm.learn(*(torch.from_numpy(array) for array in batch))
-                if step % SYNC_EVERY == 0:
-                    algorithm.sync_target()
-
-        return run
-
-    def ppo(self) -> Run:
-        from torch import nn
-
-        import parl
-
-        class ActorCritic(parl.Model):
-            def __init__(self) -> None:
-                super().__init__()
-                self.pi1, self.pi2 = nn.Linear(OBS_DIM, PPO_HIDDEN), nn.Linear(PPO_HIDDEN, PPO_HIDDEN)
-                self.v1, self.v2 = nn.Linear(OBS_DIM, PPO_HIDDEN), nn.Linear(PPO_HIDDEN, PPO_HIDDEN)
-                self.pi3, self.v3 = nn.Linear(PPO_HIDDEN, ACT_DIM), nn.Linear(PPO_HIDDEN, 1)
-
-            def policy(self, obs: Any) -> Any:
-                return self.pi3(torch.tanh(self.pi2(torch.tanh(self.pi1(obs)))))
-
-            def value(self, obs: Any) -> Any:
-                return self.v3(torch.tanh(self.v2(torch.tanh(self.v1(obs)))))
-
-        algorithm = parl.algorithms.PPO(ActorCritic(), clip_param=0.2)
-        columns = rollout()
-
-        def run() -> None:
-            order = np.arange(ROLLOUT)
-            for _ in range(EPOCHS):
-                np.random.shuffle(order)
-                for start in range(0, ROLLOUT, MINIBATCH):
-                    rows = order[start : start + MINIBATCH]
-                    algorithm.learn(*(torch.from_numpy(array[rows]) for array in columns.values()))
-
-        return run
-
-
 def _cartpole() -> Any:
     import gymnasium
 
     return gymnasium.make("CartPole-v1")
 
 
-LIBRARIES = {"ours": Parl, "floor": Floor, "sb3": StableBaselines3, "parl2": Parl2}
-
-
-def main() -> None:
-    """Measure and print."""
-    _, library, case = sys.argv
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-    run: Run = getattr(LIBRARIES[library](), case)()
-    run()
-    seconds = []
-    for _ in range(RUNS):
-        began = time.perf_counter()
-        run()
-        seconds.append(time.perf_counter() - began)
-    print(UPDATES / min(seconds))
-
-
-if __name__ == "__main__":
-    main()
+LIBRARIES = {"ours": Parl, "by hand": Floor, "SB3": StableBaselines3}
