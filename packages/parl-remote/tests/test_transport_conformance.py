@@ -280,6 +280,16 @@ def test_what_the_listener_sent_before_dropping_arrives_and_then_the_end(wire: W
         channel.receive(DEADLINE_S)
 
 
+def test_what_the_listener_sent_before_it_closed_arrives_and_then_the_end(wire: Wire) -> None:
+    channel, peer = wire.connect()
+    for number in range(20):
+        wire.listener.send(peer, [str(number).encode()])
+    wire.listener.close()
+    assert [int(bytes(channel.receive(DEADLINE_S)[0])) for _ in range(20)] == list(range(20))
+    with pytest.raises(ChannelClosed):
+        channel.receive(DEADLINE_S)
+
+
 def test_dropping_a_peer_is_final_and_silent(wire: Wire) -> None:
     channel, peer = wire.connect()
     wire.listener.drop(peer)

@@ -45,6 +45,7 @@ __all__ = ["ZmqChannel"]
 
 _BARE = frozenset({Kind.OPEN, Kind.BYE})
 _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
+_NEVER_MS = 24 * 3600 * 1000  # with zmq's own "never" (-1), what came just before a connection broke would be lost
 _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
 
 
@@ -234,7 +235,7 @@ def _dial(
     dealer = context.socket(zmq.DEALER)
     configure(dealer, limits, ipv6=":" in host)
     dealer.setsockopt(zmq.SNDHWM, _QUEUE)
-    dealer.setsockopt(zmq.RECONNECT_IVL, -1)
+    dealer.setsockopt(zmq.RECONNECT_IVL, _NEVER_MS)
     dealer.curve_serverkey = curve.server_public
     dealer.curve_publickey = curve.client_public
     dealer.curve_secretkey = curve.client_secret
