@@ -265,7 +265,8 @@ def _await_handshake(monitor: Socket, address: str, deadline: float, timeout_s: 
             elif event in {zmq.EVENT_HANDSHAKE_FAILED_AUTH, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}:
                 raise AuthenticationFailed(
                     f"{address} refused our cluster key: it belongs to another cluster or another user; "
-                    "pass the key of this cluster by key_file=, PARL_KEY_FILE or PARL_KEY"
+                    "pass the key of this cluster by key_file=, PARL_KEY_FILE or PARL_KEY "
+                    "(or check the port, if something else listens there)"
                 )
             elif event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL or (connected and event == zmq.EVENT_DISCONNECTED):
                 raise ClusterUnreachable(
