@@ -9,7 +9,7 @@ import numpy as np
 from parl_core.checks import check_int
 from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import PredictingAgent, into_space
+from parl_core.training.acting import PredictingAgent, into_space, tell_dimensions
 from parl_core.training.events import Episode, Evaluation
 
 __all__ = ["Evaluator", "evaluate"]
@@ -53,6 +53,7 @@ def evaluate(
     was_training = agent.training
     agent.eval()
     try:
+        tell_dimensions(agent, seats[0].env.observation_space)
         valid = into_space(seats[0].env.action_space)
         for seat in seats:
             seat.begin(*waiting.popleft())

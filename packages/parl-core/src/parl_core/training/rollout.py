@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode
 from parl_core.env.vector_group import ArraySpaces
 from parl_core.errors import HyperparameterError
 from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import ActorCriticAgent, into_space
+from parl_core.training.acting import ActorCriticAgent, into_space, tell_dimensions
 from parl_core.training.events import Episode
 
 __all__ = ["Rollout", "RolloutCollector"]
@@ -75,6 +75,7 @@ class RolloutCollector:
                 f"rollouts hold observations that are one array, got {envs.single_observation_space}; "
                 "wrap the environment in gymnasium.wrappers.FlattenObservation"
             )
+        tell_dimensions(agent, envs.single_observation_space)
         self._agent, self._envs, self._n_steps = agent, envs, n_steps
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self._into_space = into_space(envs.single_action_space)
