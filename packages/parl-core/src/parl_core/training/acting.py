@@ -74,8 +74,8 @@ def into_space(space: Any) -> Callable[[Any], Any]:
 def tell_dimensions(agent: object, space: Any) -> None:
     """Let an agent that was not told know how many dimensions one observation has.
 
-    `parl.Agent` guesses where `obs_ndim` is None, and would take a batch of whole numbers (`Discrete`) or of matrices for
-    one observation.
+    `parl.Agent` guesses where `obs_ndim` is None, and would take a batch of whole numbers (`Discrete`) or of matrices
+    for one observation.
     """
     if getattr(agent, "obs_ndim", 0) is None and space.shape is not None:
         agent.obs_ndim = len(space.shape)  # type: ignore[attr-defined]  # it has one, as the line before has seen
