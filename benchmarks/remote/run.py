@@ -114,7 +114,8 @@ def main() -> None:
     medians = {key: {peer: statistics.median(all_) for peer, all_ in by_peer.items()} for key, by_peer in found.items()}
     conditions = [
         *machine.describe(pythons),
-        f"{chosen.rounds} round{'s' * (chosen.rounds != 1)}; load average before {before}, after {machine.load()}. {chosen.note}".strip(),
+        f"{chosen.rounds} round{'s' * (chosen.rounds != 1)}; load average before {before}, after {machine.load()}. "
+        f"{chosen.note}".strip(),
     ]
     text = render(chosen.peers, medians, conditions, reasons)
     print(text)
