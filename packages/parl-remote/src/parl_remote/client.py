@@ -216,7 +216,8 @@ class Client:
             self._none_left.wait(_GOODBYE_S)
         self._master.close()
         self._cluster.close()
-        for loop, thread in filter(None, ((self._loop, self._thread), self._background)):
+        loops = [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]
+        for loop, thread in loops:
             loop.stop()
             if thread is not threading.current_thread():
                 thread.join(self._limits.linger_s)
@@ -224,6 +225,9 @@ class Client:
             self._forget(record, cause)
         self._master.hang_up()
         self._workers.hang_up()
+        for loop, thread in loops:
+            if not thread.is_alive():
+                loop.close()
 
     def abandon(self) -> None:
         """In the child of a fork: let go of the parent's connections without a word to anybody."""

@@ -12,12 +12,12 @@ from __future__ import annotations
 import contextlib
 import heapq
 import itertools
-import os
 import selectors
 import time
 from collections import deque
 from collections.abc import Callable
 
+from parl_remote.bell import Bell
 from parl_remote.transport import Pollable
 
 __all__ = ["Loop", "Timer"]
@@ -58,8 +58,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Action] = deque()
-        self._wake_read, self._wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._selector.register(self._wake_read, selectors.EVENT_READ, None)
+        self._bell: Bell | None = Bell()
+        self._selector.register(self._bell, selectors.EVENT_READ, None)
         self._stopped = False
 
     def now(self) -> float:
@@ -95,10 +95,9 @@ class Loop:
     def call_soon(self, action: Action) -> None:
         """Run `action` in the loop at its next turn; any thread and any signal handler may call this."""
         self._calls.append(action)
-        with contextlib.suppress(
-            BlockingIOError, OSError
-        ):  # a full pipe wakes it as well, a closed one needs no waking
-            os.write(self._wake_write, b"\0")
+        bell = self._bell
+        if bell is not None:  # a closed loop needs no waking
+            bell.ring()
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -109,8 +108,8 @@ class Loop:
         """Wait for something, at most `timeout_s` seconds, and serve everything that is there."""
         for key, _ in self._selector.select(self._patience(timeout_s)):
             if key.data is None:
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._wake_read, 4096)
+                if self._bell is not None:
+                    self._bell.quiet()
             elif key.data in self._sources:  # an earlier handler of this turn may have removed it
                 self._sources[key.data][1]()
         for source, on_ready in list(self._sources.values()):
@@ -128,10 +127,9 @@ class Loop:
         self.call_soon(lambda: None)
 
     def close(self) -> None:
-        """Give back the descriptors; sources stay open, they have their own owners."""
+        """Give back the descriptors; sources stay open, they have their own owners. A second call does nothing."""
         self._selector.close()
-        os.close(self._wake_read)
-        os.close(self._wake_write)
+        self._bell = None
 
     def _patience(self, timeout_s: float | None) -> float | None:
         if self._calls or any(source.pending() for source, _ in self._sources.values()):

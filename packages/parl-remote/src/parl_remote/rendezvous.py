@@ -1,7 +1,7 @@
 """How a program finds a cluster by "host:port": which key to use, and what to say when it does not work.
 
-The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for a
-cluster that the same user started on this host, the one in its run files.
+The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for
+a cluster that the same user started on this host, the one in its run files.
 """
 
 from __future__ import annotations

@@ -9,40 +9,15 @@ It behaves as the others do, closing included, and copies nothing: a frame arriv
 from __future__ import annotations
 
 import itertools
-import os
 import threading
 from collections import deque
 from collections.abc import Sequence
 
+from parl_remote.bell import Bell
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 
 __all__ = ["MemoryChannel", "MemoryListener"]
-
-
-class _Bell:
-    """A descriptor that is readable while it is rung."""
-
-    def __init__(self) -> None:
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._rung = False
-
-    def fileno(self) -> int:
-        return self._read
-
-    def ring(self) -> None:
-        if not self._rung:
-            self._rung = True
-            os.write(self._write, b"\0")
-
-    def quiet(self) -> None:
-        if self._rung:
-            self._rung = False
-            os.read(self._read, 1)
-
-    def close(self) -> None:
-        os.close(self._read)
-        os.close(self._write)
 
 
 class MemoryListener:
@@ -54,7 +29,7 @@ class MemoryListener:
         self._lock = threading.Lock()
         self._inbox: deque[Event] = deque()
         self._peers: dict[int, MemoryChannel] = {}
-        self._bell = _Bell()
+        self._bell = Bell()
         self._open = True
 
     @property
@@ -145,7 +120,7 @@ class MemoryChannel:
         self._peer = peer
         self._changed = threading.Condition()
         self._inbox: deque[list[memoryview]] = deque()
-        self._bell = _Bell()
+        self._bell = Bell()
         self._over = ""
         self._closed = False
 
