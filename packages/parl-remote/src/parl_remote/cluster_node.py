@@ -156,7 +156,7 @@ class ClusterNode:
             directory=self._socket_directory,
             log_directory=Path(settings.directory) / "actors",
             zygote=zygote,
-            restart_zygote=lambda: start_zygote(self._socket_directory),
+            restart_zygote=lambda: start_zygote(self._socket_directory, clear=True),
             to_master=self._tell_master,
             limits=self._limits,
             gpus=settings.gpus,

@@ -77,7 +77,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
             (directory / "actors").mkdir(exist_ok=True)
             sockets = Path(tempfile.mkdtemp(prefix="parl-", dir=found.socket_parent))
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
-            zygote = start_zygote(sockets) if settings.has_worker else None
+            zygote = start_zygote(sockets, clear=True) if settings.has_worker else None
             processes.set_name("parl:node")
             node = ClusterNode(settings, key_of(directory), sockets, zygote, limits=found.limits)
         except (OSError, RemoteError) as error:
