@@ -1,11 +1,33 @@
 """Random generators that are handed around, not global."""
 
 import random
+import sys
+from collections.abc import Iterator
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from parl_core.seeding import generator_from_json, generator_to_json, make_generator, seed_everything, spawn_seeds
+from parl_core import seeding
+from parl_core.errors import HyperparameterError
+from parl_core.seeding import (
+    generator_from_json,
+    generator_to_json,
+    make_generator,
+    seed_everything,
+    seed_latecomer,
+    spawn_seeds,
+)
+
+
+@pytest.fixture
+def global_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Put the global generators back, and let no seed wait afterwards."""
+    monkeypatch.setattr(seeding, "_waiting", {})
+    before = random.getstate(), np.random.get_state()
+    yield
+    random.setstate(before[0])
+    np.random.set_state(before[1])
 
 
 def test_a_generator_is_passed_through_and_a_seed_makes_one() -> None:
@@ -42,14 +64,28 @@ def test_a_generator_that_cannot_be_saved_says_so() -> None:
         generator_to_json(np.random.Generator(np.random.MT19937(1)))
 
 
+@pytest.mark.usefixtures("global_state")
 def test_seed_everything_seeds_the_global_generators_of_user_programs() -> None:
     def draw() -> tuple[float, float, float]:
         generator = seed_everything(11)
         return random.random(), float(np.random.random()), float(generator.random())
 
-    before = random.getstate(), np.random.get_state()
-    try:
-        assert draw() == draw()
-    finally:
-        random.setstate(before[0])
-        np.random.set_state(before[1])
+    assert draw() == draw()
+
+
+@pytest.mark.usefixtures("global_state")
+def test_a_framework_imported_after_seed_everything_gets_the_seed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    seed_everything(5)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(manual_seed=seeds.append))
+    seed_latecomer("torch")
+    seed_latecomer("torch")
+    assert seeds == [5]
+
+
+@pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize("seed", [-1, 2**32, 1.5, "3"])
+def test_a_seed_out_of_range_is_refused(seed: int) -> None:
+    with pytest.raises(HyperparameterError, match="seed must be"):
+        seed_everything(seed)

@@ -10,7 +10,7 @@ from importlib import metadata
 from types import ModuleType
 from typing import Any, Protocol
 
-from parl_core import config
+from parl_core import config, seeding
 from parl_core.errors import BackendNotInstalled, UnknownBackend
 
 __all__ = ["Backend", "current", "installed", "load", "set_backend"]
@@ -106,7 +106,8 @@ def load(name: str) -> Backend:
     if name not in _choice.loaded:
         _require(name)
         (point, *_) = metadata.entry_points(group=_GROUP, name=name)
-        _choice.loaded[name] = point.load()()
+        backend = _choice.loaded[name] = point.load()()
+        seeding.seed_latecomer(name, lambda: backend.Model)  # whose first use imports the framework
     return _choice.loaded[name]
 
 

@@ -7,12 +7,25 @@ state. `seed_everything` is for user programs that also use the generators of ot
 import json
 import random
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["generator_from_json", "generator_to_json", "make_generator", "seed_everything", "spawn_seeds"]
+from parl_core.checks import check_int
+from parl_core.errors import HyperparameterError
+
+__all__ = [
+    "generator_from_json",
+    "generator_to_json",
+    "make_generator",
+    "seed_everything",
+    "seed_latecomer",
+    "spawn_seeds",
+]
 
 _SAVED = ("PCG64", "PCG64DXSM")  # their state is a few integers
+_SEEDERS = {"torch": "manual_seed", "paddle": "seed"}
+_waiting: dict[str, int] = {}  # seeds of frameworks that were not imported yet when `seed_everything` was called
 
 
 def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | None = None) -> np.random.Generator:
@@ -62,7 +75,10 @@ def generator_from_json(text: str) -> np.random.Generator:
 
 
 def seed_everything(seed: int) -> np.random.Generator:
-    """Seed Python's `random`, numpy's global state, and torch or paddle where the program has imported them.
+    """Seed Python's `random`, numpy's global state, and torch or paddle.
+
+    A framework that the program has not imported yet is seeded when `parl` loads it as its backend, so it does not
+    matter whether this is called before or after the first use of `parl.Model`.
 
     The same seed gives the same numbers on the same machine with the same versions; on a GPU some operations of the
     frameworks are not deterministic all the same.
@@ -72,11 +88,31 @@ def seed_everything(seed: int) -> np.random.Generator:
 
     Returns:
         A generator from that seed, for everything that takes one.
+
+    Raises:
+        HyperparameterError: the seed is out of its range.
     """
+    if check_int("seed", seed, at_least=0) >= 2**32:
+        raise HyperparameterError(f"seed must be below 2**32, got {seed!r}")
     random.seed(seed)
     np.random.seed(seed)
-    for name, seeder in (("torch", "manual_seed"), ("paddle", "seed")):
-        framework = sys.modules.get(name)
-        if framework is not None:
-            getattr(framework, seeder)(seed)
+    for name in _SEEDERS:
+        _waiting[name] = seed
+        if name in sys.modules:
+            seed_latecomer(name)
     return np.random.default_rng(seed)
+
+
+def seed_latecomer(framework: str, load: Callable[[], object] = lambda: None) -> None:
+    """Seed a framework that has just been imported, where a seed waits for it.
+
+    Args:
+        framework: its import name.
+        load: called before, if a seed waits; it imports the framework.
+    """
+    if framework not in _waiting:
+        return
+    load()
+    module = sys.modules.get(framework)
+    if module is not None:
+        getattr(module, _SEEDERS[framework])(_waiting.pop(framework))
