@@ -44,6 +44,7 @@ class LazyLayer(paddle.nn.Layer):
     BUFFERS: ClassVar[tuple[str, ...]] = ()
     TRANSPOSED: ClassVar[bool] = False
     """Whether the shared layout, which is PyTorch's, has this layer's weight the other way round."""
+    TAKES_INDICES: ClassVar[bool] = False
 
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -82,6 +83,8 @@ class LazyLayer(paddle.nn.Layer):
         """Run the layer; the first call settles its shapes."""
         if not self.shaped:
             self.materialise(self.shapes_for(inputs))
+        if inputs.dtype != self.weight.dtype and not (self.TAKES_INDICES or paddle.is_floating_point(inputs)):
+            inputs = inputs.astype(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
 

@@ -30,6 +30,7 @@ class LazyLayer(nn.Module):
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
     BUFFERS: ClassVar[tuple[str, ...]] = ()
+    TAKES_INDICES: ClassVar[bool] = False
 
     def __init__(self, act: str | None = None, bias: bool = True) -> None:
         super().__init__()
@@ -62,6 +63,8 @@ class LazyLayer(nn.Module):
         """Run the layer; the first call settles its shapes."""
         if not self.shaped:
             self.materialise(self.shapes_for(inputs))
+        if not (inputs.is_floating_point() or self.TAKES_INDICES):
+            inputs = inputs.to(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
         outputs = self.compute(inputs)
         return outputs if self.act is None else self.act(outputs)
 

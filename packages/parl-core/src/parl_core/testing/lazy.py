@@ -102,6 +102,14 @@ class LazyLayersConformance(Conformance):
         for name, array in initial.get_weights().items():
             assert not np.array_equal(array, model.get_weights()[name]), name
 
+    @pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.bool_])
+    def test_layers_take_whole_numbers_as_what_they_are_worth(self, dtype: type[np.generic]) -> None:
+        layers: Any = self.backend.layers
+        pixels = np.random.default_rng(3).integers(0, 2, (2, 3, 6, 6))
+        for layer in (layers.conv_2d(num_filters=5, filter_size=3), layers.fc(size=4), layers.batch_norm()):
+            expected = self._array(layer(self._tensor(pixels.astype(np.float32))))
+            np.testing.assert_array_equal(self._array(layer(self._tensor(pixels.astype(dtype)))), expected)
+
     def test_fc_flattens_images_and_conv_2d_pads(self) -> None:
         layers: Any = self.backend.layers
         convolution = layers.conv_2d(num_filters=5, filter_size=3, stride=1, padding=1, act="relu")

@@ -94,6 +94,7 @@ class Embedding(LazyLayer):
     """A table of `[rows, width]`, uniform (Glorot & Bengio 2010); its shape is known from the start."""
 
     PARAMETERS: ClassVar[tuple[str, ...]] = ("weight",)
+    TAKES_INDICES: ClassVar[bool] = True
 
     def __init__(self, size: tuple[int, int]) -> None:
         super().__init__()
