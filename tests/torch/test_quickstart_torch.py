@@ -241,3 +241,9 @@ def test_the_command_trains_what_it_then_evaluates(tmp_path: Path) -> None:
     shown = parl("evaluate", folder, "--episodes", "3")
     assert re.fullmatch(r"CartPole-v1: mean return [\d.]+, deviation [\d.]+, 3 episodes\n", shown)
     assert "PPO" in parl("list")
+
+
+@pytest.mark.parametrize("env_id", ["FrozenLake-v1", "Blackjack-v1"])
+def test_the_command_trains_where_observations_are_not_boxes(env_id: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "parl_core.cli", "train", "ppo", env_id, "--steps", "8", "--runs", str(tmp_path)]
+    assert subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.startswith(str(tmp_path))

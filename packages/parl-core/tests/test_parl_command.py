@@ -1,12 +1,14 @@
 """The `parl` command, as far as it goes without a backend; training with it is tested with each backend."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
 
 from parl_core import backends
 from parl_core.cli.commands import parl
+from parl_core.training.trained import make_flat_env
 
 
 def run(*arguments: str) -> Result:
@@ -58,3 +60,35 @@ def test_wrong_numbers_are_refused_with_the_usage() -> None:
     result = run("train", "ppo", "CartPole-v1", "--steps", "0")
     assert result.exit_code == 2
     assert "--steps" in result.output
+
+
+def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
+    for arguments in (("train", "ppo", "CartPole-v1"), ("evaluate", ".")):
+        result = run(*arguments, "--seed", "-1")
+        assert result.exit_code == 2
+        assert "--seed" in result.output
+
+
+def test_an_environment_that_does_not_exist_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="none"))
+    result = run("train", "ppo", "NoSuchThing-v0", "--runs", str(tmp_path / "runs"))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: Environment `NoSuchThing` doesn't exist")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_description_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "agent.json").mkdir()
+    result = run("evaluate", str(tmp_path))
+    assert result.exit_code == 1
+    assert result.output.startswith("Error: [Errno 21] Is a directory")
+
+
+@pytest.mark.parametrize(("env_id", "size"), [("CartPole-v1", 4), ("FrozenLake-v1", 16), ("Blackjack-v1", 45)])
+def test_environments_of_the_command_observe_one_row_of_numbers(env_id: str, size: int) -> None:
+    env = make_flat_env(env_id)
+    observation, _ = env.reset(seed=0)
+    assert observation.shape == env.observation_space.shape == (size,)
+    env.close()

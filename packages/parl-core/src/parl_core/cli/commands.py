@@ -3,30 +3,33 @@
 from pathlib import Path
 
 import click
+import gymnasium
 
 from parl_core import backends
 from parl_core._version import __version__
 from parl_core.actors import open_actors
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import ParlError
-from parl_core.training import Run, evaluate, standard_callbacks, train_on_policy
+from parl_core.training import Evaluation, Run, evaluate, standard_callbacks, train_on_policy
+from parl_core.training.acting import PredictingAgent
 from parl_core.training.presets import PPO_PRESETS, OnPolicyPreset
-from parl_core.training.trained import Trained
+from parl_core.training.trained import Trained, make_flat_env
 
 __all__ = ["parl"]
 
 # Evaluations while training have seeds that those of `parl evaluate` do not share.
 SEED_WHILE_TRAINING = 2**31
+SEED = click.IntRange(0, 2**31 - 1)
 EPISODES_WHILE_TRAINING = 20
 
 
 class _Group(click.Group):
-    """Shows errors of PARL as one line; whatever else is raised is a defect and keeps its traceback."""
+    """Shows what a user can set right as one line; whatever else is raised is a defect and keeps its traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (ParlError, ImportError) as error:
+        except (ParlError, ImportError, OSError, gymnasium.error.Error) as error:
             raise click.ClickException(str(error)) from error
 
 
@@ -44,7 +47,7 @@ def train() -> None:
 @train.command()
 @click.argument("env", metavar="ENV")
 @click.option("--backend", help="torch or paddle; default: the one installed.")
-@click.option("--seed", default=0, help="Of weights, environments and sampling.")
+@click.option("--seed", default=0, type=SEED, help="Of weights, environments and sampling.")
 @click.option("--steps", type=click.IntRange(1), help="Environment steps at most; default: the preset's.")
 @click.option(
     "--actors", default=0, type=click.IntRange(0), help="Remote actors for the environments; 0: this process."
@@ -66,13 +69,13 @@ def ppo(
         trained.write(run.path)
         with (
             open_actors("remote", cpu_num=actors) if actors else open_actors() as system,
-            make_vector_env(env, preset.num_envs, actors=system) as envs,
+            make_vector_env(make_flat_env, preset.num_envs, env_kwargs={"env_id": env}, actors=system) as envs,
         ):
             ended = train_on_policy(
                 agent,
                 envs,
                 loop,
-                evaluator=lambda: evaluate(agent, env, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING),
+                evaluator=lambda: _play(agent, env, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING),
                 callbacks=standard_callbacks(run, agent, title=f"PPO on {env}, seed {seed}", goal=goal),
                 seed=seed,
             )
@@ -84,7 +87,7 @@ def ppo(
 @parl.command("evaluate")
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--episodes", default=100, type=click.IntRange(1), help="How many to play.")
-@click.option("--seed", default=0, help="Of the episodes.")
+@click.option("--seed", default=0, type=SEED, help="Of the episodes.")
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
 def evaluate_run(run: Path, episodes: int, seed: int, backend: str | None) -> None:
     """Play episodes with the best agent of the folder RUN, without exploration."""
@@ -92,8 +95,12 @@ def evaluate_run(run: Path, episodes: int, seed: int, backend: str | None) -> No
     backends.set_backend(backend or trained.backend)
     agent = trained.make_agent()
     agent.restore(run / trained.FILE)
-    result = evaluate(agent, trained.env, episodes, seed=seed)
+    result = _play(agent, trained.env, episodes, seed=seed)
     click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
+
+
+def _play(agent: PredictingAgent, env: str, episodes: int, *, seed: int) -> Evaluation:
+    return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env})
 
 
 @parl.command("list")

@@ -13,7 +13,21 @@ from parl_core.env.vector_group import make_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 
-__all__ = ["Trained"]
+__all__ = ["Trained", "make_flat_env"]
+
+
+def make_flat_env(env_id: str) -> Any:
+    """Make an environment whose observations are numbers in a box.
+
+    Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
+
+    Args:
+        env_id: of a registered environment.
+    """
+    env = make_env(env_id)
+    if isinstance(env.observation_space, gymnasium.spaces.Box):
+        return env
+    return gymnasium.wrappers.FlattenObservation(env)
 
 
 @dataclass(frozen=True)
@@ -45,7 +59,7 @@ class Trained:
         Raises:
             HyperparameterError: the environment's actions are not discrete.
         """
-        env = make_env(self.env)
+        env = make_flat_env(self.env)
         space = env.action_space
         env.close()
         if not isinstance(space, gymnasium.spaces.Discrete):
