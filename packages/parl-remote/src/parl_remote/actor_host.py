@@ -34,6 +34,7 @@ class Creation(NamedTuple):
 
     Attributes:
         sys_path: Where the caller's modules are, to import the class from.
+        argv: The program's arguments, which the actor's code may want to parse as well.
         class_name: The class's name, for messages that come before the class itself.
         cls: The class, as `class_shipping.dumps_class` gave it.
         names: Methods in the order in which calls number them.
@@ -42,6 +43,7 @@ class Creation(NamedTuple):
     """
 
     sys_path: tuple[str, ...]
+    argv: tuple[str, ...]
     class_name: str
     cls: bytes
     names: tuple[str, ...]
@@ -105,6 +107,7 @@ class ActorHost:
             self._methods = creation.names
             self.running = "__init__"
             sys.path[:] = creation.sys_path
+            sys.argv[:] = creation.argv
             cls = self._load_class(creation.cls)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
             self._instance = instance = cls(*args, **kwargs)

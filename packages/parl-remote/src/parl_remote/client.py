@@ -114,7 +114,8 @@ class Client:
         self._check_open()
         cls = dumps_class(spec.cls)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        payload = serialize.dumps((tuple(sys.path), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs)))
+        creation = (tuple(sys.path), tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        payload = serialize.dumps(creation)
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         granted = self._master.lease(spec.name, options.resources, timeout_s)
         record = ActorRecord(granted.lease_id, granted.node_id, spec.name)
@@ -140,7 +141,7 @@ class Client:
     def _start(
         self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, names: AttributeNames
     ) -> Connection:
-        start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, os.getcwd())
+        start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, _working_dir())
         try:
             record.channel = self._workers.start(granted, start)
         except ChannelClosed:
@@ -239,6 +240,13 @@ class Client:
             record.forked = True
             if isinstance(record.channel, UnixChannel):
                 record.channel.abandon()
+
+
+def _working_dir() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return ""
 
 
 def _start(loop: Loop, name: str) -> threading.Thread:

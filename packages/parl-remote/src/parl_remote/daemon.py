@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -67,8 +66,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
         The exit status.
     """
     os.umask(0o077)
-    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # each peer and each actor takes some descriptors
+    processes.raise_descriptor_limit()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     found = environment()
     directory = Path(settings.directory)

@@ -98,7 +98,9 @@ class DebugClient:
         need = options.resources
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
-        creation = Creation(tuple(sys.path), spec.name, b"", spec.names, bytes(arguments[0]), bool(kwargs))
+        creation = Creation(
+            tuple(sys.path), tuple(sys.argv), spec.name, b"", spec.names, bytes(arguments[0]), bool(kwargs)
+        )
         with self._lock:
             if not self._free.fits(need):
                 available = f"{self._total}, {self._free} free"

@@ -46,6 +46,7 @@ def main(settings_json: str) -> None:
     settings = PrivateNodeSettings(**json.loads(settings_json))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     processes.set_name("parl:node")
+    processes.raise_descriptor_limit()
     zygote = start_zygote(settings.directory, tuple(settings.preload), clear=True)
 
     from parl_remote.private_node import PrivateNode  # only now, while the zygote warms up

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -46,7 +47,7 @@ class PrivateCluster:
         logs = self.directory / "logs" if log_dir is None else log_dir.absolute()
         try:
             logs.mkdir(parents=True, exist_ok=True)
-            with listen_at(str(self.directory / "node.sock")) as listening, open(self._log, "ab") as log:
+            with _listen_at(self.directory / "node.sock") as listening, open(self._log, "ab") as log:
                 settings = {
                     "directory": str(self.directory),
                     "log_directory": str(logs),
@@ -54,7 +55,7 @@ class PrivateCluster:
                     "slots": slots,
                     "preload": preload,
                 }
-                path = [os.path.abspath(entry) if entry else os.getcwd() for entry in sys.path]
+                path = [_absolute(entry) for entry in sys.path]
                 self._process = subprocess.Popen(
                     [sys.executable, "-c", _PROGRAM.format(path=path), json.dumps(settings)],
                     stdin=subprocess.DEVNULL,
@@ -109,6 +110,18 @@ class PrivateCluster:
     def abandon(self) -> None:
         """In the child of a fork: the node is not this process's."""
         self._process.returncode = 0  # so that nobody here waits for it
+
+
+def _absolute(entry: str) -> str:
+    try:
+        return os.path.abspath(entry)
+    except FileNotFoundError:  # the working directory was removed: nothing can be imported from there anyway
+        return entry
+
+
+def _listen_at(path: Path) -> socket.socket:
+    """A listening socket that the node can be given."""
+    return socket.socket(fileno=processes.beyond_standard(listen_at(str(path)).detach()))
 
 
 def _private_directory(parent: Path) -> Path:

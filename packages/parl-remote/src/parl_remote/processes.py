@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
+import fcntl
 import functools
 import io
 import os
+import resource
 import signal
 import sys
 from pathlib import Path
@@ -18,10 +20,12 @@ from pathlib import Path
 from parl_remote.death import DeathCause, DeathKind
 
 __all__ = [
+    "beyond_standard",
     "close_descriptors_except",
     "death_of",
     "die_with_parent",
     "is_stopped",
+    "raise_descriptor_limit",
     "redirect_output",
     "reset_signals",
     "resident_bytes",
@@ -67,12 +71,30 @@ def reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
+def beyond_standard(descriptor: int) -> int:
+    """The same file under a number from 3 up, the given one closed.
+
+    A program that was started without stdin or stdout gives their numbers to what it opens first, and a child that is
+    to inherit that gets its own stdin or stdout in its place.
+    """
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
 def close_descriptors_except(keep: set[int]) -> None:
     """Close every descriptor from 3 up that is not in `keep`."""
     start = 3
     for kept in (*sorted(keep), os.sysconf("SC_OPEN_MAX")):
         os.closerange(start, kept)  # one system call for each gap
         start = kept + 1
+
+
+def raise_descriptor_limit() -> None:
+    """Take all descriptors that the hard limit allows: each peer of a node and each of its actors needs some."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def redirect_output(path: str) -> None:

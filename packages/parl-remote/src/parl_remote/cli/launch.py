@@ -56,7 +56,7 @@ def detach(settings: NodeSettings, limits: Limits) -> str:
     directory = Path(settings.directory)
     log_path = directory / "node.log"
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    reading, writing = os.pipe()
+    reading, writing = map(processes.beyond_standard, os.pipe())
     try:
         node = subprocess.Popen(
             [sys.executable, "-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(writing)],

@@ -1,0 +1,98 @@
+"""Programs in surroundings that nobody planned: closed descriptors, low limits, a directory that is gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+ONE_CALL = """
+import sys
+import parl_remote as parl
+
+@parl.remote_class
+class Adder:
+    def add(self, a, b):
+        return a + b
+
+parl.connect(cpu_num=1)
+total = Adder().add(1, 2)
+with open("total", "w") as file:
+    file.write(str(total))
+"""
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "0<&- 1>&- 2>&-"])
+def test_a_program_without_stdin_or_stdout_has_its_cluster(tmp_path: Path, closed: str) -> None:
+    (tmp_path / "program.py").write_text(ONE_CALL)
+    command = ["bash", "-c", f'exec "$0" program.py {closed}', sys.executable]
+    subprocess.run(command, cwd=tmp_path, timeout=60, check=False)
+    assert (tmp_path / "total").read_text() == "3"
+
+
+def test_more_actors_than_the_soft_limit_of_descriptors_do_not_end_the_node(run_program: Run) -> None:
+    # The soft limit is for the program's own sake; the node takes what the hard one allows.
+    result = run_program(
+        program="""
+import resource
+import parl_remote as parl
+
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (32, hard))
+
+@parl.remote_class(n_cpu=0)
+class Adder:
+    def add(self, a, b):
+        return a + b
+
+parl.connect(cpu_num=1)
+resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+print(sum(adder.add(1, 1) for adder in [Adder() for _ in range(30)]))
+"""
+    )
+    assert (result.stdout, result.stderr) == ("60\n", "")
+
+
+def test_a_program_whose_directory_was_removed_makes_actors(run_program: Run, tmp_path: Path) -> None:
+    result = run_program(
+        program="""
+import os
+import parl_remote as parl
+
+@parl.remote_class
+class Adder:
+    def add(self, a, b):
+        return a + b
+
+os.mkdir("gone")
+os.chdir("gone")
+os.rmdir("../gone")
+parl.connect(cpu_num=1)
+print(Adder().add(1, 2))
+"""
+    )
+    assert (result.stdout, result.stderr) == ("3\n", "")
+
+
+def test_actors_see_the_program_s_arguments(run_program: Run, tmp_path: Path) -> None:
+    (tmp_path / "arguments.py").write_text(
+        """
+import sys
+import parl_remote as parl
+
+@parl.remote_class
+class Reader:
+    def arguments(self):
+        return sys.argv
+
+parl.connect(cpu_num=1)
+print(Reader().arguments() == sys.argv, sys.argv[1:])
+"""
+    )
+    result = run_program("arguments.py", "--lr", "0.1")
+    assert (result.stdout, result.stderr) == ("True ['--lr', '0.1']\n", "")
