@@ -216,6 +216,24 @@ def test_no_room_is_reported_with_what_was_asked_and_what_there_is(connect: Call
     assert kept[0].process() > 0
 
 
+def test_a_refusal_keeps_no_actor_of_those_that_were_made_before_it(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2, lease_timeout_s=0.05)
+
+    def make_as_many_as_there_is_room_for() -> int:
+        victims = []
+        with contextlib.suppress(NoResources):
+            while True:
+                victims.append(Victim())
+        return len(victims)
+
+    gc.disable()  # the room must come back without its help
+    try:
+        assert make_as_many_as_there_is_room_for() == 2
+        wait_until_free(2)
+    finally:
+        gc.enable()
+
+
 def test_what_can_never_be_had_is_refused_at_once(connect: Callable[..., None]) -> None:
     connect(cpu_num=2, lease_timeout_s=None)
     with pytest.raises(NoResources, match="asked for 3 CPU"):

@@ -116,6 +116,8 @@ class MasterClient:
                 with contextlib.suppress(RemoteError):
                     self._tell(LeaseCancel(number))
             raise
+        finally:
+            del answer  # it holds the error, whose traceback holds this frame and all that its callers have
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""
