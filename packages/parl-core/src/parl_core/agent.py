@@ -18,7 +18,7 @@ from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.ppo import PPO, PPOBatch
-from parl_core.errors import CheckpointError, WeightsMismatchError
+from parl_core.errors import CheckpointError, ModelContractError, WeightsMismatchError
 from parl_core.model import Weights
 
 __all__ = ["Agent"]
@@ -36,6 +36,10 @@ class Agent:
         algorithm: the algorithm to act and learn with.
         obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space.
         seed: of the generator that draws exploration on the host; default from the operating system.
+
+    Raises:
+        ModelContractError: `algorithm` is no algorithm, or a model of it keeps layers where the framework does not find
+            them.
     """
 
     BACKEND: ClassVar[str] = ""
@@ -47,6 +51,13 @@ class Agent:
     def __init__(
         self, algorithm: Algorithm, *, obs_ndim: int | None = None, seed: int | np.random.Generator | None = None
     ) -> None:
+        if not isinstance(algorithm, Algorithm):
+            raise ModelContractError(
+                f"parl.Agent needs an algorithm, got {algorithm!r}; make one, for instance "
+                "parl.Agent(parl.algorithms.DQN(model))"
+            )
+        for model in algorithm._models().values():
+            model.require_found_layers()
         self.alg = algorithm
         self.training = True
         if obs_ndim is not None:
@@ -188,12 +199,18 @@ class Agent:
         state = self.alg.get_state() if model is None else AlgorithmState(_prefixed(model.get_weights(portable=True)))
         agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND))
 
-    def restore(self, save_path: str | os.PathLike[str], model: Any = None) -> None:
+    def restore(
+        self,
+        save_path: str | os.PathLike[str],
+        model: Any = None,
+        map_location: Any = None,  # noqa: ARG002 - PARL 2.x's programs pass it
+    ) -> None:
         """Continue from a saved file, of this or of the other backend.
 
         Args:
             save_path: what `save` was given.
             model: restore only this model's weights.
+            map_location: of PARL 2.x, and without effect: the weights go to where the models are.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit. The agent is as before, except

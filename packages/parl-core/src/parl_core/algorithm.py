@@ -45,6 +45,9 @@ class Algorithm:
         hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.
         device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
             the framework knows, such as `"cpu"` or `"cuda:1"`.
+
+    Raises:
+        ModelContractError: the model keeps layers where the framework does not find them.
     """
 
     model: Any
@@ -59,6 +62,8 @@ class Algorithm:
         self._device = self._resolve_device(device)
         if model is not None:
             self.model = self._place(model, self._device)
+            if isinstance(model, Model):
+                model.require_found_layers()
 
     @property
     def device(self) -> Any:

@@ -114,7 +114,7 @@ def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
     Raises:
         ModelContractError: it implements none of them, or is no model at all.
     """
-    if not hasattr(model, "implements"):
+    if isinstance(model, type) or not hasattr(model, "implements"):
         raise ModelContractError(f"{algo} needs a parl.Model, got {model!r} of type {type(model).__name__}")
     for method in methods:
         if model.implements(method):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,9 @@ class Model:
     """
 
     _model_id: str
+
+    CONTAINERS: ClassVar[str] = ""
+    """The framework's own list and dictionary of layers, for messages."""
 
     def __init__(self, model_id: str | None = None) -> None:
         self._model_id = model_id or self._fresh_id()
@@ -69,6 +72,15 @@ class Model:
         """
         self._require_shapes()
         return list(self._named_parameters())
+
+    @property
+    def model_id(self) -> str:
+        """The name of this instance."""
+        return self._model_id
+
+    @model_id.setter
+    def model_id(self, model_id: str) -> None:
+        self._model_id = model_id
 
     def get_model_id(self) -> str:
         """The name of this instance; a deepcopy gets its own."""
@@ -148,7 +160,37 @@ class Model:
         own = getattr(type(self), method, None)
         return own is None or own is not getattr(self._plain_model(), method, None)
 
+    def require_found_layers(self) -> None:
+        """Refuse layers that the framework does not find, and so would neither train nor save.
+
+        Raises:
+            ModelContractError: an attribute is a plain list, tuple, set or dictionary that holds such layers.
+        """
+        layers = self._all_layers()
+        found = {id(layer) for layer in layers.values()}
+        kind = self._layer_class()
+        for prefix, layer in layers.items():
+            for attribute, value in vars(layer).items():
+                items = value.values() if isinstance(value, Mapping) else value
+                if not isinstance(value, (Mapping, list, tuple, set, frozenset)):
+                    continue
+                if any(isinstance(item, kind) and id(item) not in found for item in items):
+                    name = f"{prefix}.{attribute}" if prefix else attribute
+                    raise ModelContractError(
+                        f"{type(self).__name__} keeps layers in the plain {type(value).__name__} `{name}`, where their "
+                        f"parameters would be neither trained nor saved; put them into {self.CONTAINERS}, or make each "
+                        "an attribute"
+                    )
+
     # Backend hooks
+
+    def _layer_class(self) -> type[Any]:
+        """The framework's class of all layers."""
+        raise NotImplementedError
+
+    def _all_layers(self) -> dict[str, Any]:
+        """This model (named "") and the layers that the framework finds in it, by name."""
+        raise NotImplementedError
 
     def _plain_model(self) -> type[Model]:
         """The backend's own Model class, in which no user method is defined yet."""

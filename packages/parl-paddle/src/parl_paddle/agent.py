@@ -54,14 +54,16 @@ class Agent(contract.Agent):
         """
         super().save(save_path, self._model_to_store(model, program))
 
-    def restore(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
-        """Continue as `parl_core.agent.Agent.restore` says; the other arguments are those of `save`.
+    def restore(
+        self, save_path: str | os.PathLike[str], model: Any = None, map_location: Any = None, *, program: Any = None
+    ) -> None:
+        """Continue as `parl_core.agent.Agent.restore` says; `program` is that of `save`.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
             ValueError: as `save`.
         """
-        super().restore(save_path, self._model_to_store(model, program))
+        super().restore(save_path, self._model_to_store(model, program), map_location)
 
     def save_inference_model(
         self,

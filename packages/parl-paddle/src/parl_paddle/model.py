@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import paddle
@@ -34,6 +34,8 @@ _NO_TENSOR_YET = _NoTensorYet()
 
 class Model(paddle.nn.Layer, contract.Model):
     __doc__ = contract.Model.__doc__
+
+    CONTAINERS: ClassVar[str] = "paddle.nn.LayerList or paddle.nn.LayerDict"
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:
         # A subclass need not call super().__init__(), so what paddle needs before the first layer is set up here.
@@ -78,6 +80,12 @@ class Model(paddle.nn.Layer, contract.Model):
 
     def _plain_model(self) -> type[contract.Model]:
         return Model
+
+    def _layer_class(self) -> type[paddle.nn.Layer]:
+        return paddle.nn.Layer
+
+    def _all_layers(self) -> dict[str, paddle.nn.Layer]:
+        return dict(self.named_sublayers(include_self=True))
 
     def _named_parameters(self) -> dict[str, paddle.Tensor]:
         # Paddle's batch normalisation keeps its statistics as parameters that are not trained.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from numpy.typing import NDArray
@@ -24,6 +24,8 @@ _COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks hav
 
 class Model(nn.Module, contract.Model):
     __doc__ = contract.Model.__doc__
+
+    CONTAINERS: ClassVar[str] = "torch.nn.ModuleList or torch.nn.ModuleDict"
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:
         # A subclass need not call super().__init__(), so what PyTorch needs before the first layer is set up here.
@@ -49,8 +51,21 @@ class Model(nn.Module, contract.Model):
     def _named_parameters(self) -> dict[str, Tensor]:
         return dict(self.named_parameters())
 
+    def _layer_class(self) -> type[nn.Module]:
+        return nn.Module
+
+    def _all_layers(self) -> dict[str, nn.Module]:
+        return dict(self.named_modules())
+
     def _named_tensors(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
+        # A layer that two attributes share is listed under both names; the first one counts.
+        named: dict[str, Tensor] = {}
+        seen: set[int] = set()
+        for name, value in self.state_dict(keep_vars=True).items():
+            if isinstance(value, Tensor) and id(value) not in seen:
+                seen.add(id(value))
+                named[name] = value
+        return named
 
     def _array_of(self, tensor: Tensor) -> NDArray[Any]:
         return to_array(tensor)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.errors import CheckpointError, DivergedError
+from parl_core.errors import CheckpointError, DivergedError, ModelContractError
 from parl_core.model import Weights
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
@@ -191,6 +191,15 @@ class AgentConformance(Conformance):
         expected.learn(*_batch(1))
         expected.learn(*_batch(2))
         assert agent.learn(*_batch(3)) == expected.learn(*_batch(3))
+
+    def test_what_is_no_algorithm_is_refused(self) -> None:
+        for wrong in (None, q_values(self.backend)):
+            with pytest.raises(ModelContractError, match=r"parl\.Agent needs an algorithm, got"):
+                self.backend.Agent(wrong)
+
+    def test_a_class_in_place_of_a_model_is_refused(self) -> None:
+        with pytest.raises(ModelContractError, match=r"DQN needs a parl.Model, got .* of type"):
+            self.algorithm("DQN", type(q_values(self.backend)))
 
     def test_a_missing_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=r"cannot read .*nowhere.ckpt: No such file"):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.errors import HyperparameterError, WeightsMismatchError
+from parl_core.errors import HyperparameterError, ModelContractError, WeightsMismatchError
 from parl_core.model import Weights
 from parl_core.testing.adapter import Conformance, random_weights
 from parl_core.testing.models import OBS_DIM, Q_SHAPES, actor_critic, q_values
@@ -81,7 +81,9 @@ class ModelConformance(Conformance):
         one, other = q_values(self.backend), q_values(self.backend)
         assert one.get_model_id() != other.get_model_id()
         one.set_model_id("mine")
-        assert one.get_model_id() == "mine"
+        assert one.get_model_id() == one.model_id == "mine"
+        one.model_id = "yours"
+        assert one.get_model_id() == "yours"
 
     @pytest.mark.parametrize("decay", [0.0, 0.3, 1.0])
     def test_sync_blends_with_the_decay(self, decay: float) -> None:
@@ -142,6 +144,26 @@ class ModelConformance(Conformance):
 
     def _tensor(self, array: Any) -> Any:
         return self.backend.Algorithm(device="cpu")._tensor(array)
+
+    @pytest.mark.parametrize("put", [lambda a, b: [a, b], lambda a, b: (a, b), lambda a, b: {"first": a, "second": b}])
+    def test_layers_in_a_plain_container_are_refused_by_name(self, put: Any) -> None:
+        model = q_values(self.backend)
+        layers: Any = self.backend.layers
+        model.more = put(layers.fc(size=2), layers.fc(size=2))
+        with pytest.raises(ModelContractError, match=r"keeps layers in the plain \w+ `more`.*nn\.\w+List"):
+            self.algorithm("DQN", model)
+
+    def test_a_plain_list_of_layers_that_are_attributes_too_is_fine(self) -> None:
+        model = q_values(self.backend)
+        model.in_order = [model.fc1, model.fc2]
+        self.algorithm("DQN", model)
+
+    def test_layers_shared_by_two_attributes_are_one(self) -> None:
+        model = q_values(self.backend)
+        model.again = model.fc1
+        weights = random_weights(np.random.default_rng(1), Q_SHAPES)
+        model.set_weights(weights, portable=True)
+        assert set(model.get_weights(portable=True)) == set(weights)
 
 
 def _weights(seed: int) -> Weights:
