@@ -90,7 +90,7 @@ class EnvGroup:
     """
 
     def __init__(self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool) -> None:
-        self._make = lambda: make_env(env, env_kwargs)
+        self._make: Callable[[], Any] = lambda: make_env(env, env_kwargs)
         self._envs: list[Any] = []
         self._with_infos = with_infos
         self._returns = [0.0] * count
