@@ -279,7 +279,7 @@ def test_a_forked_child_is_told_that_the_parent_s_objects_are_not_its_own(run_pr
     done = run_program(
         program=textwrap.dedent(
             """
-            import os, sys
+            import os, sys, warnings
             import parl_remote as parl
 
             @parl.remote_class
@@ -290,6 +290,7 @@ def test_a_forked_child_is_told_that_the_parent_s_objects_are_not_its_own(run_pr
             parl.connect(cpu_num=2)
             actor = Actor()
             before = actor.process()
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
             pid = os.fork()
             if pid == 0:
                 for attempt in (actor.process, Actor):
