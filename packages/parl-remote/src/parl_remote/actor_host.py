@@ -24,8 +24,10 @@ __all__ = ["ActorHost", "Creation"]
 _KEYWORDS = int(Flag.KEYWORDS)
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
-_METHOD = int(Flag.METHOD)
+_STAYS = int(Flag.STAYS)
 _CALL, _RESULT = int(Kind.CALL), int(Kind.RESULT)
+# Of these, unlike of methods with other names, Python's own statements expect the object and not a copy.
+_MAY_GIVE_ITSELF = frozenset({"__enter__", "__iter__"})
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
@@ -149,7 +151,10 @@ class ActorHost:
     def _call(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:
         if flags & _EMPTY and index != BY_NAME:
             self.running = name = self._methods[index]
-            return getattr(self._instance, name)(), 0
+            value = getattr(self._instance, name)()
+            if value is self._instance and name in _MAY_GIVE_ITSELF:
+                return None, _STAYS
+            return value, 0
         self.running = name = "" if index == BY_NAME else self._methods[index]
         payload = self._loads_arguments(flags, frames)
         if not name:
@@ -174,7 +179,7 @@ class ActorHost:
         self.running = f"get {name}"
         value = getattr(self._instance, name)
         if isinstance(value, _METHOD_TYPES):
-            return None, _METHOD
+            return None, _STAYS
         return value, 0
 
     def _set(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002

@@ -83,7 +83,7 @@ class ActorRef:
         return self.submit(name, args, kwargs).result()
 
     def get(self, name: str) -> Any:
-        """Read an attribute; `answers.IS_METHOD` if it is a method."""
+        """Read an attribute; `answers.STAYS` if it is a method."""
         return self._path.submit(Kind.GET, 0, 0, serialize.dumps(name), f"get {name}", self).result()
 
     def set(self, name: str, value: Any) -> None:

@@ -10,20 +10,20 @@ from parl_remote.call_errors import Failure, rebuild
 from parl_remote.call_messages import Flag, Kind, header_of, payload_of
 from parl_remote.errors import RemoteProtocolError, SerializationError
 
-__all__ = ["IS_METHOD", "Answer", "read_answer"]
+__all__ = ["STAYS", "Answer", "read_answer"]
 
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
-_METHOD = int(Flag.METHOD)
+_STAYS = int(Flag.STAYS)
 _CANCELLED = int(Flag.CANCELLED)
 _RESULT = int(Kind.RESULT)
 
 
-class _IsMethod:
-    """What GET gives for an attribute that is a method."""
+class _Stays:
+    """What is given instead of a method, or of the object itself."""
 
 
-IS_METHOD = _IsMethod()
+STAYS = _Stays()
 
 
 class Answer(NamedTuple):
@@ -71,7 +71,7 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
         names = None
         if flags & _NAMES:
             value, names = value
-        return Answer(IS_METHOD if flags & _METHOD else value, None, names)
+        return Answer(STAYS if flags & _STAYS else value, None, names)
     if kind == Kind.CREATED:
         return Answer(names=value)
     if kind == Kind.FAILURE:

@@ -48,9 +48,9 @@ class Flag(IntFlag):
 
     EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`.
     SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
-    METHOD: the attribute that was asked for is a method, which stays where it is. CANCELLED: a failure that says that
-    the call was dropped before it started. TICKETS: frames lie in shared memory (see `sharing`). SHARES: of CREATE; the
-    caller takes answers with tickets.
+    STAYS: what was asked for stays where it is: an attribute that is a method, or, of `__enter__` and `__iter__`, the
+    object itself. CANCELLED: a failure that says that the call was dropped before it started. TICKETS: frames lie in
+    shared memory (see `sharing`). SHARES: of CREATE; the caller takes answers with tickets.
     """
 
     NONE = 0
@@ -58,7 +58,7 @@ class Flag(IntFlag):
     KEYWORDS = 2
     SPLIT = 4
     NAMES = 8
-    METHOD = 16
+    STAYS = 16
     CANCELLED = 32
     TICKETS = 64
     SHARES = 128

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from parl_remote.actor_ref import ActorRef
-from parl_remote.answers import IS_METHOD
+from parl_remote.answers import STAYS
 from parl_remote.class_spec import ClassSpec
+from parl_remote.errors import RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
 
 __all__ = ["RemoteMethod", "RemoteObject", "make_proxy", "proxy_class", "reference_of"]
@@ -88,7 +89,7 @@ class RemoteObject:
     def _parl_read(self, name: str) -> Any:
         ref: ActorRef = _get(self, "_parl_ref")
         value = ref.get(name)
-        return RemoteMethod(ref, name, _get(self, "_parl_wait")) if value is IS_METHOD else value
+        return RemoteMethod(ref, name, _get(self, "_parl_wait")) if value is STAYS else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name.startswith("_parl_"):
@@ -118,6 +119,8 @@ class RemoteObject:
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
     """The class of a decorated class's proxies: special methods are looked up on an object's type."""
     namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
+    if "__exit__" in namespace:
+        namespace["__exit__"] = _leave
     namespace["__slots__"] = ()
     namespace["__doc__"] = spec.cls.__doc__
     namespace["__module__"] = spec.cls.__module__
@@ -127,10 +130,20 @@ def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
 def _forward(name: str) -> Callable[..., Any]:
     def special(self: RemoteObject, *args: Any, **kwargs: Any) -> Any:
         # Python itself needs the result of a special method, so it waits whatever `wait` says.
-        return self._parl_ref.call(name, args, kwargs)
+        value = self._parl_ref.call(name, args, kwargs)
+        return self if value is STAYS else value
 
     special.__name__ = name
     return special
+
+
+def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseException | None, _: object, /) -> Any:
+    """`__exit__`, without the traceback: its frames stay here."""
+    try:
+        return self._parl_ref.call("__exit__", (kind, error, None), {})
+    except SerializationError:
+        told = RemoteError(f"{type(error).__name__}: {error}")
+        return self._parl_ref.call("__exit__", (RemoteError, told, None), {})
 
 
 def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
