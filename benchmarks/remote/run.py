@@ -67,8 +67,8 @@ def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"failed": f"no end within {LIMIT_S:g} s"}
     except (subprocess.CalledProcessError, json.JSONDecodeError, IndexError) as error:
-        lines = (getattr(error, "stderr", "") or str(error)).strip().splitlines()
-        return {"failed": lines[-1] if lines else str(error)}
+        lines = (getattr(error, "stderr", "") or "").strip().splitlines()
+        return {"failed": lines[-1] if lines else f"it ended with {getattr(error, 'returncode', 'no answer')}"}
     finally:
         procs.end_all(mark)
     return answer
