@@ -21,3 +21,8 @@ def test_what_exists_decides(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(b"")
     assert locate(tmp_path / "run.1") == tmp_path / "run.1" / "agent.safetensors"
     assert locate(tmp_path / "model") == tmp_path / "model"
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert locate("~/model.ckpt") == tmp_path / "model.ckpt"

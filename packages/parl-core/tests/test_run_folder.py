@@ -119,3 +119,8 @@ def test_handlers_are_given_back_and_a_programs_own_handler_is_left_alone(tmp_pa
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before[0])
+
+
+def test_a_tilde_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Run("x", "~/runs").path.parent == tmp_path / "runs"

@@ -5,8 +5,9 @@
 
 Arrays are named `<attribute of the algorithm>/<name>` (see `AlgorithmState`), in PyTorch's names and layouts: a linear
 layer's weight is `[out, in]`. The metadata entry `parl` is a JSON object: `format` ("parl-agent"), `version` (1),
-`algorithm`, `backend`, `counters`. Nothing is ever unpickled. A file is written under a temporary name and renamed, so
-a reader sees the old one or the new one, whole.
+`algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which finds numbers
+that a disk or a transfer changed; a file put together by other programs may leave it out. Nothing is ever unpickled. A
+file is written under a temporary name and renamed, so a reader sees the old one or the new one, whole.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import json
 import os
 import struct
 import uuid
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from parl_core.algorithm import AlgorithmState
 from parl_core.errors import CheckpointError
+from parl_core.model import Weights
 
 __all__ = ["SavedAgent", "locate", "read", "write"]
 
@@ -45,8 +48,8 @@ class SavedAgent:
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """The file that belongs to `path`, which may be a file or a directory, existing or not."""
-    given = Path(path)
+    """The file that belongs to `path`, which may be a file or a directory, existing or not; `~` is the user's home."""
+    given = Path(path).expanduser()
     is_directory = given.is_dir() or (not given.is_file() and (not given.suffix or os.fspath(path).endswith(os.sep)))
     return given / _NAME_IN_DIRECTORY if is_directory else given
 
@@ -57,14 +60,15 @@ def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
     from safetensors.numpy import save
 
     target = locate(path)
+    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in saved.state.arrays.items()}
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
         "algorithm": saved.algorithm,
         "backend": saved.backend,
         "counters": saved.state.counters,
+        "crc32": _checksum(arrays),
     }
-    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in saved.state.arrays.items()}
     content = save(arrays, metadata={"parl": json.dumps(metadata)})
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
@@ -101,20 +105,32 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
     except (SafetensorError, ValueError, struct.error) as error:
         raise CheckpointError(f"{file} is damaged or no safetensors file: {error}") from error
     metadata = _metadata(file, header.get("__metadata__", {}))
-    counters = {str(name): int(value) for name, value in metadata["counters"].items()}
-    return SavedAgent(AlgorithmState(dict(arrays), counters), str(metadata["algorithm"]), str(metadata["backend"]))
+    if metadata.get("crc32", found := _checksum(arrays)) != found:
+        raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
+    state = AlgorithmState(dict(arrays), dict(metadata["counters"]))
+    return SavedAgent(state, str(metadata["algorithm"]), str(metadata["backend"]))
+
+
+def _checksum(arrays: Weights) -> int:
+    checksum = 0
+    for name in sorted(arrays):
+        checksum = zlib.crc32(arrays[name].reshape(-1).view("u1").data, checksum)
+    return checksum
 
 
 def _metadata(file: Path, entries: dict[str, str]) -> dict[str, Any]:
     try:
         metadata: dict[str, Any] = json.loads(entries["parl"])
-        known = metadata["format"] == _FORMAT and set(metadata) >= {"version", "algorithm", "backend", "counters"}
+        counters = metadata["counters"]
+        known = metadata["format"] == _FORMAT and set(metadata) >= {"version", "algorithm", "backend"}
+        known = known and isinstance(counters, dict) and all(type(value) is int for value in counters.values())
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{file} is a safetensors file, but not of a PARL agent: no `parl` metadata") from error
     if not known:
         raise CheckpointError(f"{file} has `parl` metadata of another kind: {entries['parl'][:200]}")
     if metadata["version"] != _VERSION:
         raise CheckpointError(
-            f"{file} has version {metadata['version']}; this PARL reads version {_VERSION}: upgrade parl-core"
+            f"{file} has version {metadata['version']}; this PARL reads version {_VERSION}: upgrade parl-core, "
+            "or whatever wrote the file"
         )
     return metadata

@@ -180,10 +180,11 @@ class AgentConformance(Conformance):
         agent.learn(*_batch(2))
         before = agent.get_weights()
         with safe_open(path, "numpy") as file:
-            metadata = file.metadata()
+            metadata = json.loads(file.metadata()["parl"])
+        del metadata["crc32"]
         arrays = load_file(path)
         arrays["optimizer/moment2/fc2.bias"] = np.zeros(7, np.float32)
-        save_file(arrays, path, metadata)
+        save_file(arrays, path, {"parl": json.dumps(metadata)})
         with pytest.raises(CheckpointError, match=r"moment2 .*fc2.bias has shape \(7,\), expected \(3,\)"):
             agent.restore(path)
         _assert_same(agent.get_weights(), before)
@@ -227,6 +228,27 @@ class AgentConformance(Conformance):
         save_file({"model/fc1.bias": np.zeros(3, np.float32)}, path, {"parl": json.dumps(metadata)})
         with pytest.raises(CheckpointError, match="has version 99; this PARL reads version 1: upgrade"):
             self._agent().restore(path)
+
+    @pytest.mark.parametrize("counters", [None, [1], {"updates": "x"}, {"updates": 1.5}])
+    def test_a_file_whose_description_is_of_another_kind_is_refused(self, tmp_path: Path, counters: Any) -> None:
+        from safetensors.numpy import save_file
+
+        path = tmp_path / "agent.ckpt"
+        metadata = {"format": "parl-agent", "version": 1, "algorithm": "DQN", "backend": "x", "counters": counters}
+        save_file({"model/fc1.bias": np.zeros(3, np.float32)}, path, {"parl": json.dumps(metadata)})
+        with pytest.raises(CheckpointError, match="metadata of another kind"):
+            self._agent().restore(path)
+
+    def test_one_changed_bit_among_the_numbers_is_noticed_and_changes_nothing(self, tmp_path: Path) -> None:
+        path, agent = tmp_path / "agent.ckpt", self._agent()
+        agent.save(path)
+        content = bytearray(path.read_bytes())
+        content[-6] ^= 0x10
+        path.write_bytes(content)
+        before = agent.get_weights()
+        with pytest.raises(CheckpointError, match=r"agent.ckpt is damaged: .* checksum"):
+            agent.restore(path)
+        assert_weights_close(agent.get_weights(), before, 0.0)
 
     def test_saving_replaces_the_file_in_one_step_and_leaves_nothing_else(self, tmp_path: Path) -> None:
         agent = self._agent()

@@ -28,7 +28,7 @@ class Run:
 
     Args:
         name: first part of the folder's name; no path separators.
-        root: where the folders of all runs lie.
+        root: where the folders of all runs lie; `~` is the user's home.
         started: date and time in the name; default: now.
         out: where messages go; default: standard error.
     """
@@ -44,7 +44,7 @@ class Run:
         if not name or Path(name).name != name:
             raise HyperparameterError(f"the name of a run must be one part of a path, got {name!r}")
         self.name = name
-        self._stem = Path(root) / f"{name}-{(started or datetime.now()):%Y%m%d-%H%M%S}"
+        self._stem = Path(root).expanduser() / f"{name}-{(started or datetime.now()):%Y%m%d-%H%M%S}"
         self._path: Path | None = None
         self._out = out
         self._saved: dict[Path, str] = {}
