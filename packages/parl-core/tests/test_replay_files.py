@@ -205,3 +205,20 @@ def test_a_directory_of_other_shapes_is_refused(tmp_path: Path) -> None:
     ReplayMemory(10, 2, 0, directory=tmp_path).close()
     with pytest.raises(CheckpointError, match=r"float32\[10, 2\]"):
         ReplayMemory(10, 3, 0, directory=tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"action": np.ones(2, np.int32)}, {"other": np.array([30, 3])}, {"other": np.ones(3)}]
+)
+def test_a_file_whose_columns_do_not_belong_together_is_refused_and_changes_nothing(
+    tmp_path: Path, wrong: dict[str, np.ndarray]
+) -> None:
+    parl_file(tmp_path / "whole.npz", 10, 6)
+    with np.load(tmp_path / "whole.npz") as data:
+        np.savez(tmp_path / "rpm.npz", allow_pickle=False, **{**data, **wrong})
+    memory = ReplayMemory(10, 2, 0)
+    numbered(memory, range(3))
+    with pytest.raises(CheckpointError, match=r"rpm.npz does not fit together: rows of obs 10, action"):
+        memory.load(tmp_path / "rpm.npz")
+    assert len(memory) == 3
+    assert set(memory.sample(100).obs[:, 0]) == {0, 1, 2}

@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -16,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from parl_core.errors import CheckpointError
 
-__all__ = ["ArrayFolder", "read_snapshot", "write_snapshot"]
+__all__ = ["ArrayFolder", "check_same_rows", "read_snapshot", "write_snapshot"]
 
 STATE = "state.json"
 
@@ -65,6 +66,22 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
     if missing := sorted(needed - arrays.keys()):
         raise CheckpointError(f"{source} has no {missing}: it holds {sorted(arrays)}, another kind of memory wrote it")
     return arrays
+
+
+def check_same_rows(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], columns: Sequence[str]) -> None:
+    """Refuse a snapshot whose columns do not belong together, before anything is taken from it.
+
+    Raises:
+        CheckpointError: the columns have different numbers of rows, or fewer than `other` (size and position) says.
+    """
+    rows = {name: len(arrays[name]) if arrays[name].ndim else 0 for name in columns}
+    other = arrays["other"]
+    size = int(other[0]) if other.shape == (2,) else -1
+    if len(set(rows.values())) > 1 or not 0 <= size <= min(rows.values()):
+        listed = ", ".join(f"{name} {count}" for name, count in rows.items())
+        raise CheckpointError(
+            f"{path} does not fit together: rows of {listed}; other {other.tolist()} (size, position)"
+        )
 
 
 class ArrayFolder:

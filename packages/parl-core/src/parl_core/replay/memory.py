@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
-from parl_core.replay.files import read_snapshot, write_snapshot
+from parl_core.replay.files import check_same_rows, read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
 from parl_core.replay.sampled_ring import SampledRing
 
@@ -188,6 +188,7 @@ class ReplayMemory(SampledRing):
             CheckpointError: the file is missing, damaged, or of other shapes.
         """
         data = read_snapshot(pathname, PARL_KEYS)
+        check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
         for name in ("obs", "next_obs", "action"):
             if data[name].shape[1:] != getattr(self, name).shape[1:]:
                 raise CheckpointError(
