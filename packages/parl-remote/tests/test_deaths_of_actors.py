@@ -302,6 +302,17 @@ def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(
     assert Victim().process() > 0
 
 
+def test_a_stopped_zygote_is_not_left_behind(
+    connect: Callable[..., None], session_processes: Callable[[int], dict[int, str]]
+) -> None:
+    connect()
+    victim = Victim()
+    (zygote,) = [pid for pid, name in session_processes(node_pid()).items() if name == "parl:zygote"]
+    os.kill(zygote, signal.SIGSTOP)
+    assert victim.process() > 0
+    parl_remote.disconnect()  # `connect` looks for processes that are left
+
+
 def test_the_node_s_death_is_reported_to_waiting_calls(
     connect: Callable[..., None], await_end: Callable[..., float], session_processes: Callable[[int], dict[int, str]]
 ) -> None:

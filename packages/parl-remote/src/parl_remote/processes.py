@@ -13,6 +13,7 @@ import functools
 import io
 import os
 import resource
+import select
 import signal
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ __all__ = [
     "close_descriptors_except",
     "death_of",
     "die_with_parent",
+    "ends_within",
     "is_stopped",
     "raise_descriptor_limit",
     "redirect_output",
@@ -143,6 +145,24 @@ def is_stopped(pid: int) -> bool:
             return file.read().rpartition(b") ")[2][:1] == b"T"
     except OSError:
         return False
+
+
+def ends_within(child: int, seconds: float) -> bool:
+    """Wait for a child of this process, which still has to be reaped then.
+
+    Raises:
+        ChildProcessError: It has been reaped already.
+    """
+    try:
+        descriptor = os.pidfd_open(child)
+    except ProcessLookupError:
+        raise ChildProcessError(f"process {child} is not there any more") from None
+    try:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        return bool(poller.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def resident_bytes(pid: int) -> int:

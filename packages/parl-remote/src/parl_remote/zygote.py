@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from parl_remote.zygote_loop import zygote_main
 __all__ = ["ZygoteProcess", "main", "start_zygote"]
 
 _LARGEST_REPORT = 65536
+_LAST_WORK_S = 1.0  # killing hundreds of actors takes some tenths of it on a busy machine
 
 
 class ZygoteProcess:
@@ -69,9 +71,11 @@ class ZygoteProcess:
             reports.append(json.loads(message))
 
     def close(self) -> None:
-        """Let it end its actors and itself, and wait for that."""
+        """Let it end its actors and itself, and wait for that; one that does not, because it was stopped, is killed."""
         self._control.close()
         with contextlib.suppress(ChildProcessError):
+            if not processes.ends_within(self.pid, _LAST_WORK_S):
+                os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
 
     def _tell(self, **command: object) -> None:
