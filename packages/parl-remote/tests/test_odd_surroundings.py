@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from parl_remote.errors import ChannelClosed
+from parl_remote.transport_unix import UnixChannel, UnixListener
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -96,3 +102,74 @@ print(Reader().arguments() == sys.argv, sys.argv[1:])
     )
     result = run_program("arguments.py", "--lr", "0.1")
     assert (result.stdout, result.stderr) == ("True ['--lr', '0.1']\n", "")
+
+
+NO_DESCRIPTORS_LEFT = """
+import os, resource, sys
+import parl_remote as parl
+
+@parl.remote_class(n_cpu=0)
+class Adder:
+    def add(self, a, b):
+        return a + b
+
+    def parent(self):
+        return os.getppid()
+
+parl.connect(cpu_num=1)
+first = Adder()
+zygote = first.parent()
+node = int(open(f"/proc/{zygote}/stat").read().rpartition(")")[2].split()[1])
+process = {"node": node, "zygote": zygote}[sys.argv[1]]
+before = resource.prlimit(process, resource.RLIMIT_NOFILE)
+resource.prlimit(process, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{process}/fd")) + 4, before[1]))
+adders = []
+try:
+    while True:
+        adders.append(Adder())
+except parl.ActorLost as error:
+    print(error)
+print(all(adder.add(1, 1) == 2 for adder in [first, *adders]), 0 < len(adders) < 10)
+resource.prlimit(process, resource.RLIMIT_NOFILE, before)
+print(Adder().add(1, 1))
+"""
+
+
+@pytest.mark.parametrize("process", ["node", "zygote"])
+def test_without_descriptors_one_actor_is_refused_and_the_others_go_on(
+    run_program: Run, tmp_path: Path, process: str
+) -> None:
+    (tmp_path / "limited.py").write_text(NO_DESCRIPTORS_LEFT)
+    result = run_program("limited.py", process)
+    refused = "Adder is lost: its process exited: its host could not start it (Too many open files)"
+    assert (result.stdout.splitlines(), result.stderr) == ([refused, "True True", "2"], "")
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Within it this process can open nothing."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 1, before[1]))
+    try:
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for descriptor in taken:
+            os.close(descriptor)
+
+
+def test_a_listener_without_descriptors_turns_connections_away(tmp_path: Path) -> None:
+    listener = UnixListener(tmp_path / "listener.sock")
+    channel = UnixChannel.connect(listener.address)
+    with no_descriptors():
+        assert listener.poll() == []
+    with pytest.raises(ChannelClosed):
+        channel.receive(5.0)
+    later = UnixChannel.connect(listener.address)
+    assert len(listener.poll()) == 1
+    for end in (channel, later, listener):
+        end.close()

@@ -1,6 +1,7 @@
 """The processes of a worker's actors: ordered from the zygote ahead of time, killed through it, reported when they end.
 
 want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spare
+                  zygote --refused-> on_refused(why): the host has no more processes or the like
                   zygote --ended---> on_ended(actor, why)
 """
 
@@ -23,6 +24,7 @@ __all__ = ["ActorPool", "PooledActor"]
 _log = logging.getLogger("parl.remote")
 
 _SPARES = 1  # one hides the fork from whoever asks for actors one after the other, and costs some MB
+_REST_S = 1.0  # after a refusal nobody is started ahead for so long, or the refusals would keep the node busy
 _MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of its configuration
 
 
@@ -56,6 +58,7 @@ class ActorPool:
         restart_zygote: Starts another one after a death.
         log_tail_lines: How many lines of its log go with an actor's end.
         on_spare: Called when there are new spares.
+        on_refused: Told why a process could not be started.
         on_ended: Told of an actor that ended, and why.
     """
 
@@ -69,6 +72,7 @@ class ActorPool:
         restart_zygote: Callable[[], ZygoteProcess],
         log_tail_lines: int,
         on_spare: Callable[[], None],
+        on_refused: Callable[[str], None],
         on_ended: Callable[[PooledActor, DeathCause], None],
     ) -> None:
         self._loop = loop
@@ -77,19 +81,21 @@ class ActorPool:
         self._restart_zygote = restart_zygote
         self._log_tail_lines = log_tail_lines
         self._on_spare = on_spare
+        self._on_refused = on_refused
         self._on_ended = on_ended
         self._actors: dict[int, PooledActor] = {}
         self._spares: deque[PooledActor] = deque()
         self._ordered = 0
         self._last_number = 0
         self._zygote_deaths = 0
+        self._spares_wanted = _SPARES
         self._closed = False
         self._zygote = zygote
         loop.add(zygote, self._hear)
 
     def want(self, count: int) -> None:
         """See to it that `count` actors can be taken soon, and a spare one after them."""
-        while self._ordered + len(self._spares) < count + _SPARES and not self._closed:
+        while self._ordered + len(self._spares) < count + self._spares_wanted and not self._closed:
             self._last_number += 1
             self._ordered += 1
             self._zygote.fork(self._last_number)
@@ -119,6 +125,8 @@ class ActorPool:
             match report:
                 case {"forked": int(number), "pid": int(pid)}:
                     self._forked(number, pid)
+                case {"refused": int(_), "reason": str(reason)}:
+                    self._refused(reason)
                 case {"ended": int(number), "status": int(status)} if number in self._actors:
                     self._ended(self._actors[number], processes.death_of(status))
                 case {"ready": _, "failed": dict(failed)}:
@@ -134,6 +142,18 @@ class ActorPool:
         log = self._log_directory / f"actor-{number}.log"
         self._actors[number] = actor = PooledActor(number, pid, f"{self._directory}/a{number}.sock", log)
         self._spares.append(actor)
+
+    def _refused(self, reason: str) -> None:
+        self._ordered -= 1
+        _log.error("a process for an actor could not be started: %s", reason)
+        if self._spares_wanted:
+            self._spares_wanted = 0
+            self._loop.call_later(_REST_S, self._want_spares)
+        self._on_refused(reason)
+
+    def _want_spares(self) -> None:
+        self._spares_wanted = _SPARES
+        self._on_spare()
 
     def _ended(self, actor: PooledActor, cause: DeathCause) -> None:
         del self._actors[actor.number]

@@ -107,6 +107,7 @@ class Worker:
             restart_zygote=restart_zygote,
             log_tail_lines=limits.log_tail_lines,
             on_spare=self._serve_waiting,
+            on_refused=self._refuse_first,
             on_ended=self._actor_ended,
         )
         self._pool.want(0)
@@ -205,7 +206,17 @@ class Worker:
             except ChannelClosed:  # the spare has died; the next one will do
                 self._give_gpus_back(lease)
                 self._waiting.appendleft(lease)
+            except OSError as error:
+                self._waiting.appendleft(lease)
+                self._pool.kill(actor, DeathCause(DeathKind.KILLED_BY_USER, detail="it was not needed"))
+                self._refuse_first(error.strerror or str(error))
         self._pool.want(len(self._waiting))
+
+    def _refuse_first(self, reason: str) -> None:
+        """The host cannot have another actor: say so to the one who has waited longest."""
+        if self._waiting:
+            cause = DeathCause(DeathKind.EXIT, detail=f"its host could not start it ({reason})")
+            self._forget(self._waiting[0].assigned.lease_id, cause)
 
     def _equip(self, lease: _Lease, actor: PooledActor) -> None:
         """Turn a spare into the lease's actor."""

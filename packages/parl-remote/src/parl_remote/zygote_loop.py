@@ -59,14 +59,22 @@ class _Zygote:
             self._end()
 
     def _fork(self, number: int) -> None:
-        listening = listen_at(f"{self._directory}/a{number}.sock")
         parent = os.getpid()
-        pid = os.fork()
-        if not pid:
-            _become_actor(listening, parent)
-        listening.close()
+        pid = 0
+        try:
+            with listen_at(self._socket_of(number)) as listening:
+                pid = os.fork()
+                if not pid:
+                    _become_actor(listening, parent)
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:  # there are no processes, no descriptors or no memory left
+            if pid:
+                _kill_group(pid)
+                os.waitpid(pid, 0)
+            self._unlink(number)
+            self.tell(refused=number, reason=error.strerror or str(error))
+            return
         self._pids[number] = pid
-        pidfd = os.pidfd_open(pid)
         self._by_pidfd[pidfd] = number
         self._poller.register(pidfd, select.POLLIN)
         self.tell(forked=number, pid=pid)
@@ -83,8 +91,7 @@ class _Zygote:
         pid = self._pids.pop(number)
         _kill_group(pid)  # what the actor has started goes with it; before waitpid, while the number is still ours
         _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(OSError):
-            os.unlink(f"{self._directory}/a{number}.sock")
+        self._unlink(number)
         self.tell(ended=number, status=status)
 
     def _end(self) -> NoReturn:
@@ -96,6 +103,13 @@ class _Zygote:
         if self._clear:
             shutil.rmtree(self._directory, ignore_errors=True)
         os._exit(0)
+
+    def _socket_of(self, number: int) -> str:
+        return f"{self._directory}/a{number}.sock"
+
+    def _unlink(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._socket_of(number))
 
     def tell(self, **report: object) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -15,6 +16,8 @@ from parl_remote.transport_unix.peers import UnixPeers
 from parl_remote.transport_unix.sockets import listen_at, peer_uid
 
 __all__ = ["UnixListener"]
+
+_NONE_LEFT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class UnixListener:
@@ -36,6 +39,7 @@ class UnixListener:
         self._epoll = select.epoll()
         self._epoll.register(self._socket.fileno(), select.EPOLLIN)
         self._epoll.register(self._peers.fileno(), select.EPOLLIN)
+        self._reserve = os.open(os.devnull, os.O_RDONLY)  # given up for a moment to refuse connections
         self._closed = False
 
     @property
@@ -67,10 +71,22 @@ class UnixListener:
                 connection, _ = self._socket.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
+            except OSError as error:
+                if error.errno not in _NONE_LEFT:
+                    raise
+                self._turn_away()
+                return
             if peer_uid(connection) == os.getuid():
                 events.append(Opened(self._peers.add(connection)))
             else:
                 connection.close()
+
+    def _turn_away(self) -> None:
+        """Refuse a connection for which there is no descriptor; left alone it would keep `poll` busy for ever."""
+        os.close(self._reserve)
+        with contextlib.suppress(OSError):
+            self._socket.accept()[0].close()
+        self._reserve = os.open(os.devnull, os.O_RDONLY)
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
         """Queue one message for a peer; see `Listener.send`."""
@@ -86,6 +102,7 @@ class UnixListener:
             return
         self._closed = True
         self._peers.close()
+        os.close(self._reserve)
         self._epoll.close()
         self._socket.close()
         with contextlib.suppress(OSError):
