@@ -63,6 +63,12 @@ class Victim:
         return pid
 
 
+def zygote_of(actor: int) -> int:
+    """The process that an actor was forked from."""
+    with open(f"/proc/{actor}/stat") as file:
+        return int(file.read().rpartition(")")[2].split()[1])
+
+
 def wait_until_free(slots: int, within_s: float = 10.0) -> None:
     """Fails unless all slots can be taken again."""
     kind = with_options(Victim, lease_timeout_s=within_s)
@@ -292,8 +298,7 @@ def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(
     connect()
     victim = Victim()
     actor = victim.process()
-    with open(f"/proc/{actor}/stat") as file:
-        zygote = int(file.read().rpartition(")")[2].split()[1])
+    zygote = zygote_of(actor)
     assert session_processes(node_pid())[zygote] == "parl:zygote"
     waiting = submit(victim.sleep)
     os.kill(zygote, signal.SIGKILL)
@@ -302,13 +307,10 @@ def test_the_zygote_s_death_takes_its_actors_and_the_next_actor_gets_another(
     assert Victim().process() > 0
 
 
-def test_a_stopped_zygote_is_not_left_behind(
-    connect: Callable[..., None], session_processes: Callable[[int], dict[int, str]]
-) -> None:
+def test_a_stopped_zygote_is_not_left_behind(connect: Callable[..., None]) -> None:
     connect()
     victim = Victim()
-    (zygote,) = [pid for pid, name in session_processes(node_pid()).items() if name == "parl:zygote"]
-    os.kill(zygote, signal.SIGSTOP)
+    os.kill(zygote_of(victim.process()), signal.SIGSTOP)
     assert victim.process() > 0
     parl_remote.disconnect()  # `connect` looks for processes that are left
 
