@@ -163,3 +163,17 @@ def test_an_argument_that_the_actor_cannot_read_is_reported_as_such(anywhere: st
     with pytest.raises(SerializationError, match=r"the arguments of Raiser.throw\(\) cannot be read in the actor"):
         raiser.throw(Peculiar("the shelf", 3))
     assert raiser.count() == 0
+
+
+def test_a_group_crosses_with_each_of_its_exceptions(anywhere: str) -> None:
+    def make_group() -> Exception:
+        return ExceptionGroup("both", [Peculiar("the shelf", 3), ExceptionGroup("inner", [KeyError("lost")])])
+
+    raiser = Raiser()
+    with pytest.raises(ExceptionGroup, match="both") as raised:
+        raiser.throw(make_group)
+    peculiar, inner = raised.value.exceptions
+    assert isinstance(peculiar, Peculiar)
+    assert (peculiar.place, peculiar.number) == ("the shelf", 3)
+    assert isinstance(inner, ExceptionGroup)
+    assert repr(inner.exceptions) == "(KeyError('lost'),)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import threading
@@ -99,3 +100,16 @@ def test_a_class_with_a_global_that_cannot_be_pickled_is_refused_by_name() -> No
 
     with pytest.raises(SerializationError, match=r"class .*Holder cannot be sent to an actor"):
         dumps_class(Holder)
+
+
+def test_a_class_with_a_cached_property_travels() -> None:
+    class Shelf:
+        @functools.cached_property
+        def books(self) -> list[str]:
+            """Counted once."""
+            return ["one"]
+
+    got = serialize.loads(dumps_class(Shelf))
+    shelf = got()
+    assert shelf.books is shelf.books
+    assert got.books.__doc__ == "Counted once."

@@ -59,8 +59,7 @@ def rebuild(failure: Failure) -> BaseException:
         return remote
     try:
         error = serialize.loads(failure.pickled[0], failure.pickled[1:])
-        if isinstance(error, tuple):
-            error = _from_parts(*error)
+        error = _put_together(error)
     except Exception as reason:  # its class is unknown here
         remote.add_note(f"(the exception itself could not be rebuilt here: {type(reason).__name__}: {reason})")
         return remote
@@ -68,6 +67,27 @@ def rebuild(failure: Failure) -> BaseException:
         return remote
     error.__cause__ = remote
     return error
+
+
+def _taken_apart(error: BaseException) -> object:
+    """What to pickle: the exception if its class has its own way, else its class, arguments and attributes."""
+    if type(error).__reduce__ is not BaseException.__reduce__:
+        return error
+    args = error.args
+    if isinstance(error, BaseExceptionGroup):
+        args = (error.message, [_taken_apart(inner) for inner in error.exceptions])
+    return type(error), args, error.__dict__
+
+
+def _put_together(parts: object) -> object:
+    """What `_taken_apart` was given."""
+    if not isinstance(parts, tuple):
+        return parts
+    kind, args, attributes = parts
+    if issubclass(kind, BaseExceptionGroup):
+        message, inner = args
+        args = (message, [_put_together(one) for one in inner])
+    return _from_parts(kind, args, attributes)
 
 
 def _from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
@@ -84,10 +104,8 @@ def _from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dic
 def _pickled(error: BaseException) -> tuple[bytes, ...]:
     if not isinstance(error, Exception):
         return ()  # SystemExit and its kind would end the caller's program; it gets a RemoteCallError instead
-    own_way = type(error).__reduce__ is not BaseException.__reduce__
     try:
-        parts = error if own_way else (type(error), error.args, error.__dict__)
-        return tuple(bytes(frame) for frame in serialize.dumps(parts))
+        return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error)))
     except Exception:
         return ()
 

@@ -131,11 +131,14 @@ def _by_value_pickler() -> type[Any]:
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
         def reducer_override(self, value: Any) -> Any:
+            if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
+                state = {name: part for name, part in value.__dict__.items() if name != "lock"}
+                return functools.cached_property, (value.func,), state
             reduced = super().reducer_override(value)
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
-                make, arguments, state, _, _, fill = reduced
-                return make, arguments, (fill, state), None, None, _fill_once
+                make, arguments, content, _, _, fill = reduced
+                return make, arguments, (fill, content), None, None, _fill_once
             return reduced
 
     return Pickler
