@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 import parl_remote
-from parl_remote import RemoteAttributeError, SerializationError, with_options
+from parl_remote import RemoteAttributeError, SerializationError, submit, with_options
 
 
 @parl_remote.remote_class
@@ -220,6 +220,24 @@ def test_a_remote_object_passes_for_an_object_of_its_class(anywhere: str) -> Non
 def test_a_handle_cannot_be_sent_to_another_actor_and_says_so(anywhere: str) -> None:
     with pytest.raises(SerializationError, match="a handle of a remote Counter cannot be"):
         Counter().echo(Counter())
+    with pytest.raises(SerializationError, match="a handle of a remote Counter cannot be"):
+        Counter().echo(Counter().add)
+
+
+def test_a_future_cannot_be_sent_and_says_what_can(anywhere: str) -> None:
+    with pytest.raises(SerializationError, match=r"the future of add\(\) cannot be .*: send its result\(\)"):
+        Counter().echo(submit(Counter().add, 1))
+
+
+def test_keyword_arguments_may_have_any_name(anywhere: str) -> None:
+    @parl_remote.remote_class
+    class Taker:
+        def take(this, **names: int) -> dict[str, int]:  # noqa: N805  # on purpose
+            return names
+
+    names = {"self": 1, "name": 2, "args": 3, "method": 4}
+    assert Taker().take(**names) == names
+    assert submit(Taker().take, **names).result() == names
 
 
 def test_an_undecorated_subclass_is_an_ordinary_class() -> None:

@@ -55,6 +55,19 @@ def test_an_argument_that_makes_no_sense_is_refused(arguments: dict[str, Any], m
         parl_remote.connect(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"master_address": 6006}, "master_address must be text such as 'localhost:8037', not 6006"),
+        ({"lease_timeout_s": "5"}, "lease_timeout_s must be a number or None, not '5'"),
+        ({"preload": "torch"}, r"preload is a list of names; did you mean \['torch'\]?"),
+    ],
+)
+def test_an_argument_of_a_wrong_type_is_refused(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        parl_remote.connect(**arguments)
+
+
 def test_a_module_to_preload_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ModuleNotFoundError, match=r"preload names 'no_such_module\.part'"):
         parl_remote.connect(preload=["no_such_module.part"])

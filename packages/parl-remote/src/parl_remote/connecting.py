@@ -64,10 +64,17 @@ def connect(
         AuthenticationFailed: The key is missing or wrong.
         VersionMismatch: The cluster speaks another version of the protocol.
         ModuleNotFoundError: There is no module of a name in `preload`.
+        TypeError: An argument is of the wrong type.
         ValueError: An argument is out of its range, or does not go with the address.
     """
     if distributed_files:
         raise ValueError("distributed_files is not offered yet; actors on this machine see its files as they are")
+    if not isinstance(master_address, str | None):
+        raise TypeError(f"master_address must be text such as 'localhost:8037', not {master_address!r}")
+    if not isinstance(lease_timeout_s, int | float | None):
+        raise TypeError(f"lease_timeout_s must be a number or None, not {lease_timeout_s!r}")
+    if isinstance(preload, str):
+        raise TypeError(f"preload is a list of names; did you mean {[preload]}?")
     if lease_timeout_s is not None and not 0 <= lease_timeout_s < float("inf"):
         raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait for ever, not {lease_timeout_s!r}")
     if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
@@ -82,7 +89,10 @@ def connect(
             raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
     with _changing:
         if current.objects_are_local():
-            raise RemoteError("an actor is connected already; objects of remote classes are ordinary ones in it")
+            raise RemoteError(
+                "an actor is connected already; objects of remote classes are ordinary ones in it. If this is the "
+                "program's own parl.connect(), in a module that actors import, put it under if __name__ == '__main__'"
+            )
         open_now = current.peek()
         if open_now is not None:
             if open_now.address == address:

@@ -11,7 +11,7 @@ import concurrent.futures
 import threading
 from collections.abc import Callable, Generator
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from parl_remote.errors import ResultTimeout
 
@@ -173,6 +173,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
         import asyncio
 
         return asyncio.wrap_future(self).__await__()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError(f"the future of {self.method}() cannot be copied or sent to an actor: send its result()")
 
     def __repr__(self) -> str:
         return f"<RemoteFuture of {self.method or 'a call'}: {self._state.lower()}>"

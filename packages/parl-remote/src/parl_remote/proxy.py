@@ -33,12 +33,12 @@ class RemoteMethod:
         self.__name__ = name
         self._wait = wait
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._wait:
             return self._ref.submit(self.__name__, args, kwargs).result()
         return self._ref.submit(self.__name__, args, kwargs)
 
-    def submit(self, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
+    def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
         """Call without waiting, whatever the class's `wait` says."""
         return self._ref.submit(self.__name__, args, kwargs)
 
@@ -54,6 +54,9 @@ class RemoteMethod:
             raise AttributeError(self.__name__)
         method = getattr(function, "__get__", None)
         return method(self._ref) if method is not None else function  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        _refuse_to_travel(self._ref)
 
     def __repr__(self) -> str:
         return f"<remote method {self._ref.spec.name}.{self.__name__}>"
@@ -111,9 +114,11 @@ class RemoteObject:
         return f"<remote {self._parl_ref.spec.name}>"
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(
-            f"a handle of a remote {self._parl_ref.spec.name} cannot be copied, pickled or sent to another actor"
-        )
+        _refuse_to_travel(self._parl_ref)
+
+
+def _refuse_to_travel(ref: ActorRef) -> NoReturn:
+    raise TypeError(f"a handle of a remote {ref.spec.name} cannot be copied, pickled or sent to another actor")
 
 
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
