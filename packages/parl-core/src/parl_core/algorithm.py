@@ -138,6 +138,7 @@ class Algorithm:
         `parl_paddle.optim`. An optimizer taken from the framework itself is not saved.
         """
         arrays: Weights = {}
+        self._settle_copies()
         for owner, model in self._models().items():
             arrays |= {f"{owner}/{name}": array for name, array in model.get_weights(portable=True).items()}
         for owner, optimizer in self._optimizers().items():
@@ -212,6 +213,14 @@ class Algorithm:
 
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
+
+    def _settle_copies(self) -> None:
+        """Give models that have not run yet, such as targets, the shapes of one of their class that has."""
+        models = list(self._models().values())
+        for waiting in [model for model in models if model._waiting()]:
+            for model in models:
+                if type(model) is type(waiting):
+                    waiting.take_shapes_of(model)
 
     def _optimizers(self) -> dict[str, Optimizer]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}

@@ -160,6 +160,10 @@ class Model:
         own = getattr(type(self), method, None)
         return own is None or own is not getattr(self._plain_model(), method, None)
 
+    def take_shapes_of(self, other: Model) -> None:
+        """Give lazily shaped layers the shapes that those of the same names have in another model."""
+        self._take_shapes({name: tuple(tensor.shape) for name, tensor in other._shaped_tensors().items()})
+
     def require_found_layers(self) -> None:
         """Refuse layers that the framework does not find, and so would neither train nor save.
 
@@ -255,8 +259,8 @@ class Model:
         Returns:
             The tensors of this model and of the other that have shapes now.
         """
-        for giver, taker in ((self, other), (other, self)):
-            taker._take_shapes({name: tuple(tensor.shape) for name, tensor in giver._shaped_tensors().items()})
+        self.take_shapes_of(other)
+        other.take_shapes_of(self)
         self._share_initial_weights(other)
         return self._shaped_tensors(), other._shaped_tensors()
 

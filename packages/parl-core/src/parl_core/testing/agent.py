@@ -107,6 +107,13 @@ class AgentConformance(Conformance):
         restored.restore(tmp_path / "agent.ckpt")
         assert restored.learn(*_batch(2)) == saved.learn(*_batch(2))
 
+    def test_an_agent_that_has_only_acted_is_saved_with_a_target_that_equals_its_model(self, tmp_path: Path) -> None:
+        agent, restored = (self.backend.Agent(self.algorithm("DQN", q_values(self.backend))) for _ in range(2))
+        agent.predict(np.ones((2, OBS_DIM), np.float32))
+        agent.save(tmp_path / "agent.ckpt")
+        restored.restore(tmp_path / "agent.ckpt")
+        assert_weights_close(restored.alg.target_model.get_weights(), agent.get_weights(), 0.0)
+
     def test_the_file_has_portable_names_layouts_and_numbers(self, tmp_path: Path) -> None:
         from safetensors.numpy import load_file
 
