@@ -6,7 +6,7 @@ from typing import Annotated
 import gymnasium
 
 import parl
-from parl_core import training
+from parl import training
 
 OBS_DIM, ACT_DIM, SOLVED = 4, 2, 195.0
 

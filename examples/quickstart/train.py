@@ -1,14 +1,10 @@
 """PPO learns CartPole-v1 while its environments run in remote actors; `--help` lists the settings."""
 
-from __future__ import annotations  # or the word parl.Agent below would load the framework at once
-
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Annotated
 
 import parl
-from parl_core import training
+from parl import training
 
 ENV, GOAL = "CartPole-v1", 475.0
 
@@ -26,11 +22,11 @@ class Settings:
     restore: Annotated[str, "evaluate this saved agent instead of training one"] = ""
 
 
-def make_agent(seed: int) -> parl.Agent:
+def make_agent():
     fc = parl.layers.fc
 
     class ActorCritic(parl.Model):
-        def __init__(self) -> None:
+        def __init__(self):
             self.policy_1, self.policy_2, self.logits = fc(64, act="tanh"), fc(64, act="tanh"), fc(2)
             self.value_1, self.value_2, self.value_3 = fc(64, act="tanh"), fc(64, act="tanh"), fc(1)
 
@@ -40,56 +36,41 @@ def make_agent(seed: int) -> parl.Agent:
         def value(self, obs):
             return self.value_3(self.value_2(self.value_1(obs)))
 
-    training.seed_everything(seed)
     return parl.Agent(parl.algorithms.PPO(ActorCritic(), value_loss_coef=1.0, use_clipped_value_loss=False))
 
 
-def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
+def train(agent, run, settings):
+    steps = 4096 if settings.smoke else 100_000
     loop = training.OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
-        total_steps=4096 if settings.smoke else 100_000,
-        n_steps=32,
-        epochs=20,
-        minibatch_size=256,
-        gamma=0.98,
-        gae_lambda=0.8,
-        lr=1e-3,
-        clip=0.2,
-        decay=True,
+        steps, n_steps=32, epochs=20, minibatch_size=256, gamma=0.98, gae_lambda=0.8, lr=1e-3, clip=0.2, decay=True
     )
+
+    def check():
+        return training.evaluate(agent, ENV, episodes=20, seed=2)
+
+    callbacks = training.standard_callbacks(run, agent, title=f"PPO on {ENV}, seed {settings.seed}", goal=GOAL)
     actors = training.open_actors("remote", cpu_num=settings.actors) if settings.actors else training.open_actors()
     with actors, training.make_vector_env(ENV, num_envs=8, actors=actors) as envs:
-        training.train_on_policy(
-            agent,
-            envs,
-            loop,
-            evaluator=lambda: training.evaluate(agent, ENV, episodes=20, seed=2),
-            callbacks=training.standard_callbacks(run, agent, title=f"PPO on {ENV}, seed {settings.seed}", goal=GOAL),
-            seed=settings.seed,
-        )
+        training.train_on_policy(agent, envs, loop, evaluator=check, callbacks=callbacks, seed=settings.seed)
 
 
-def main(settings: Settings) -> None:
+def main(settings):
     with training.Run("quickstart", settings.runs) as run:
+        training.seed_everything(settings.seed)
         if settings.backend:
             parl.set_backend(settings.backend)
-        agent = make_agent(settings.seed)
+        agent = make_agent()
         if settings.restore:
             agent.restore(settings.restore)
             print(training.evaluate(agent, ENV, settings.episodes, seed=1).mean)
             return
-
         train(agent, run, settings)
-        saved = run.path / "agent.ckpt"
-        agent.save(saved)
-        run.saved(saved, "trained agent")
+        saved = run.save(agent)
         trained = training.evaluate(agent, ENV, settings.episodes, seed=1).mean
         print(f"Mean return of {settings.episodes} evaluation episodes: {trained}")
-
-        again = [sys.executable, __file__, *sys.argv[1:], "--restore", str(saved)]
-        restored = float(subprocess.run(again, check=True, stdout=subprocess.PIPE).stdout)
+        restored = float(training.run_again("--restore", saved))
         print(f"Restored in a fresh process: {restored} ({'the same' if restored == trained else 'not the same'})")
-        print(f"Agent: {saved}\nLearning curve: {run.path / 'learning-curve.png'}")
-        print(f"TensorBoard: tensorboard --logdir {run.path / 'tensorboard'}")
+        print(run.inventory())
 
 
 if __name__ == "__main__":

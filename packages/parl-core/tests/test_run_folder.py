@@ -48,6 +48,19 @@ def test_an_interruption_names_what_was_saved_once_and_exits_as_shells_expect(tm
     assert out.getvalue() == f"\nInterrupted. Saved:\n  {run.path / 'best.ckpt'}: agent, return 300\n"
 
 
+def test_an_agent_is_saved_in_the_folder_and_listed(tmp_path: Path) -> None:
+    class Agent:
+        def save(self, path: Path) -> None:
+            path.write_text("weights")
+
+    run = Run("ppo", tmp_path)
+    assert run.inventory() == "Nothing was saved yet."
+    saved = run.save(Agent())
+    assert saved == run.path / "agent.ckpt"
+    assert saved.read_text() == "weights"
+    assert run.inventory() == f"Saved:\n  {saved}: trained agent"
+
+
 def test_an_interruption_before_anything_was_saved_says_so_and_leaves_no_folder(tmp_path: Path) -> None:
     out = io.StringIO()
     with pytest.raises(SystemExit), Run("ppo", tmp_path / "runs", out=out):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from parl_core.training.events import Evaluation as Evaluation
     from parl_core.training.events import Stop as Stop
     from parl_core.training.events import Update as Update
+    from parl_core.training.fresh_process import run_again as run_again
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
     from parl_core.training.run import Run as Run
@@ -40,6 +41,7 @@ _HOMES = {
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
     "parse_settings": "parl_core.training.command_line",
+    "run_again": "parl_core.training.fresh_process",
     "run_episode": "parl_core.training.episodes",
     "seed_everything": "parl_core.seeding",
     "standard_callbacks": "parl_core.training.standard",
@@ -60,6 +62,7 @@ __all__ = [
     "make_vector_env",
     "open_actors",
     "parse_settings",
+    "run_again",
     "run_episode",
     "seed_everything",
     "standard_callbacks",

@@ -65,7 +65,7 @@ class TensorBoard(Callback):
 
             folder = self._run.path / "tensorboard"
             self._writer = SummaryWriter(str(folder))
-            self._run.saved(folder, "TensorBoard log")
+            self._run.saved(folder, f"TensorBoard log, to be seen with: tensorboard --logdir {folder}")
         for name, value in figures(event).items():
             self._writer.add_scalar(name, value, event.step)
 

@@ -8,7 +8,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from parl_core.errors import HyperparameterError
 from parl_core.training.interruption import Interruption
@@ -67,13 +67,32 @@ class Run:
         """
         self._saved[path] = what
 
+    def save(self, agent: Any, name: str = "agent.ckpt", what: str = "trained agent") -> Path:
+        """Save an agent in the folder, note it, and return the file's path.
+
+        Args:
+            agent: has `save(path)`.
+            name: of the file.
+            what: see `saved`.
+        """
+        path = self.path / name
+        agent.save(path)
+        self.saved(path, what)
+        return path
+
+    def inventory(self) -> str:
+        """What was saved so far, one line a file."""
+        if not self._saved:
+            return "Nothing was saved yet."
+        return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
+
     def tell_interrupted(self) -> None:
         """Say once what was saved; at once, because a second signal may follow soon."""
         self._interruption.noticed()
         if self._told:
             return
         self._told = True
-        print(f"\nInterrupted. {self._inventory()}", file=self._stream, flush=True)
+        print(f"\nInterrupted. {self.inventory()}", file=self._stream, flush=True)
 
     def __enter__(self) -> Self:
         self._interruption.begin()
@@ -89,12 +108,7 @@ class Run:
             gc.freeze()  # else the interpreter's last collections walk over all of a framework, for a second
             raise SystemExit(INTERRUPTED_EXIT_CODE) from None
         if isinstance(error, Exception) and self._saved:
-            error.add_note(self._inventory())
-
-    def _inventory(self) -> str:
-        if not self._saved:
-            return "Nothing was saved yet."
-        return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
+            error.add_note(self.inventory())
 
     @property
     def _stream(self) -> TextIO:

@@ -79,9 +79,8 @@ class KeepBest(Callback):
         if self._run is None:
             self._weights = self._agent.get_weights()
         else:
-            path = self._run.path / self._name
-            self._agent.save(path)
-            self._run.saved(path, f"agent after {evaluation.step} steps, evaluated return {evaluation.mean:.1f}")
+            what = f"agent after {evaluation.step} steps, evaluated return {evaluation.mean:.1f}"
+            self._run.save(self._agent, self._name, what)
 
     def on_end(self, ended: Ended) -> None:
         if self._best == -math.inf or ended.stop not in (Stop.BUDGET, Stop.CALLBACK):
