@@ -21,6 +21,7 @@ __all__ = [
     "check_non_negative",
     "check_positive",
     "check_rows",
+    "check_scheduled",
     "first_method",
 ]
 
@@ -61,6 +62,15 @@ def check_non_negative(name: str, value: object) -> float:
     if number < 0:
         raise HyperparameterError(f"{name} must be at least 0, got {value!r}")
     return number
+
+
+def check_scheduled(name: str, value: object) -> float | None:
+    """Return `value`, which may be given for one call, as a float if it is a finite number of at least zero, or None.
+
+    Raises:
+        HyperparameterError: it is neither.
+    """
+    return None if value is None else check_non_negative(name, value)
 
 
 def check_fraction(name: str, value: object) -> float:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.algorithm import Algorithm
-from parl_core.checks import check_fraction, check_int, check_positive, check_rows, first_method
+from parl_core.checks import check_fraction, check_int, check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.columns import actions_column, floats_column
 from parl_core.contracts.settings import merge
 from parl_core.errors import ModelContractError
@@ -168,7 +168,7 @@ class DQN(Algorithm):
             if values is not None
         }
         check_rows(f"{type(self).__name__}.learn", columns | optional)
-        return tuple(columns.values()), {"learning_rate": learning_rate, **optional}
+        return tuple(columns.values()), {"learning_rate": check_scheduled("learning_rate", learning_rate), **optional}
 
     def _count_update(self) -> None:
         self.updates += 1

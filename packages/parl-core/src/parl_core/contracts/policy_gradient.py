@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.algorithm import Algorithm
-from parl_core.checks import check_positive, check_rows, first_method
+from parl_core.checks import check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.columns import actions_column, floats_column
 from parl_core.contracts.settings import merge
 from parl_core.model import Model
@@ -89,4 +89,4 @@ class PolicyGradient(Algorithm):
             "reward": floats_column("reward", reward),
         }
         check_rows("PolicyGradient.learn", columns)
-        return tuple(columns.values()), {"lr": lr}
+        return tuple(columns.values()), {"lr": check_scheduled("lr", lr)}

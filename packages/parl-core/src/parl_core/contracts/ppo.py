@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.algorithm import Algorithm
-from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, first_method
+from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.columns import actions_column, floats_column
 from parl_core.contracts.ppo_batch import PPOBatch
 from parl_core.contracts.ppo_forms import DEFAULTS, SeparateMethods, asks_for_separate_form
@@ -210,6 +210,9 @@ class PPO(SeparateMethods, Algorithm):
         """
         check_int("epochs", epochs)
         check_int("minibatch_size", minibatch_size)
+        lr = check_scheduled("lr", lr)
+        if target_kl is not None:
+            check_positive("target_kl", target_kl)
         clip = self.clip_param if clip is None else check_positive("clip", clip)
         entropy_coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
         batch = replace(batch, action=self._actions("PPOBatch.action", batch.action))
@@ -250,7 +253,11 @@ class PPO(SeparateMethods, Algorithm):
             "batch_adv": floats_column("batch_adv", batch_adv),
         }
         check_rows("PPO.learn", columns)
-        return tuple(columns.values()), {"lr": lr, "clip": clip, "entropy_coef": entropy_coef}
+        return tuple(columns.values()), {
+            "lr": check_scheduled("lr", lr),
+            "clip": check_scheduled("clip", clip),
+            "entropy_coef": check_scheduled("entropy_coef", entropy_coef),
+        }
 
     def _actions(self, name: str, values: Any) -> NDArray[Any]:
         if not self.continuous_action:

@@ -150,6 +150,13 @@ class DQNConformance(Conformance):
         with pytest.raises(HyperparameterError, match=name):
             self.algorithm("DQN", q_values(self.backend), **{name: value})
 
+    @pytest.mark.parametrize("rate", [-1e-3, float("nan"), "0.1"])
+    def test_a_learning_rate_of_a_call_that_is_no_rate_is_refused(self, rate: Any) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        obs = np.zeros((2, OBS_DIM), np.float32)
+        with pytest.raises(HyperparameterError, match="learning_rate must be"):
+            agent.learn(obs, [0, 1], [0.0, 1.0], obs, [0, 0], learning_rate=rate)
+
     def test_a_model_without_value_or_forward_is_refused(self) -> None:
         class Nothing(self.backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
             pass

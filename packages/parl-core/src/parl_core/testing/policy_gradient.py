@@ -1,7 +1,9 @@
 """What PolicyGradient must do on every backend."""
 
 import numpy as np
+import pytest
 
+from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
@@ -63,6 +65,11 @@ class PolicyGradientConformance(Conformance):
         expected = np.exp(log_softmax(_NETWORK.forward(weights, obs)[-1]))[0]
         # Standard deviation of a share is at most 0.5 / sqrt(20000) = 0.0035.
         np.testing.assert_allclose(np.bincount(drawn, minlength=ACT_DIM) / 20_000, expected, atol=0.02)
+
+    def test_a_negative_learning_rate_of_a_call_is_refused(self) -> None:
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", probabilities(self.backend)))
+        with pytest.raises(HyperparameterError, match="lr must be at least 0, got -1"):
+            agent.learn(np.zeros((2, OBS_DIM), np.float32), [0, 1], [0.0, 1.0], lr=-1.0)
 
     def test_it_learns_the_identity_environment(self) -> None:
         rng = np.random.default_rng(5)

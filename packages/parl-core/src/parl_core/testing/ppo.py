@@ -91,6 +91,17 @@ class PPOConformance(Conformance):
             steps.append(agent.learn_rollout(batch, target_kl=target_kl, **options)["steps"])
         assert steps == [10, 10, 2]
 
+    @pytest.mark.parametrize("name", ["lr", "clip", "entropy_coef", "target_kl"])
+    def test_negative_values_of_a_call_are_refused_by_name(self, name: str) -> None:
+        rng = np.random.default_rng(4)
+        columns = _columns(_rollout(rng, 16, False), FLOAT32)
+        agent, _ = self._agent(rng, False, FLOAT32)
+        with pytest.raises(HyperparameterError, match=f"{name} must be"):
+            agent.learn_rollout(PPOBatch(*columns), epochs=1, minibatch_size=8, rng=rng, **{name: -0.1})
+        if name != "target_kl":
+            with pytest.raises(HyperparameterError, match=f"{name} must be"):
+                agent.learn(*columns, **{name: -0.1})
+
     def test_scheduled_values_of_a_call_replace_those_of_the_constructor(self) -> None:
         results = []
         for settings, call in (

@@ -31,6 +31,8 @@ __all__ = ["OnPolicySettings", "train_on_policy"]
 class OnPolicySettings:
     """Hyper-parameters of the loop; defaults are those of the PPO paper for MuJoCo (arXiv:1707.06347, table 3).
 
+    Its learning rate, clip range and entropy coefficient take the place of those that the algorithm was made with.
+
     Attributes:
         total_steps: environment steps, over all environments; the last rollout is always completed.
         n_steps: steps of every environment in one rollout.
