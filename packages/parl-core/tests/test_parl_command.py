@@ -72,7 +72,8 @@ def test_a_seed_out_of_range_is_refused_with_the_usage() -> None:
 def test_an_environment_that_does_not_exist_is_refused_in_one_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="none"))
+    algorithms = SimpleNamespace(__all__=["PPO"])
+    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="none", algorithms=algorithms))
     result = run("train", "ppo", "NoSuchThing-v0", "--runs", str(tmp_path / "runs"))
     assert result.exit_code == 1
     assert result.output.startswith("Error: Environment `NoSuchThing` doesn't exist")
@@ -92,3 +93,17 @@ def test_environments_of_the_command_observe_one_row_of_numbers(env_id: str, siz
     observation, _ = env.reset(seed=0)
     assert observation.shape == env.observation_space.shape == (size,)
     env.close()
+
+
+def test_a_description_with_an_unknown_algorithm_is_refused_with_the_known_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    algorithms = SimpleNamespace(__all__=["DQN", "PPO"])
+    monkeypatch.setattr(backends, "set_backend", lambda name: None)
+    monkeypatch.setattr(backends, "current", lambda: SimpleNamespace(name="torch", algorithms=algorithms))
+    (tmp_path / "agent.json").write_text(
+        '{"algorithm": "TD7", "env": "CartPole-v1", "backend": "torch", "hidden": [8]}'
+    )
+    result = run("evaluate", str(tmp_path))
+    assert result.exit_code == 1
+    assert "the torch backend has no algorithm 'TD7'; it has DQN, PPO" in result.output

@@ -57,14 +57,17 @@ class Trained:
         """Make the agent on the current backend, with fresh weights.
 
         Raises:
-            HyperparameterError: the environment's actions are not discrete.
+            HyperparameterError: the environment's actions are not discrete, or the backend has no such algorithm.
         """
+        backend = backends.current()
+        if self.algorithm not in backend.algorithms.__all__:
+            known = ", ".join(backend.algorithms.__all__)
+            raise HyperparameterError(f"the {backend.name} backend has no algorithm {self.algorithm!r}; it has {known}")
         env = make_flat_env(self.env)
         space = env.action_space
         env.close()
         if not isinstance(space, gymnasium.spaces.Discrete):
             raise HyperparameterError(f"{self.env} has the actions {space}; this model chooses discrete ones only")
-        backend = backends.current()
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
         model = _actor_critic(backend, int(space.n), self.hidden)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
