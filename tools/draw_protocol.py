@@ -29,7 +29,8 @@ def page() -> str:
     table = "\n".join(rows)
     return f"""# The actor's protocol
 
-Made by `tools/draw_protocol.py` from `parl_remote.actor_state.TABLE`. Whatever is not in the table closes the actor with a `ProtocolError` that names state and event.
+Made by `tools/draw_protocol.py` from `parl_remote.actor_state.TABLE`. Whatever is not in the table closes the actor
+with a `ProtocolError` that names state and event.
 
 ```mermaid
 stateDiagram-v2
