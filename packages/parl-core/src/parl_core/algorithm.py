@@ -160,13 +160,10 @@ class Algorithm:
             raise CheckpointError(f"the state of {type(self).__name__} lacks the counters {', '.join(missing)}")
         before = None if any(model._waiting() for model in models.values()) else self.get_state()
         try:
-            for owner, model in models.items():
-                model.set_weights(parts[owner], portable=True)
-            for owner, optimizer in optimizers.items():
-                optimizer.set_state(parts.get(owner, {}))
+            self._load(parts)
         except Exception:
-            if before is not None and before is not state:
-                self.set_state(before)
+            if before is not None:
+                self._load(_split(before.arrays))
             raise
         for name in self.COUNTERS:
             setattr(self, name, state.counters[name])
@@ -213,6 +210,12 @@ class Algorithm:
 
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
+
+    def _load(self, parts: Mapping[str, Weights]) -> None:
+        for owner, model in self._models().items():
+            model.set_weights(parts[owner], portable=True)
+        for owner, optimizer in self._optimizers().items():
+            optimizer.set_state(parts.get(owner, {}))
 
     def _settle_copies(self) -> None:
         """Give models that have not run yet, such as targets, the shapes of one of their class that has."""

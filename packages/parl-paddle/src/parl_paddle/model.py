@@ -166,12 +166,14 @@ class Model(paddle.nn.Layer, contract.Model):
         }
 
     def _from_portable(self, weights: Weights) -> Weights:
-        transposed = self._transposed()
-        own_names = {theirs: ours for ours, theirs in _PORTABLE_NAMES.items()}
-        return {
-            _renamed(name, own_names): np.ascontiguousarray(array.T) if name in transposed else array
-            for name, array in weights.items()
-        }
+        transposed, known = self._transposed(), self._named_tensors()
+        theirs_to_ours = {theirs: ours for ours, theirs in _PORTABLE_NAMES.items()}
+        converted: Weights = {}
+        for name, array in weights.items():
+            # Only paddle's own layers have names of their own; those of parl.layers are the shared ones.
+            own = name if name in known else _renamed(name, theirs_to_ours)
+            converted[own] = np.ascontiguousarray(array.T) if own in transposed else array
+        return converted
 
 
 def _renamed(name: str, table: Mapping[str, str]) -> str:

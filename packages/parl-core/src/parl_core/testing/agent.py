@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -113,6 +113,35 @@ class AgentConformance(Conformance):
         agent.save(tmp_path / "agent.ckpt")
         restored.restore(tmp_path / "agent.ckpt")
         assert_weights_close(restored.alg.target_model.get_weights(), agent.get_weights(), 0.0)
+
+    def test_batch_normalisation_is_saved_and_restored_with_its_statistics(self, tmp_path: Path) -> None:
+        base, layers = self.backend.Model, cast(Any, self.backend.layers)
+
+        class Normalised(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc1, self.norm, self.fc2 = layers.fc(size=8), layers.batch_norm(act="relu"), layers.fc(ACT_DIM)
+
+            def value(self, obs: Any) -> Any:
+                return self.fc2(self.norm(self.fc1(obs)))
+
+        saved, restored = (self.backend.Agent(self.algorithm("DQN", Normalised())) for _ in range(2))
+        saved.learn(*_batch(1))
+        saved.save(tmp_path / "agent.ckpt")
+        restored.learn(*_batch(2))
+        restored.restore(tmp_path / "agent.ckpt")
+        assert_weights_close(restored.get_weights(), saved.get_weights(), 0.0)
+        assert restored.learn(*_batch(3)) == saved.learn(*_batch(3))
+
+    def test_an_error_while_a_state_is_taken_over_comes_out_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        agent = self._agent()
+        state = agent.alg.get_state()
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise OSError("the disk is gone")
+
+        monkeypatch.setattr(agent.alg.optimizer, "set_state", fail)
+        with pytest.raises(OSError, match="the disk is gone"):
+            agent.alg.set_state(state)
 
     def test_the_file_has_portable_names_layouts_and_numbers(self, tmp_path: Path) -> None:
         from safetensors.numpy import load_file
