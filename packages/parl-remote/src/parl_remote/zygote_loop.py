@@ -23,8 +23,8 @@ __all__ = ["zygote_main"]
 
 _LARGEST_COMMAND = 65536
 
-# What an actor needs before it runs the first line of the user's.
-_WARM = ("numpy", "numpy.random", "cloudpickle", "parl_remote.decorator", "parl_remote.actor_process")
+# What an actor needs before it runs the first line of the user's; the user's modules begin with `import parl`.
+_WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote.decorator", "parl_remote.actor_process")
 
 
 class _Zygote:
