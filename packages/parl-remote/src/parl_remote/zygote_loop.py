@@ -155,9 +155,10 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         processes.set_name("parl:zygote")
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)
+        gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
         failed = _import_all((*_WARM, *preload))
-        gc.collect()
         gc.freeze()  # collections in actors leave the shared pages alone
+        gc.enable()
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
