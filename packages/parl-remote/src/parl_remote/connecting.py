@@ -154,12 +154,13 @@ def _own_cpus() -> int:
 def _open_private(
     slots: int, preload: tuple[str, ...], lease_timeout_s: float | None, log_dir: str | os.PathLike[str] | None
 ) -> Client:
-    from parl_remote.client import Client
     from parl_remote.private_cluster import PrivateCluster
 
     found = environment()
     cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=None if log_dir is None else Path(log_dir))
     try:
+        from parl_remote.client import Client  # only now, while the node starts
+
         return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s)
     except BaseException:
         cluster.kill()
