@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 
 from parl_core.contracts.ppo import PPOBatch
+from parl_core.errors import HyperparameterError
 
 __all__ = ["ActorCriticAgent", "OnPolicyAgent", "PredictingAgent", "into_space", "tell_dimensions"]
 
@@ -61,14 +62,39 @@ class OnPolicyAgent(ActorCriticAgent, Protocol):
 
 
 def into_space(space: Any) -> Callable[[Any], Any]:
-    """Return what makes a policy's actions valid in `space`: clipping for a box, else nothing.
+    """Return what makes a policy's actions `[n, *act]` valid in `space`, whatever does not change what they mean.
 
-    A Gaussian policy draws outside of a box. What is learned from is the action as it was drawn.
+    A Gaussian policy draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete
+    space starts at another number, that is added. What is learned from is the action as it was drawn.
+
+    The function raises HyperparameterError where whole numbers meet a box, or other numbers a discrete space.
     """
-    if not isinstance(space, gymnasium.spaces.Box):
-        return lambda action: action
-    low, high = space.low, space.high
-    return lambda action: np.clip(action, low, high)
+    if isinstance(space, gymnasium.spaces.Box):
+        low, high = space.low, space.high
+        continuous = np.issubdtype(space.dtype, np.floating)
+
+        def clipped(action: Any) -> Any:
+            if continuous and np.asarray(action).dtype.kind in "iu":
+                raise HyperparameterError(
+                    f"the environment has the actions {space}, the policy chooses whole numbers: "
+                    "give it a Gaussian (PPO: continuous_action=True)"
+                )
+            return np.clip(action, low, high)
+
+        return clipped
+    if isinstance(space, gymnasium.spaces.Discrete):
+        start = space.start
+
+        def counted(action: Any) -> Any:
+            if np.asarray(action).dtype.kind == "f":
+                raise HyperparameterError(
+                    f"the environment has the actions {space}, the policy chooses other numbers "
+                    f"{list(np.shape(action))}: give it a categorical one (PPO: continuous_action=False)"
+                )
+            return action + start if start else action
+
+        return counted
+    return lambda action: action
 
 
 def tell_dimensions(agent: object, space: Any) -> None:

@@ -91,7 +91,13 @@ class RolloutCollector:
         last_obs: dict[tuple[int, int], npt.NDArray[Any]] = {}  # of truncated episodes, by step and environment
         for t in range(self._n_steps):
             obs[t] = self._obs
-            value[t], action, log_prob[t], _ = self._agent.sample(self._obs)
+            drawn = self._agent.sample(self._obs)
+            if not isinstance(drawn, tuple) or len(drawn) != 4:
+                raise TypeError(
+                    f"rollouts need an agent whose sample gives (value, action, log_prob, entropy), as with PPO; "
+                    f"that of {type(self._agent).__name__} gave {type(drawn).__name__}"
+                )
+            value[t], action, log_prob[t], _ = drawn
             actions.append(action)
             self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
             reward[t] = rewards

@@ -1,0 +1,43 @@
+"""Actions of a policy, made valid in an environment's space."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import HyperparameterError
+from parl_core.training.acting import into_space
+from parl_core.training.rollout import RolloutCollector
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+def test_actions_outside_of_a_box_are_clipped() -> None:
+    assert into_space(BOX)(np.array([[-3.0, 0.5]])).tolist() == [[-1.0, 0.5]]
+
+
+def test_actions_of_a_discrete_space_count_from_where_it_starts() -> None:
+    assert into_space(gymnasium.spaces.Discrete(3, start=5))(np.array([0, 2])).tolist() == [5, 7]
+    assert into_space(gymnasium.spaces.Discrete(3))(np.array([0, 2])).tolist() == [0, 2]
+
+
+def test_whole_numbers_for_a_box_are_refused_with_what_to_do() -> None:
+    with pytest.raises(HyperparameterError, match="continuous_action=True"):
+        into_space(BOX)(np.array([0, 1]))
+
+
+def test_other_numbers_for_a_discrete_space_are_refused_with_what_to_do() -> None:
+    with pytest.raises(HyperparameterError, match="continuous_action=False"):
+        into_space(gymnasium.spaces.Discrete(3))(np.array([[0.3], [0.1]]))
+
+
+def test_an_agent_without_values_is_refused_by_the_collector() -> None:
+    class Actor:
+        def sample(self, obs: np.ndarray) -> np.ndarray:
+            return np.zeros(len(obs), np.int64)
+
+    with (
+        make_vector_env("CartPole-v1", 2) as envs,
+        pytest.raises(TypeError, match=r"entropy\), as with PPO; that of Actor gave ndarray"),
+    ):
+        RolloutCollector(Actor(), envs, 4).collect()  # type: ignore[arg-type]  # the wrong kind of agent is the point
