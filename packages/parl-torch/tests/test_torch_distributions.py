@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import distributions
 
+from parl_core.errors import DivergedError
 from parl_torch.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
@@ -90,3 +91,9 @@ def test_the_soft_multi_categorical_is_its_parts_side_by_side() -> None:
 def test_a_wrong_number_of_logits_is_refused() -> None:
     with pytest.raises(ValueError, match=r"actions of sizes \[3, 2\] need 5 logits, got 4"):
         SoftMultiCategoricalDistribution(torch.zeros(2, 4), low=[0, 1], high=[2, 2])
+
+
+@pytest.mark.parametrize("logit", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_end_sampling_with_what_to_do(logit: float) -> None:
+    with pytest.raises(DivergedError, match="logits are NaN or infinite; go back to the last checkpoint"):
+        CategoricalDistribution(torch.tensor([[0.0, logit]])).sample()

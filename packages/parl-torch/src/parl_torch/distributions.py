@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from parl_core.errors import DivergedError
 from parl_torch.losses.shapes import same_shape
 
 __all__ = [
@@ -40,8 +41,20 @@ class CategoricalDistribution:
         self.log_probabilities = torch.log_softmax(logits, dim=-1)
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch]`."""
-        return torch.multinomial(self.log_probabilities.exp(), 1).squeeze(-1)
+        """Actions, int64 `[batch]`.
+
+        Raises:
+            DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
+        """
+        try:
+            return torch.multinomial(self.log_probabilities.exp(), 1).squeeze(-1)
+        except RuntimeError as error:
+            if not self.log_probabilities.isnan().any():
+                raise
+            raise DivergedError(
+                "the policy's logits are NaN or infinite; go back to the last checkpoint, lower the learning rate, and "
+                "look for NaN or huge values in observations and rewards"
+            ) from error
 
     def mode(self) -> Tensor:
         """The most probable actions, int64 `[batch]`."""
