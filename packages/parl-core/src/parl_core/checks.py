@@ -14,6 +14,7 @@ from parl_core.errors import DivergedError, HyperparameterError, ModelContractEr
 
 __all__ = [
     "check_all_known",
+    "check_features",
     "check_finite",
     "check_fraction",
     "check_int",
@@ -134,6 +135,19 @@ def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
         f"`{algo}`'s model needs to implement {wanted} method; {type(model).__name__} does not: "
         f"add `def {methods[0]}(self, obs)` to the class"
     )
+
+
+def check_features(layer: str, shape: tuple[int, ...], leading: int) -> None:
+    """Refuse inputs of a layer that have nothing behind their `leading` dimensions.
+
+    Raises:
+        ModelContractError: the message has the shape.
+    """
+    if len(shape) <= leading:
+        raise ModelContractError(
+            f"{layer} needs inputs of more than {leading} dimensions, got shape {list(shape)}; the whole numbers of a "
+            "Discrete space go through parl.layers.embedding or parl.layers.one_hot first"
+        )
 
 
 def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:

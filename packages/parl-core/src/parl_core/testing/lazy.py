@@ -1,7 +1,7 @@
 """What lazily shaped layers (`parl.layers.fc(size=...)`) must do on every backend."""
 
 import copy
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -109,6 +109,11 @@ class LazyLayersConformance(Conformance):
         for layer in (layers.conv_2d(num_filters=5, filter_size=3), layers.fc(size=4), layers.batch_norm()):
             expected = self._array(layer(self._tensor(pixels.astype(np.float32))))
             np.testing.assert_array_equal(self._array(layer(self._tensor(pixels.astype(dtype)))), expected)
+
+    def test_fc_says_what_to_do_with_the_whole_numbers_of_a_discrete_space(self) -> None:
+        layer: Any = cast(Any, self.backend.layers).fc(size=4)
+        with pytest.raises(ModelContractError, match=r"more than 1 dimensions, got shape \[3\].*embedding"):
+            layer(self._tensor(np.arange(3)))
 
     def test_fc_flattens_images_and_conv_2d_pads(self) -> None:
         layers: Any = self.backend.layers

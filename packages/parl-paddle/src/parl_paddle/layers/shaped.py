@@ -11,7 +11,7 @@ import paddle.nn.functional as F
 from numpy.typing import NDArray
 from paddle import Tensor
 
-from parl_core.checks import check_fraction, check_int, check_positive
+from parl_core.checks import check_features, check_fraction, check_int, check_positive
 from parl_paddle.lazy import LazyLayer, Shapes
 
 __all__ = ["batch_norm", "conv2d", "conv_2d", "embedding", "fc"]
@@ -30,6 +30,7 @@ class Fc(LazyLayer):
         self.num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims)
 
     def shapes_for(self, inputs: Tensor) -> Shapes:
+        check_features("fc", tuple(inputs.shape), self.num_flatten_dims)
         features = math.prod(inputs.shape[self.num_flatten_dims :])
         return {"weight": (features, self.size), "bias": (self.size,)}
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from parl_core.checks import check_fraction, check_int, check_positive
+from parl_core.checks import check_features, check_fraction, check_int, check_positive
 from parl_torch.lazy import LazyLayer, Shapes
 
 __all__ = ["batch_norm", "conv2d", "conv_2d", "embedding", "fc"]
@@ -24,6 +24,7 @@ class Fc(LazyLayer):
         self.num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims)
 
     def shapes_for(self, inputs: Tensor) -> Shapes:
+        check_features("fc", tuple(inputs.shape), self.num_flatten_dims)
         features = math.prod(inputs.shape[self.num_flatten_dims :])
         return {"weight": (self.size, features), "bias": (self.size,)}
 
