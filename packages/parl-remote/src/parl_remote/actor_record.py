@@ -12,6 +12,7 @@ from parl_remote.transport import Channel
 
 __all__ = ["ActorRecord"]
 
+_UNKNOWN = "the connection to it broke, and nobody said why; Ctrl-C in the middle of a transfer does that"
 _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
 
 
@@ -60,7 +61,7 @@ class ActorRecord:
                 "call parl.connect() here and make another one"
             )
         self.await_end()
-        cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail="nobody could say why")
+        cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
         return ActorLost(dataclasses.replace(cause, last_call=running), class_name=self.class_name)
 
     def hang_up(self) -> None:

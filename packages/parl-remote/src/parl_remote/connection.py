@@ -6,6 +6,9 @@
     futures with callbacks, wait(), await  --> the background loop reads, whenever nobody leads
 
 So a blocking call writes and reads in its own thread and no other thread has to wake up for it.
+
+Ctrl-C may interrupt the main thread between any two steps. The leader's lock knows its owner, so what such a moment
+leaves locked is released by the main thread's next wait.
 """
 
 from __future__ import annotations
@@ -84,8 +87,8 @@ class Connection:
         self._numbers = itertools.count(1)
         self._pending: dict[int, RemoteFuture[Any]] = {}
         self._arrived: deque[list[memoryview]] = deque()
-        self._reading = threading.Lock()
-        self._reader = 0  # the thread that holds it
+        self._reading = threading.RLock()
+        self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
         self._followers: list[_Sleeper] = []
         self._watched: set[RemoteFuture[Any]] = set()
         self._loop: Loop | None = None  # the background loop, while it watches the channel
@@ -142,24 +145,28 @@ class Connection:
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
         """See `Carrier.wait_for`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        me = get_ident()
+        leads = self._reader == me  # called by a callback that this very thread runs while it reads
         try:
             while not future.settled:
-                if self._reading.acquire(blocking=False):
-                    self._reader = get_ident()
-                    try:
-                        if not self._lead(future, deadline):
-                            return False
-                    finally:
-                        self._reader = 0
-                        self._reading.release()
-                elif self._reader == get_ident():  # called by a callback that this very thread runs while it reads
+                if leads or self._reading.acquire(blocking=False):
+                    self._reader = me
                     if not self._lead(future, deadline):
                         return False
                 elif not self._follow(future, deadline):
                     return future.settled
         finally:
+            if not leads:
+                if self._reader == me:
+                    self._reader = 0
+                self._release_reading()
             self._hand_over()
         return True
+
+    def _release_reading(self) -> None:
+        """Give the leader's lock back, if this thread has it, however often it took it."""
+        while self._reading._is_owned():  # type: ignore[attr-defined]  # not in its stub, but Condition asks it, too
+            self._reading.release()
 
     def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Read for everybody until `future` is settled; False once the deadline has passed."""
@@ -181,7 +188,7 @@ class Connection:
         self._followers.append(sleeper)
         try:
             # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
-            if not future.settled and self._reading.locked():
+            if not future.settled and self._reader:
                 sleeper.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
             future._sleepers.remove(sleeper)
@@ -191,7 +198,7 @@ class Connection:
 
     def _hand_over(self) -> None:
         """Whoever stops waiting sees to it that somebody reads, if anybody waits."""
-        if self._followers and not self._reading.locked():
+        if self._followers and not self._reader:
             with contextlib.suppress(IndexError):  # it left by itself
                 self._followers[0].wake()
         if self._watched and self._loop is None:
@@ -199,7 +206,7 @@ class Connection:
 
     def look(self) -> None:
         """See `Carrier.look`."""
-        if self._reading.acquire(blocking=False):
+        if self._reader != get_ident() and self._reading.acquire(blocking=False):
             self._drain_and_release()
             self._hand_over()
 
@@ -209,7 +216,7 @@ class Connection:
             self._drain()
         finally:
             self._reader = 0
-            self._reading.release()
+            self._release_reading()
 
     def _drain(self) -> None:
         try:
@@ -290,7 +297,7 @@ class Connection:
     def _on_readable(self) -> None:
         if not self._reading.acquire(blocking=False):
             self._stop_watching()  # somebody leads; he will hand over
-            if not self._reading.locked():
+            if not self._reader:
                 self._watch_soon()
             return
         self._drain_and_release()
@@ -306,7 +313,7 @@ class Connection:
 
     def pending(self) -> bool:
         """Whether the channel has read ahead and nobody leads."""
-        return not self._reading.locked() and (bool(self._arrived) or self._channel.pending())
+        return not self._reader and (bool(self._arrived) or self._channel.pending())
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -319,9 +326,9 @@ class Connection:
         self._channel.close()
         if self._sharing is not None:
             self._sharing.close()
-        if self._pending and self._reading.acquire(blocking=False):
+        if self._pending and self._reader != get_ident() and self._reading.acquire(blocking=False):
             try:
                 self._lose()
             finally:
-                self._reading.release()
+                self._release_reading()
             self._hand_over()

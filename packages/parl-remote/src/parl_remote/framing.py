@@ -117,6 +117,11 @@ class FrameReader:
             return frames
         return None
 
+    @property
+    def inside_message(self) -> bool:
+        """Whether a part of a message is there and the rest is not."""
+        return bool(self._missing) or self._end > self._start
+
     def fill(self, source: socket.socket, flags: int = 0) -> None:
         """Read once from `source`.
 

@@ -100,6 +100,10 @@ class UnixChannel:
                 sent = 0
             except OSError as error:
                 raise self._broken(error) from error
+            except BaseException:
+                if len(parts) > 1:  # one small part goes as a whole or not at all; of others nobody knows what has gone
+                    self._hang_up()
+                raise
             self._send_rest(parts, sent, timeout_s)
 
     def _send_rest(self, parts: list[Buffer], sent: int, timeout_s: float | None) -> None:
@@ -144,6 +148,9 @@ class UnixChannel:
                 self._reader.fill(self._socket, socket.MSG_DONTWAIT)
             except EOFError as error:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
+            except KeyboardInterrupt:
+                self._interrupted()
+                raise
             while (frames := self._reader.next()) is not None:
                 self._inbox.append(frames)
 
@@ -187,6 +194,15 @@ class UnixChannel:
             if isinstance(error, ResultTimeout):
                 raise
             raise self._broken(error) from error
+        except BaseException:
+            self._interrupted()
+            raise
+
+    def _interrupted(self) -> None:
+        """Ctrl-C while the rest of a message came: how much of it was read is lost, and so is the connection."""
+        if self._reader.inside_message:
+            self._reader = _NothingMore(0)
+            self._hang_up()
 
     def receive_ready(self) -> list[list[memoryview]]:
         """All messages that are there, with one read that does not wait; for a loop that knows the socket is readable.
@@ -267,6 +283,17 @@ class UnixChannel:
         if self._closed or error.errno == errno.EBADF:
             return ChannelClosed("this channel was closed")
         return ChannelClosed(f"the connection broke: {error.strerror or error}")
+
+
+class _NothingMore(FrameReader):
+    """What an interrupted reader is replaced by: where the next message begins is not known any more."""
+
+    def next(self) -> None:
+        """Nothing."""
+
+    def fill(self, source: socket.socket, flags: int = 0) -> None:  # noqa: ARG002  # as the base class has it
+        """Nothing will come."""
+        raise EOFError
 
 
 def _milliseconds(deadline: float | None) -> float | None:
