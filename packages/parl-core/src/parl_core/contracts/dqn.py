@@ -119,8 +119,12 @@ class DQN(Algorithm):
         """
         raise NotImplementedError
 
-    def sync_target(self) -> None:
-        """Copy the weights of `model` into `target_model`."""
+    def sync_target(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
+        """Copy the weights of `model` into `target_model`.
+
+        Args:
+            gpu_id: PARL 1.x's; without effect, both models are where `device` has put them.
+        """
         self.model.sync_weights_to(self.target_model)
 
     def choose(

@@ -66,7 +66,7 @@ class SeparateMethods:
         """Of PARL 1.x's form: see `SeparatePPO.value_predict`."""
         raise _of_the_other_form("value_predict")
 
-    def sync_old_policy(self) -> None:
+    def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
         """Of PARL 1.x's form: see `SeparatePPO.sync_old_policy`."""
         raise _of_the_other_form("sync_old_policy")
 

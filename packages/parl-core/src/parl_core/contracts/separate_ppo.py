@@ -132,8 +132,12 @@ class SeparatePPO(PPO):
         """The same as `value_predict`."""
         return self.value_predict(obs)
 
-    def sync_old_policy(self) -> None:
-        """Make the current policy the old one."""
+    def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
+        """Make the current policy the old one.
+
+        Args:
+            gpu_id: PARL 1.x's; without effect, both policies are where `device` has put them.
+        """
         self.model.sync_weights_to(self.old_policy_model)
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:

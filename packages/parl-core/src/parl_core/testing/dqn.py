@@ -115,7 +115,7 @@ class DQNConformance(Conformance):
     def test_the_target_of_a_model_without_shapes_starts_equal(self) -> None:
         algorithm = self.algorithm("DQN", q_values(self.backend))
         algorithm.predict(algorithm._tensor(np.zeros((1, OBS_DIM), np.float32)))
-        algorithm.sync_target()
+        algorithm.sync_target(gpu_id=None)
         assert _same(algorithm.model.get_weights(), algorithm.target_model.get_weights())
 
     def test_epsilon_decides_how_many_actions_are_random(self) -> None:
