@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parl_remote.errors import ChannelClosed
-from parl_remote.transport_unix import UnixChannel, UnixListener
+from parl_remote.transport_unix import UnixChannel, UnixListener, private_directory
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -173,3 +173,13 @@ def test_a_listener_without_descriptors_turns_connections_away(tmp_path: Path) -
     assert len(listener.poll()) == 1
     for end in (channel, later, listener):
         end.close()
+
+
+def test_sockets_go_below_tmp_where_the_directory_asked_for_is_too_long_or_read_only(tmp_path: Path) -> None:
+    too_long = tmp_path / ("x" * 120)
+    too_long.mkdir()
+    for parent in (too_long, Path("/proc"), tmp_path / "missing"):
+        directory = private_directory(parent)
+        assert directory.parent == Path("/tmp")
+        assert directory.stat().st_mode & 0o777 == 0o700
+        directory.rmdir()

@@ -6,25 +6,22 @@ the node has even begun to read, and no name has to be looked for.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
 from parl_remote import processes
 from parl_remote.config import Environment
 from parl_remote.errors import ClusterUnreachable
-from parl_remote.transport_unix import UnixChannel, listen_at
+from parl_remote.transport_unix import UnixChannel, listen_at, private_directory
 
 __all__ = ["PrivateCluster"]
 
-_LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names follow
 _SHUTDOWN_S = 2.0  # the node gives actors a moment; after this it does not get another one
 
 # The node finds what the driver finds: also where parl_remote came from a path that only the driver has.
@@ -42,7 +39,7 @@ class PrivateCluster:
     """
 
     def __init__(self, environment: Environment, *, slots: int, preload: tuple[str, ...], log_dir: Path | None) -> None:
-        self.directory = _private_directory(environment.socket_parent)
+        self.directory = _socket_directory(environment.socket_parent)
         self._log = self.directory / "node.log"
         logs = self.directory / "logs" if log_dir is None else log_dir.absolute()
         try:
@@ -124,9 +121,8 @@ def _listen_at(path: Path) -> socket.socket:
     return socket.socket(fileno=processes.beyond_standard(listen_at(str(path)).detach()))
 
 
-def _private_directory(parent: Path) -> Path:
-    for place in (parent, Path("/tmp")):
-        with contextlib.suppress(OSError):
-            if len(os.fsencode(place)) <= _LONGEST_PATH:
-                return Path(tempfile.mkdtemp(prefix="parl-", dir=place))
-    raise ClusterUnreachable(f"no directory for sockets: {parent} and /tmp are too long or cannot be written to")
+def _socket_directory(parent: Path) -> Path:
+    try:
+        return private_directory(parent)
+    except OSError as error:
+        raise ClusterUnreachable(f"no directory for sockets: {error}") from error

@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from parl_remote.framing import frame_prefix
 from parl_remote.transport import Buffer
 
-__all__ = ["JOIN_BELOW", "NOW", "PARTS_AT_ONCE", "after", "listen_at", "peer_uid", "stream", "widen"]
+__all__ = [
+    "JOIN_BELOW",
+    "NOW",
+    "PARTS_AT_ONCE",
+    "after",
+    "listen_at",
+    "peer_uid",
+    "private_directory",
+    "stream",
+    "widen",
+]
 
+_LONGEST_PATH = 80  # the kernel takes 107 bytes for a socket's path, and names follow
 _SOCKET_BUFFER = 2**20  # larger ones save wake-ups on arrays; the kernel caps it at net.core.wmem_max
 JOIN_BELOW = 2**14  # copying so little is cheaper than handing the kernel a list
 PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
@@ -60,6 +74,19 @@ def listen_at(path: str) -> socket.socket:
         listening.close()
         raise
     return listening
+
+
+def private_directory(parent: Path) -> Path:
+    """A new directory for sockets, for this user only: below `parent`, or below /tmp where that would not do.
+
+    Raises:
+        OSError: Both have too long a name or cannot be written to.
+    """
+    for place in (parent, Path("/tmp")):
+        with contextlib.suppress(OSError):
+            if len(os.fsencode(place)) <= _LONGEST_PATH:
+                return Path(tempfile.mkdtemp(prefix="parl-", dir=place))
+    raise OSError(f"{parent} and /tmp are too long or cannot be written to")
 
 
 def peer_uid(connection: socket.socket) -> int:
