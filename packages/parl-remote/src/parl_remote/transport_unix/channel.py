@@ -236,11 +236,13 @@ class UnixChannel:
     def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
         try:
             self._reader.fill(self._socket, socket.MSG_DONTWAIT)
+            return
         except BlockingIOError:
-            poller = select.poll()
-            poller.register(self._socket, select.POLLIN)
-            if not poller.poll(_milliseconds(deadline)) and time.monotonic() >= deadline:
-                raise ResultTimeout(f"nothing came within {timeout_s} s") from None
+            pass  # waiting here would show it in the traceback of Ctrl-C
+        poller = select.poll()
+        poller.register(self._socket, select.POLLIN)
+        if not poller.poll(_milliseconds(deadline)) and time.monotonic() >= deadline:
+            raise ResultTimeout(f"nothing came within {timeout_s} s")
 
     def fileno(self) -> int:
         """The socket's descriptor."""
