@@ -1,8 +1,12 @@
 """The program that is running, run once more in a fresh process: what was saved has to be enough to go on."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 __all__ = ["run_again"]
 
@@ -21,8 +25,35 @@ def run_again(*arguments: str | os.PathLike[str]) -> str:
     spec = getattr(sys.modules["__main__"], "__spec__", None)  # `python -m module` has one, `python file` has none
     program = [sys.argv[0]] if spec is None else ["-m", spec.name]
     command = [sys.executable, *program, *sys.argv[1:], *(os.fspath(argument) for argument in arguments)]
-    # In a process group of its own: the terminal's Ctrl-C reaches this process, and `run` then kills the other one.
-    finished = subprocess.run(
-        command, check=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
-    )
-    return finished.stdout
+    process: subprocess.Popen[str] | None = None
+    try:
+        with _interruptions_wait():
+            # In a process group of its own: the terminal's Ctrl-C reaches this process, which then kills the other one.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, process_group=0
+            )
+        printed, _ = process.communicate()
+    except BaseException:
+        if process is not None:
+            process.kill()
+            process.wait()
+        raise
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command, printed)
+    return printed
+
+
+@contextlib.contextmanager
+def _interruptions_wait() -> Iterator[None]:
+    """Hold Ctrl-C back: one that falls into the start of a process would leave that process to itself."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are handled in the main thread
+        return
+    came: list[int] = []
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
