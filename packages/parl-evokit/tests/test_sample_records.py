@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parl_evokit.errors import InvalidKey, RecordError
@@ -99,6 +99,7 @@ def encoded_records(draw: st.DrawFn) -> bytes:
 
 
 @given(st.lists(encoded_records() | st.binary(max_size=40), max_size=8), st.integers(0, 2**32 - 1))
+@example([b"\n\x02\x10\x00\x15\x00\x00\x00\x80"], 0)  # a reward of -0.0
 def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes], fingerprint: int) -> None:
     try:
         records = [Record.decode(payload) for payload in payloads]
@@ -116,7 +117,9 @@ def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes
 
     for part, has_reward in ((columns.rewarded, True), (columns.served, False)):
         chosen = [record for record in records if (record.reward is not None) is has_reward]
-        expected = Samples.of([record.info for record in chosen], [record.reward or 0.0 for record in chosen])
+        expected = Samples.of(
+            [record.info for record in chosen], [0.0 if record.reward is None else record.reward for record in chosen]
+        )
         counts = np.array([record.count for record in chosen], np.uint32)
         if has_reward:
             assert rows(part) == rows(replace(expected, counts=counts))
