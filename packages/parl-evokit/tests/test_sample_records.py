@@ -117,9 +117,8 @@ def test_columns_hold_what_one_record_after_the_other_gives(payloads: list[bytes
 
     for part, has_reward in ((columns.rewarded, True), (columns.served, False)):
         chosen = [record for record in records if (record.reward is not None) is has_reward]
-        expected = Samples.of(
-            [record.info for record in chosen], [0.0 if record.reward is None else record.reward for record in chosen]
-        )
+        rewards = [0.0 if record.reward is None else record.reward for record in chosen]
+        expected = Samples.of([record.info for record in chosen], rewards)
         counts = np.array([record.count for record in chosen], np.uint32)
         if has_reward:
             assert rows(part) == rows(replace(expected, counts=counts))
