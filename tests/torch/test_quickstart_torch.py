@@ -20,7 +20,7 @@ import pytest
 EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart"
 
 # How soon after Ctrl-C the program has ended.
-SECONDS_TO_END = 6.0  # it takes under 1 s; the promise is 2, and a test may share its cores with anything
+SECONDS_TO_END = 2.0
 
 
 class Program:
