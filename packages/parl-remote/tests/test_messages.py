@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 import pickle
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote import errors, messages
+from parl_remote import errors
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
 from parl_remote.messages import (
@@ -28,6 +29,7 @@ from parl_remote.messages import (
     decode,
     encode,
 )
+from parl_remote.messages.wire import TOPICS, all_kinds
 from parl_remote.resources import Resources
 
 amounts = st.integers(0, 10_000).map(lambda thousandths: round(thousandths / 1000, 3))
@@ -77,12 +79,19 @@ json_values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-names = sorted(kind.__name__ for kind in messages.Message.__args__)
+kinds = all_kinds()
 
 
-@given(st.sampled_from(names), st.data())
+@pytest.mark.parametrize("topic", sorted(TOPICS))
+def test_the_messages_of_a_topic_are_those_that_its_module_defines(topic: str) -> None:
+    module = importlib.import_module(f"parl_remote.messages.{topic}")
+    defined = [getattr(module, name) for name in module.__all__]
+    assert {kind.__name__ for kind in defined if issubclass(kind, Message)} == set(TOPICS[topic])
+
+
+@given(st.sampled_from(list(kinds)), st.data())
 def test_any_json_in_any_field_decodes_or_is_an_error_of_the_peer(name: str, data: st.DataObject) -> None:
-    kind = getattr(messages, name)
+    kind = kinds[name]
     fields = {field.name: data.draw(json_values) for field in dataclasses.fields(kind) if data.draw(st.booleans())}
     try:
         message = decode(json.dumps({"is": name, **fields}).encode())

@@ -1,0 +1,92 @@
+"""The control plane: every message between client, master and worker, as one frozen dataclass each.
+
+    any link          Hello -> Welcome | Refused, then Bye from whoever ends it
+    client -> master  LeaseRequest, LeaseCancel, LeaseRelease, StatusRequest, Shutdown
+    master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
+    worker -> master  NodeJoin, LeaseEnded, Heartbeat
+    master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
+    client -> worker  StartActor, StopActor, or on a link of its own AttachActor, after which calls follow
+    worker -> client  ActorStarted, ActorFailed, ActorDied
+    answers           what has a `request_id` is answered by a message with the same one, at worst by Failed
+
+A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
+everything in between. One module a link; topics that most processes never meet have modules of their own, which are
+imported when the first of their messages comes (`wire.TOPICS`), and are not re-exported here.
+"""
+
+from __future__ import annotations
+
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.messages.actors import ActorDied, ActorFailed, ActorStarted, AttachActor, StartActor, StopActor
+from parl_remote.messages.base import Message
+from parl_remote.messages.leases import (
+    ClientStatus,
+    LeaseCancel,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRelease,
+    LeaseRequest,
+    NodeStatus,
+    Placement,
+    Shutdown,
+    Status,
+    StatusRequest,
+)
+from parl_remote.messages.links import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    Done,
+    Failed,
+    Heartbeat,
+    Hello,
+    RefusalCode,
+    Refused,
+    Role,
+    Welcome,
+)
+from parl_remote.messages.nodes import LeaseAssigned, LeaseEnded, LeaseRevoked, NodeJoin, RunningLease
+from parl_remote.messages.wire import decode, encode
+
+__all__ = [
+    "PROTOCOL_MAX",
+    "PROTOCOL_MIN",
+    "ActorDied",
+    "ActorFailed",
+    "ActorStarted",
+    "AttachActor",
+    "Bye",
+    "ClientStatus",
+    "DeathCause",
+    "DeathKind",
+    "Done",
+    "Failed",
+    "Heartbeat",
+    "Hello",
+    "LeaseAssigned",
+    "LeaseCancel",
+    "LeaseEnded",
+    "LeaseGranted",
+    "LeaseLost",
+    "LeaseRefused",
+    "LeaseRelease",
+    "LeaseRequest",
+    "LeaseRevoked",
+    "Message",
+    "NodeJoin",
+    "NodeStatus",
+    "Placement",
+    "RefusalCode",
+    "Refused",
+    "Role",
+    "RunningLease",
+    "Shutdown",
+    "StartActor",
+    "Status",
+    "StatusRequest",
+    "StopActor",
+    "Welcome",
+    "decode",
+    "encode",
+]

@@ -1,0 +1,178 @@
+"""Between client and master: asking for room, giving it back, the cluster's status, its end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from parl_remote.death import DeathCause
+from parl_remote.messages.base import Message
+from parl_remote.messages.links import RefusalCode
+from parl_remote.resources import Resources
+
+__all__ = [
+    "ClientStatus",
+    "LeaseCancel",
+    "LeaseGranted",
+    "LeaseLost",
+    "LeaseRefused",
+    "LeaseRelease",
+    "LeaseRequest",
+    "NodeStatus",
+    "Placement",
+    "Shutdown",
+    "Status",
+    "StatusRequest",
+]
+
+
+class Placement(Enum):
+    """Which of the nodes with enough room takes an actor.
+
+    SPREAD: the one with the most left, so that actors share the work's machines evenly. PACK: the one with the least
+    left, so that whole nodes stay free for large actors.
+    """
+
+    SPREAD = "spread"
+    PACK = "pack"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRequest(Message):
+    """A client wants room for one actor.
+
+    Attributes:
+        request_id: The client's number for it.
+        resources: What the actor needs.
+        timeout_s: How long to queue while the cluster is full; None waits as long as it takes, 0 does not queue.
+        class_name: The actor's class, for status.
+        placement: Where to put it among the nodes that have room.
+        actor_name: What `get_actor` finds it by, unique in the cluster; empty for an actor without a name.
+        detached: Whether it outlives its client.
+        replaces: The lease of the actor that this one is the restart of; empty for a new one. Names and handles of
+            that one lead to this one from then on.
+        restarts: How often the actor has been restarted by now.
+    """
+
+    request_id: int
+    resources: Resources
+    timeout_s: float | None = None
+    class_name: str = ""
+    placement: Placement = Placement.SPREAD
+    actor_name: str = ""
+    detached: bool = False
+    replaces: str = ""
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseCancel(Message):
+    """The client does not want it any more; answered by LeaseRefused(CANCELLED) unless it was answered before."""
+
+    request_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRelease(Message):
+    """The client is done with a lease; the worker ends the actor."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted(Message):
+    """Room for one actor, and where.
+
+    Attributes:
+        request_id: Which request this answers.
+        lease_id: The lease, named on every later message about it.
+        node_id: The worker that holds the room.
+        node_addresses: "host:port" of the worker, as peers on other hosts reach it.
+        socket_dir: The worker's private directory of unix sockets, usable on its own host.
+        host_id: The worker's host.
+    """
+
+    request_id: int
+    lease_id: str
+    node_id: str
+    node_addresses: tuple[str, ...]
+    socket_dir: str
+    host_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRefused(Message):
+    """No room: `reason` says what was asked and what the cluster has."""
+
+    request_id: int
+    code: RefusalCode
+    reason: str
+    asked: str = ""
+    available: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Message):
+    """A granted lease is gone, and the actor with it."""
+
+    lease_id: str
+    cause: DeathCause
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRequest(Message):
+    """Asks for Status; `detail` adds one entry a node and a client."""
+
+    request_id: int
+    detail: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodeStatus:
+    """One worker as the master sees it; `silent_s` is the time since its last sign of life."""
+
+    node_id: str
+    name: str
+    addresses: tuple[str, ...]
+    total: Resources
+    free: Resources
+    leases: int
+    load: float
+    memory_free: int
+    silent_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """One program that uses the cluster."""
+
+    client_id: str
+    name: str
+    pid: int
+    leases: int
+    waiting: int
+
+
+@dataclass(frozen=True, slots=True)
+class Status(Message):
+    """The cluster at one moment; resources are sums over all nodes."""
+
+    request_id: int
+    cluster_id: str
+    uptime_s: float
+    total: Resources
+    free: Resources
+    leases: int
+    waiting: int
+    node_count: int
+    client_count: int
+    dropped: int
+    nodes: tuple[NodeStatus, ...] = ()
+    clients: tuple[ClientStatus, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown(Message):
+    """Ends the cluster; answered by Bye."""
+
+    request_id: int
