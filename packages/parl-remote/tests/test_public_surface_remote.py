@@ -36,7 +36,7 @@ def test_importing_loads_nothing_heavy_and_starts_nothing() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"wiat": False}, r"no option 'wiat'; did you mean 'wait'\? It takes: wait, n_cpu, n_gpu, max_memory"),
+        ({"wiat": False}, r"no option 'wiat'; did you mean 'wait'\? It takes: wait, n_cpu, n_gpu, memory, max_memory"),
         ({"wait": 1}, "wait must be True or False"),
         ({"n_cpu": "two"}, "n_cpu must be a number"),
     ],

@@ -6,25 +6,36 @@ import dataclasses
 import difflib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from parl_remote.placement import Placement
 from parl_remote.resources import Resources
 
 __all__ = ["ActorOptions"]
 
 _MIB = 2**20
+_PLACEMENTS = tuple(placement.value for placement in Placement)
+_LONGEST_NAME = 200  # it is shown in tables
 
 
 @dataclass(frozen=True, slots=True)
 class ActorOptions:
-    """Options of `@remote_class` and `with_options`.
+    """Options of `@remote_class` and of one object.
 
     Attributes:
         wait: Whether a method call waits for its result; if not, it returns a `RemoteFuture`.
         n_cpu: CPUs that an actor takes, 0 or more; fractions share one.
         n_gpu: GPUs that an actor takes, 0 or more; fractions share one. Without any it sees no GPU.
+        memory: MiB of its node's memory that are set aside for an actor, 0 or more.
         max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
+        labels: Amounts of what the cluster's owner has named, for example `{"license": 1}`; an actor takes them.
+        placement: "spread" puts an actor on the node with the most room, "pack" on the fullest one that has enough.
+        name: What `get_actor` finds the actor by, unique in the cluster; empty for none.
+        detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
+        max_restarts: How often an actor that was lost is made again, -1 for as often as needed.
+        max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
+        max_pending_calls: How many calls of one handle may be unanswered; a further one waits. None has no limit.
         lease_timeout_s: Seconds to wait for free resources; None takes what `connect` was given.
 
     Raises:
@@ -35,20 +46,39 @@ class ActorOptions:
     wait: bool = True
     n_cpu: float = 1
     n_gpu: float = 0
+    memory: float = 0
     max_memory: float | None = None
+    labels: Mapping[str, float] = field(default_factory=dict)
+    placement: str = "spread"
+    name: str = ""
+    detached: bool = False
+    max_restarts: int = 0
+    max_concurrency: int | None = None
+    max_pending_calls: int | None = None
     lease_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.wait, bool):
-            raise TypeError(f"wait must be True or False, not {self.wait!r}")
-        _check_amount("n_cpu", self.n_cpu)
-        _check_amount("n_gpu", self.n_gpu)
+        _check_flag("wait", self.wait)
+        _check_flag("detached", self.detached)
+        for name in ("n_cpu", "n_gpu", "memory"):
+            _check_amount(name, getattr(self, name))
         if self.n_gpu > 1 and self.n_gpu != int(self.n_gpu):
             raise ValueError(f"n_gpu above 1 must be a whole number, not {self.n_gpu!r}")
         if self.max_memory is not None:
             _check_amount("max_memory", self.max_memory)
             if self.max_memory == 0:
                 raise ValueError("max_memory is in MiB and must be above 0; leave it out for no limit")
+        _check_labels(self.labels)
+        if self.placement not in _PLACEMENTS:
+            raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
+        if not isinstance(self.name, str):
+            raise TypeError(f"name must be text, not {self.name!r}")
+        if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
+            raise ValueError(f"name must be up to {_LONGEST_NAME} printable characters, not {self.name[:80]!r}")
+        _check_count("max_restarts", self.max_restarts, -1)
+        for name in ("max_concurrency", "max_pending_calls"):
+            if getattr(self, name) is not None:
+                _check_count(name, getattr(self, name), 1)
         if self.lease_timeout_s is not None:
             _check_amount("lease_timeout_s", self.lease_timeout_s)
 
@@ -75,7 +105,12 @@ class ActorOptions:
     @property
     def resources(self) -> Resources:
         """What to ask the cluster for."""
-        return Resources(cpu=round(self.n_cpu, 3), gpu=round(self.n_gpu, 3))
+        return Resources(
+            cpu=round(self.n_cpu, 3),
+            gpu=round(self.n_gpu, 3),
+            memory=int(self.memory * _MIB),
+            labels={name: round(amount, 3) for name, amount in self.labels.items()},
+        )
 
     @property
     def memory_limit(self) -> int | None:
@@ -88,3 +123,25 @@ def _check_amount(name: str, value: object) -> None:
         raise TypeError(f"{name} must be a number, not {value!r}")
     if not math.isfinite(value) or value < 0:
         raise ValueError(f"{name} must be a finite number of 0 or more, not {value!r}")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} must be True or False, not {value!r}")
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} must be a whole number, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be {least} or more, not {value!r}")
+
+
+def _check_labels(labels: object) -> None:
+    if not isinstance(labels, Mapping):
+        raise TypeError(f'labels must be amounts by name, for example {{"license": 1}}, not {labels!r}')
+    for name, amount in labels.items():
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"a label's name must be text, not {name!r}")
+        _check_amount(f"label {name!r}", amount)
+    Resources(labels={name: round(amount, 3) for name, amount in labels.items()})  # refuses names that have a meaning

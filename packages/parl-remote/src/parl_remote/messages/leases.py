@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from parl_remote.death import DeathCause
 from parl_remote.messages.base import Message
 from parl_remote.messages.links import RefusalCode
+from parl_remote.placement import Placement
 from parl_remote.resources import Resources
 
 __all__ = [
@@ -19,22 +19,10 @@ __all__ = [
     "LeaseRelease",
     "LeaseRequest",
     "NodeStatus",
-    "Placement",
     "Shutdown",
     "Status",
     "StatusRequest",
 ]
-
-
-class Placement(Enum):
-    """Which of the nodes with enough room takes an actor.
-
-    SPREAD: the one with the most left, so that actors share the work's machines evenly. PACK: the one with the least
-    left, so that whole nodes stay free for large actors.
-    """
-
-    SPREAD = "spread"
-    PACK = "pack"
 
 
 @dataclass(frozen=True, slots=True)
