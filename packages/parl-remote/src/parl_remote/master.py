@@ -32,6 +32,7 @@ from parl_remote.messages import (
     StatusRequest,
     decode,
 )
+from parl_remote.parts import Parts
 
 __all__ = ["Master"]
 
@@ -47,6 +48,9 @@ class Master:
         state: The cluster's bookkeeping.
         limits: Sizes of control messages.
         on_shutdown: Called once when a client asks to end the cluster, after everyone was told.
+
+    Attributes:
+        parts: What it answers beside leasing; add to it before the first peer comes.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class Master:
         self._timer: Timer | None = None
         self._timer_at = float("inf")
         self._stopping = False
+        self.parts = Parts()
         reception.serve(Role.MASTER, self)
 
     # -- handshake.Service ---------------------------------------------------------------------------------------
@@ -91,6 +96,8 @@ class Master:
         if len(frames) != 1 or len(frames[0]) > self._limits.max_control_bytes:
             raise RemoteProtocolError("a control message is one frame of moderate size")
         message = decode(frames[0])
+        if self.parts.take(link, message, frames):
+            return
         if link.hello.role is Role.CLIENT:
             self._from_client(link, message)
         else:
@@ -98,6 +105,7 @@ class Master:
 
     def closed(self, link: Link, reason: str) -> None:
         """A peer is gone."""
+        self.parts.closed(link)
         client_id = link.hello.id
         if self._clients.get(client_id) is link:
             del self._clients[client_id]

@@ -43,6 +43,7 @@ from parl_remote.messages import (
     Role,
     encode,
 )
+from parl_remote.requests import Requests
 from parl_remote.resources import Resources
 from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
@@ -51,6 +52,7 @@ __all__ = ["MasterClient"]
 
 _log = logging.getLogger("parl.remote")
 
+_MASTER = "the master"
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 
 
@@ -85,7 +87,7 @@ class MasterClient:
         self._address = address
         self._limits = limits
         self._on_lost_lease = on_lost_lease
-        self._numbers = itertools.count(1)
+        self._requests = Requests()
         self._answers: dict[int, Future[LeaseGranted]] = {}
         self._lock = threading.Lock()
         self._lost = ""
@@ -102,7 +104,7 @@ class MasterClient:
             NoResources: There is none, at all or within `timeout_s` seconds.
             NotConnected: The cluster is gone.
         """
-        number = next(self._numbers)
+        number = self._requests.number()
         answer: Future[LeaseGranted] = Future()
         self._answers[number] = answer
         try:
@@ -118,6 +120,16 @@ class MasterClient:
             raise
         finally:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
+
+    def ask(self, make: Callable[[int], Message], timeout_s: float | None) -> Message:
+        """Ask the master something and wait for its answer; see `Requests.ask`.
+
+        Raises:
+            RemoteError: It could not be done, and the master says why.
+            ResultTimeout: No answer came in time.
+            NotConnected: The cluster is gone.
+        """
+        return self._requests.ask(_MASTER, make, self._tell, timeout_s)
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""
@@ -205,7 +217,7 @@ class MasterClient:
                     self._gone(channel, "the connection closed")
                     return
                 case _:
-                    pass  # a sign of life, which is noted already
+                    self._requests.answered(message)  # or a sign of life, which is noted already
 
     def _answer(self, number: int, answer: LeaseGranted | RemoteError) -> None:
         waiting = self._answers.pop(number, None)
@@ -224,6 +236,7 @@ class MasterClient:
         error = ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
         for number in list(self._answers):
             self._answer(number, error)
+        self._requests.lost(_MASTER, error)
 
 
 def _refusal(message: LeaseRefused, address: str) -> RemoteError:

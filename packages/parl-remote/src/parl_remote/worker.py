@@ -40,6 +40,7 @@ from parl_remote.messages import (
     StopActor,
     decode,
 )
+from parl_remote.parts import Parts
 from parl_remote.relay import Relay
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.zygote import ZygoteProcess
@@ -74,6 +75,9 @@ class Worker:
         limits: Times and sizes.
         gpus: Names of the GPUs to give away, as CUDA_VISIBLE_DEVICES takes them.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
+
+    Attributes:
+        parts: What it does beside running actors; add to it before the first client comes.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Worker:
     ) -> None:
         self._loop = loop
         self._to_master = to_master
+        self.parts = Parts()
         self._gpus = GpuShares(gpus)
         self._limit_threads = limit_threads
         self._leases: dict[str, _Lease] = {}
@@ -145,6 +150,8 @@ class Worker:
             self._relay.forward(link, frames)
             return
         message = decode(frames[0])
+        if self.parts.take(link, message, frames):
+            return
         if isinstance(message, StartActor):
             if message.lease_id in self._leases:
                 self._start(link, message)
@@ -165,6 +172,7 @@ class Worker:
         if self._relay.carries(link):
             self._relay.closed(link)
             return
+        self.parts.closed(link)
         cause = DeathCause(DeathKind.CLIENT_GONE, detail=reason)
         for lease in list(self._leases.values()):
             if lease.link is link:
@@ -274,5 +282,6 @@ class Worker:
 
     def close(self) -> None:
         """Kill all actors and the zygote, and wait for them."""
+        self.parts.close()
         self._pool.close()
         self._relay.close()

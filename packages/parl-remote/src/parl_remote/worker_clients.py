@@ -11,14 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from typing import Any
 
 from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
 from parl_remote.control_link import arrived_messages
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed
+from parl_remote.errors import ChannelClosed, ClusterUnreachable
 from parl_remote.handshake import greet
 from parl_remote.loop import Loop
 from parl_remote.memory import allocate
@@ -29,12 +30,14 @@ from parl_remote.messages import (
     AttachActor,
     Bye,
     LeaseGranted,
+    Message,
     Role,
     StartActor,
     StopActor,
     encode,
 )
-from parl_remote.transport import Channel
+from parl_remote.requests import Requests
+from parl_remote.transport import Buffer, Channel
 from parl_remote.transport_unix import UnixChannel
 
 __all__ = ["WorkerClients"]
@@ -73,6 +76,8 @@ class WorkerClients:
         self._on_worker_gone = on_worker_gone
         self._links: dict[str, Channel] = {}
         self._starts: dict[str, Future[ActorStarted]] = {}
+        self._requests = Requests()
+        self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
         self._lock = threading.Lock()
 
     def start(self, granted: LeaseGranted, start: StartActor) -> Channel:
@@ -89,6 +94,33 @@ class WorkerClients:
             return self._dial_actor(granted, started.result().address)
         finally:
             self._starts.pop(start.lease_id, None)
+
+    def ask(
+        self,
+        at: LeaseGranted,
+        make: Callable[[int], Message],
+        timeout_s: float | None,
+        frames: Sequence[Buffer] = (),
+    ) -> Message:
+        """Ask a worker something and wait for its answer; see `Requests.ask`.
+
+        Args:
+            at: A lease on that worker, which says how to reach it.
+            make: Makes the request from its request_id.
+            timeout_s: How long to wait; None as long as the worker lives.
+            frames: Opaque data that goes with the request.
+
+        Raises:
+            RemoteError: It could not be done, and the worker says why.
+            ResultTimeout: No answer came in time.
+            ClusterUnreachable: The worker cannot be reached.
+        """
+        link = self._link_to(at)
+        return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
+
+    def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
+        """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
+        self._pushes[kind] = handler
 
     def stop(self, node_id: str, lease_id: str) -> None:
         """Have an actor killed."""
@@ -163,7 +195,10 @@ class WorkerClients:
                     self._loop.remove(link)
                     self._links.pop(node_id, None)
                     link.close()
+                    self._requests.lost(node_id, ClusterUnreachable(f"the worker {node_id} is gone"))
                     self._on_worker_gone(node_id)
                     return
+                case _ if type(message) in self._pushes:
+                    self._pushes[type(message)](node_id, message)
                 case _:
-                    pass  # of no concern to a client
+                    self._requests.answered(message)  # what nobody asked for is of no concern to a client

@@ -1,0 +1,83 @@
+"""Questions to a peer that answers with the same `request_id`: who asked sleeps until the loop has read the answer.
+
+ask(...) --make(request_id)--> peer --answer with the request_id--> answered(...) wakes who asked
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as NotYet
+
+from parl_remote.errors import RemoteError, ResultTimeout
+from parl_remote.messages import Failed, Message
+
+__all__ = ["Requests"]
+
+
+class Requests:
+    """What has been asked and is not answered yet, over any number of links."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count(1)
+        self._open: dict[int, tuple[str, Future[Message]]] = {}
+        self._lock = threading.Lock()
+
+    def number(self) -> int:
+        """A request_id that nobody else uses."""
+        return next(self._numbers)
+
+    def ask(
+        self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None
+    ) -> Message:
+        """Send a request and wait for its answer; not in the loop's own thread, which reads it.
+
+        Args:
+            peer: Whom it goes to, for `lost`.
+            make: Makes the request from its request_id.
+            send: Sends it.
+            timeout_s: How long to wait; None as long as the peer lives.
+
+        Raises:
+            RemoteError: The peer could not do it, and says why.
+            ResultTimeout: It did not answer in time.
+        """
+        number = self.number()
+        answer: Future[Message] = Future()
+        with self._lock:
+            self._open[number] = peer, answer
+        try:
+            request = make(number)
+            send(request)
+            try:
+                message = answer.result(timeout_s)
+            except NotYet:
+                asked = type(request).__name__
+                raise ResultTimeout(f"{peer} did not answer {asked} within {timeout_s:g} s") from None
+            if isinstance(message, Failed):
+                raise RemoteError(message.reason)
+            return message
+        finally:
+            with self._lock:
+                self._open.pop(number, None)
+            del answer  # it may hold an error, whose traceback holds this frame
+
+    def answered(self, message: Message) -> bool:
+        """Hand an answer to who asked; False if nobody did, or does not wait any more."""
+        number = getattr(message, "request_id", None)
+        with self._lock:
+            asked = self._open.pop(number, None) if isinstance(number, int) else None
+        if asked is None:
+            return False
+        asked[1].set_result(message)
+        return True
+
+    def lost(self, peer: str, error: Exception) -> None:
+        """A peer is gone: whoever waits for it gets the error."""
+        with self._lock:
+            numbers = [number for number, (asked, _) in self._open.items() if asked == peer]
+            waiting = [self._open.pop(number)[1] for number in numbers]
+        for answer in waiting:
+            answer.set_exception(error)
