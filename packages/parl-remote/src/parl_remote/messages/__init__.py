@@ -31,6 +31,7 @@ from parl_remote.messages.leases import (
     Shutdown,
     Status,
     StatusRequest,
+    WaitingStatus,
 )
 from parl_remote.messages.links import (
     PROTOCOL_MAX,
@@ -84,6 +85,7 @@ __all__ = [
     "Status",
     "StatusRequest",
     "StopActor",
+    "WaitingStatus",
     "Welcome",
     "decode",
     "encode",

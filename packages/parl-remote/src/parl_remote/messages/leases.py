@@ -22,6 +22,7 @@ __all__ = [
     "Shutdown",
     "Status",
     "StatusRequest",
+    "WaitingStatus",
 ]
 
 
@@ -132,18 +133,46 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """One program that uses the cluster."""
+    """One program that uses the cluster; `host_id` is its host's, `age_s` the time since it connected."""
 
     client_id: str
     name: str
     pid: int
     leases: int
     waiting: int
+    host_id: str = ""
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingStatus:
+    """Requests of one program that wait for the same.
+
+    Attributes:
+        client_id: Who asked.
+        owner: That client for people: its program's name and process number.
+        class_name: The actors' class.
+        resources: What each of them needs.
+        count: How many they are.
+        waited_s: How long the first of them has been waiting.
+        reason: Why it waits: which kind is short, with amounts, or behind whom it is.
+    """
+
+    client_id: str
+    owner: str
+    class_name: str
+    resources: Resources
+    count: int
+    waited_s: float
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Status(Message):
-    """The cluster at one moment; resources are sums over all nodes."""
+    """The cluster at one moment; resources are sums over all nodes.
+
+    With detail, `queue` says who waits for what and why, the longest waiting first, up to 100 entries.
+    """
 
     request_id: int
     cluster_id: str
@@ -157,6 +186,7 @@ class Status(Message):
     dropped: int
     nodes: tuple[NodeStatus, ...] = ()
     clients: tuple[ClientStatus, ...] = ()
+    queue: tuple[WaitingStatus, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,25 @@ __all__ = ["TOPICS", "all_kinds", "decode", "encode"]
 
 # Messages that most processes never see, by the module that defines them: making a dataclass costs half a millisecond,
 # and a private cluster has to answer within two hundred.
-TOPICS: dict[str, tuple[str, ...]] = {}
+TOPICS: dict[str, tuple[str, ...]] = {
+    "overview": (
+        "ActorKilled",
+        "ActorList",
+        "Deaths",
+        "DrainNode",
+        "DrainStarted",
+        "EndActor",
+        "KillActor",
+        "LeaseWaiting",
+        "ListActors",
+        "ListDeaths",
+        "ListNodes",
+        "NodeDraining",
+        "NodeList",
+        "NodeNumbers",
+        "WhyWaiting",
+    ),
+}
 
 _KINDS: dict[str, type[Message]] = {
     name: kind
