@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import ResourceError as ResourceError
     from parl_remote.errors import ResultTimeout as ResultTimeout
     from parl_remote.errors import SerializationError as SerializationError
+    from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
     from parl_remote.future import RemoteFuture as RemoteFuture
 
@@ -75,6 +76,7 @@ _HOMES = {
             "ResourceError",
             "ResultTimeout",
             "SerializationError",
+            "TooManyPendingCalls",
             "VersionMismatch",
         ),
         "errors",
@@ -101,6 +103,7 @@ __all__ = [
     "ResourceError",
     "ResultTimeout",
     "SerializationError",
+    "TooManyPendingCalls",
     "VersionMismatch",
     "__version__",
     "connect",

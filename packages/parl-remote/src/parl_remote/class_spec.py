@@ -6,7 +6,7 @@ import difflib
 import inspect
 from collections.abc import Callable, Iterable
 
-__all__ = ["ClassSpec"]
+__all__ = ["ClassAttribute", "ClassSpec"]
 
 # Looked up by Python on an object's type, so that the proxy's own class has to have them.
 FORWARDED = [
@@ -38,6 +38,10 @@ FORWARDED = [
 ]
 
 
+class ClassAttribute:
+    """Base of what the decorator adds to a class and what is no part of the user's objects."""
+
+
 class ClassSpec:
     """One decorated class.
 
@@ -60,6 +64,8 @@ class ClassSpec:
             if name.startswith("__") and name.endswith("__") and name not in FORWARDED:
                 continue
             attribute = inspect.getattr_static(cls, name)
+            if isinstance(attribute, ClassAttribute):
+                continue
             is_method = isinstance(attribute, staticmethod | classmethod) or inspect.isroutine(attribute)
             if name in FORWARDED and (not is_method or _is_inherited_from_object(cls, name)):
                 continue

@@ -13,6 +13,7 @@
        │     └─ RemoteAttributeError (AttributeError)
        ├─ SerializationError
        ├─ ResultTimeout (TimeoutError)
+       ├─ TooManyPendingCalls
        ├─ ChannelClosed (ConnectionError)
        └─ ProtocolError
           ├─ LocalProtocolError        we broke the protocol: a bug here
@@ -52,6 +53,7 @@ __all__ = [
     "ResourceError",
     "ResultTimeout",
     "SerializationError",
+    "TooManyPendingCalls",
     "VersionMismatch",
 ]
 
@@ -186,6 +188,18 @@ class SerializationError(RemoteError):
 
 class ResultTimeout(RemoteError, TimeoutError):
     """The time that the caller allowed has passed; the call itself may still finish."""
+
+
+class TooManyPendingCalls(RemoteError):
+    """A call was refused because `max_pending_calls` are unanswered, and `when_full="raise"` was chosen.
+
+    Attributes:
+        limit: How many may be.
+    """
+
+    def __init__(self, message: str, *, limit: int = 0) -> None:
+        super().__init__(message)
+        self.limit = limit
 
 
 class ChannelClosed(RemoteError, ConnectionError):

@@ -16,6 +16,7 @@ __all__ = ["ActorOptions"]
 
 _MIB = 2**20
 _PLACEMENTS = tuple(placement.value for placement in Placement)
+_WHEN_FULL = ("wait", "raise")
 _LONGEST_NAME = 200  # it is shown in tables
 
 
@@ -35,7 +36,8 @@ class ActorOptions:
         detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
         max_restarts: How often an actor that was lost is made again, -1 for as often as needed.
         max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
-        max_pending_calls: How many calls of one handle may be unanswered; a further one waits. None has no limit.
+        max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
+        when_full: What a call above that limit does: "wait" for room, or "raise" `TooManyPendingCalls`.
         lease_timeout_s: Seconds to wait for free resources; None takes what `connect` was given.
 
     Raises:
@@ -55,6 +57,7 @@ class ActorOptions:
     max_restarts: int = 0
     max_concurrency: int | None = None
     max_pending_calls: int | None = None
+    when_full: str = "wait"
     lease_timeout_s: float | None = None
 
     def __post_init__(self) -> None:
@@ -79,6 +82,8 @@ class ActorOptions:
         for name in ("max_concurrency", "max_pending_calls"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name), 1)
+        if self.when_full not in _WHEN_FULL:
+            raise ValueError(f"when_full must be one of {', '.join(_WHEN_FULL)}, not {self.when_full!r}")
         if self.lease_timeout_s is not None:
             _check_amount("lease_timeout_s", self.lease_timeout_s)
 
