@@ -1,0 +1,69 @@
+"""Faults for programs that use remote actors: kill, pause, slow and cut what they run on, repeatably.
+
+    pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
+
+gives tests the fixtures of `parl_remote.testing.plugin`. What they are made of is here as well, for other test
+frameworks and scripts. Nothing of this is loaded unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parl_remote.testing.conditions import Conditions as Conditions
+    from parl_remote.testing.conditions import Direction as Direction
+    from parl_remote.testing.errors import FaultUnavailable as FaultUnavailable
+    from parl_remote.testing.line import Line as Line
+    from parl_remote.testing.loopback_cluster import LoopbackCluster as LoopbackCluster
+    from parl_remote.testing.member import Member as Member
+    from parl_remote.testing.packet_network import Host as Host
+    from parl_remote.testing.packet_network import PacketCounts as PacketCounts
+    from parl_remote.testing.packet_network import PacketNetwork as PacketNetwork
+    from parl_remote.testing.process import Process as Process
+    from parl_remote.testing.process import processes_with as processes_with
+
+pytest_plugins = ("parl_remote.testing.plugin",)  # read by pytest where this package is named as a plugin
+
+_HOMES = {
+    "Conditions": "conditions",
+    "Direction": "conditions",
+    "FaultUnavailable": "errors",
+    "Host": "packet_network",
+    "Line": "line",
+    "LoopbackCluster": "loopback_cluster",
+    "Member": "member",
+    "PacketCounts": "packet_network",
+    "PacketNetwork": "packet_network",
+    "Process": "process",
+    "processes_with": "process",
+}
+
+__all__ = [
+    "Conditions",
+    "Direction",
+    "FaultUnavailable",
+    "Host",
+    "Line",
+    "LoopbackCluster",
+    "Member",
+    "PacketCounts",
+    "PacketNetwork",
+    "Process",
+    "processes_with",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'parl_remote.testing' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"parl_remote.testing.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "pytest_plugins"])

@@ -1,0 +1,193 @@
+"""One running process as a victim: found in /proc, signalled and waited for by descriptor, never by name.
+
+    Process(pid) --pidfd--> kill, pause, resume, wait_for_end
+                 --/proc--> name, children, memory, open descriptors
+
+A descriptor refers to the same process for ever, so that a number that the system gives away again harms nobody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["Process", "processes_with"]
+
+
+class Process:
+    """A process of this host and this user.
+
+    Args:
+        pid: Its number.
+
+    Raises:
+        ProcessLookupError: There is none.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            os.close(self._descriptor)
+
+    def __repr__(self) -> str:
+        return f"<process {self.pid} ({self.name or 'ended'})>"
+
+    @property
+    def name(self) -> str:
+        """What `ps` calls it, for example "parl:zygote"; empty once it has ended."""
+        return _stat(self.pid)[0] if self.alive else ""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+        return not _ready(self._descriptor, 0.0)
+
+    @property
+    def paused(self) -> bool:
+        """Whether a signal has stopped it."""
+        return self.alive and _stat(self.pid)[1] in {"T", "t"}
+
+    @property
+    def children(self) -> tuple[Process, ...]:
+        """The processes that it has started and that still run."""
+        return tuple(_each(pid for pid, parent in _parents() if parent == self.pid))
+
+    @property
+    def family(self) -> tuple[Process, ...]:
+        """The process itself and all that descend from it."""
+        offspring: dict[int, list[int]] = {}
+        for pid, parent in _parents():
+            offspring.setdefault(parent, []).append(pid)
+        found, new = [self.pid], [self.pid]
+        while new:
+            new = [child for parent in new for child in offspring.get(parent, ())]
+            found += new
+        return tuple(_each(iter(found)))
+
+    @property
+    def descriptors(self) -> int:
+        """How many files it has open, 0 once it has ended."""
+        with contextlib.suppress(OSError):
+            return len(os.listdir(f"/proc/{self.pid}/fd"))
+        return 0
+
+    @property
+    def threads(self) -> int:
+        """How many threads it has, 0 once it has ended."""
+        with contextlib.suppress(OSError):
+            return len(os.listdir(f"/proc/{self.pid}/task"))
+        return 0
+
+    @property
+    def own_bytes(self) -> int:
+        """Memory that it shares with nobody, in bytes; 0 once it has ended."""
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
+            return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
+        return 0
+
+    @property
+    def shared_segments(self) -> int:
+        """How many segments of shared memory (memfd) it has open or mapped."""
+        found = set()
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(f"/proc/{self.pid}/fd"):
+                with contextlib.suppress(OSError):
+                    if os.readlink(f"/proc/{self.pid}/fd/{entry}").startswith("/memfd:"):
+                        found.add(os.stat(f"/proc/{self.pid}/fd/{entry}").st_ino)
+            for line in Path(f"/proc/{self.pid}/maps").read_text().splitlines():
+                if "/memfd:" in line:
+                    found.add(int(line.split()[4]))
+        return len(found)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        """Send a signal, SIGKILL by default; one that has ended already takes no notice."""
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._descriptor, number)
+
+    def pause(self) -> None:
+        """Stop it where it is, as a host that swaps or a machine that is suspended does (SIGSTOP)."""
+        self.kill(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on (SIGCONT)."""
+        self.kill(signal.SIGCONT)
+
+    @contextmanager
+    def being_paused(self) -> Iterator[None]:
+        """Paused within a `with`."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
+
+    def wait_for_end(self, timeout_s: float = 10.0) -> float:
+        """Wait until it has ended.
+
+        Returns:
+            How long that took, in seconds.
+
+        Raises:
+            TimeoutError: It still runs.
+        """
+        began = time.monotonic()
+        if not _ready(self._descriptor, timeout_s):
+            raise TimeoutError(f"{self!r} still runs after {timeout_s:g} s")
+        return time.monotonic() - began
+
+
+def processes_with(variable: str, value: str) -> tuple[Process, ...]:
+    """All processes whose environment says `variable=value`, and so all descendants of whoever was started with it.
+
+    An orphan keeps its environment, which is how it is found.
+    """
+    wanted = f"{variable}={value}".encode()
+    return tuple(_each(pid for pid, _ in _parents() if wanted in _environment(pid)))
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
+
+
+def _each(pids: Iterator[int]) -> Iterator[Process]:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            yield Process(pid)
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """(process, its parent) of all processes that have not ended."""
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            _, state, parent = _stat(int(entry))
+            if state not in {"", "Z", "X"}:
+                yield int(entry), parent
+
+
+def _stat(pid: int) -> tuple[str, str, int]:
+    """Name, state and parent; empty if it is gone."""
+    try:
+        head, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+    except OSError:
+        return "", "", 0
+    fields = rest.split()
+    return head.partition("(")[2], fields[0], int(fields[1])
+
+
+def _ready(descriptor: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    return bool(poller.poll(max(0.0, timeout_s) * 1000))
