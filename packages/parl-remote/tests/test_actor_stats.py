@@ -1,0 +1,130 @@
+"""The page on which an actor keeps count of its calls, and its worker's look at it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from parl_remote.actor_stats import CallMeter, CallStats, SharedCallMeter, read_stats
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    return tmp_path / "a1.stats"
+
+
+def read(page: Path) -> CallStats:
+    stats = read_stats(page)
+    assert stats is not None
+    return stats
+
+
+def test_calls_errors_and_time_are_seen_by_another_reader(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    meter.ended(meter.began("add"))
+    meter.failed(meter.began("divide"), ZeroDivisionError("division by zero\nsecond line"))
+    stats = read(page)
+    assert (stats.calls, stats.errors, stats.in_flight, stats.running) == (2, 1, 0, "")
+    assert stats.last_error == "ZeroDivisionError: division by zero"
+    assert 0 < stats.busy_s < 5
+    assert 0 <= stats.error_age_s < 5
+
+
+def test_a_call_that_runs_is_seen_with_its_method_and_for_how_long(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    meter.ended(meter.began("fit"))
+    began = meter.began("predict")
+    first, second = read(page), read(page)
+    assert (first.running, first.in_flight) == ("predict", 1)
+    assert second.running_s > first.running_s > 0
+    assert second.busy_s > first.busy_s
+    meter.ended(began)
+    assert read(page).running == ""
+
+
+def test_what_was_counted_before_the_page_was_published_is_not_lost(page: Path) -> None:
+    meter = CallMeter()
+    meter.ended(meter.began("__init__"))
+    began = meter.began("step")
+    meter.publish(page)
+    assert read(page).calls == 1
+    assert read(page).running == "step"
+    meter.ended(began)
+    assert read(page).calls == 2
+
+
+def test_calls_that_overlap_are_all_counted(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    first, second = meter.began("a"), meter.began("b")
+    assert (read(page).in_flight, read(page).running) == (2, "b")
+    meter.ended(second)
+    assert read(page).in_flight == 1
+    meter.ended(first)
+    assert (read(page).calls, read(page).in_flight) == (2, 0)
+
+
+def test_long_names_and_errors_of_any_text_are_cut_to_fit(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    began = meter.began("m" * 1000)
+    assert set(read(page).running) == {"m"}
+    meter.failed(began, ValueError("ä" * 5000))
+    assert read(page).last_error.startswith("ValueError: äää")
+    assert read(page).calls == 1
+
+
+def test_an_error_whose_text_cannot_be_made_is_still_counted(page: Path) -> None:
+    class Sour(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    meter = CallMeter()
+    meter.publish(page)
+    meter.failed(meter.began("f"), Sour())
+    assert read(page).last_error.startswith("Sour: ")
+
+
+def test_there_is_nothing_to_read_where_no_actor_has_a_page(page: Path) -> None:
+    assert read_stats(page) is None
+    page.write_bytes(b"short")
+    assert read_stats(page) is None
+    page.write_bytes(bytes(1024))
+    assert read_stats(page) is None
+
+
+def test_the_page_is_private_and_follows_no_link(page: Path, tmp_path: Path) -> None:
+    CallMeter().publish(page)
+    assert os.stat(page).st_mode & 0o077 == 0
+    target = tmp_path / "precious"
+    target.write_text("mine")
+    (tmp_path / "a2.stats").symlink_to(target)
+    with pytest.raises(OSError):
+        CallMeter().publish(tmp_path / "a2.stats")
+    assert target.read_text() == "mine"
+
+
+def test_threads_that_call_at_once_lose_no_count(page: Path) -> None:
+    alone = CallMeter()
+    alone.publish(page)
+    alone.ended(alone.began("__init__"))
+    meter = SharedCallMeter(alone)
+    rounds = 5000
+
+    def work() -> None:
+        for _ in range(rounds):
+            meter.ended(meter.began("step"))
+        meter.failed(meter.began("step"), ValueError("the last one"))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    stats = read(page)
+    assert (stats.calls, stats.errors, stats.in_flight) == (4 * (rounds + 1) + 1, 4, 0)
