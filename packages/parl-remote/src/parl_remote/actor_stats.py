@@ -2,7 +2,7 @@
 
     actor   CallMeter.began, ended, failed --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
 
-    offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, now waiting, time of begin and of error
+    offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
            128  the method that began last: length, UTF-8
            256  the last error: length, UTF-8
 
@@ -59,9 +59,11 @@ class CallStats:
 
 
 class CallMeter:
-    """The actor's side, for calls of one thread. It counts from the start, and is seen by others once it is published."""
+    """The actor's side, for calls of one thread. It counts from the start, and others see it once it is published."""
 
     __slots__ = ("_bytes", "_method", "_numbers", "_page")
+
+    _method: str
 
     def __init__(self) -> None:
         self._use(bytearray(_BYTES))
