@@ -17,7 +17,7 @@ from parl_remote.addresses import Address, advertised_by, is_loopback, is_this_h
 from parl_remote.config import Environment, environment
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
 from parl_remote.identity import host_id, host_name, new_id
-from parl_remote.rendezvous import ClusterAddress, find_key
+from parl_remote.rendezvous import ClusterAddress, find_key, given_key
 from parl_remote.run_files import (
     ClusterRecord,
     ProcessRecord,
@@ -179,6 +179,19 @@ def test_a_process_that_is_not_there_has_no_record() -> None:
 
 
 # -- keys -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_cluster_takes_a_key_that_was_made_elsewhere_and_keeps_it(here: Environment, tmp_path: Path) -> None:
+    directory = on_record(here, os.getpid())
+    made_before = key_of(directory)
+    (tmp_path / "given").touch(0o600)
+    (tmp_path / "given").write_text(ClusterKey.generate().to_text())
+    given = given_key(here, tmp_path / "given")
+    assert given is not None
+    assert given != made_before
+    assert key_of(directory, given) == given
+    assert key_of(directory) == given
+    assert given_key(here) is None
 
 
 def test_the_key_of_an_own_cluster_on_this_host_is_found_by_any_of_its_names(here: Environment) -> None:

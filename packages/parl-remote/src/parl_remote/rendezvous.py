@@ -19,7 +19,7 @@ from parl_remote.run_files import ClusterRecord, RunFiles
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Channel
 
-__all__ = ["ClusterAddress", "find_key"]
+__all__ = ["ClusterAddress", "find_key", "given_key"]
 
 
 class ClusterAddress:
@@ -81,12 +81,9 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
         AuthenticationFailed: There is none, or the file is not private to this user.
         ClusterUnreachable: There is none and nobody listens at the address.
     """
-    if key_file is not None:
-        return ClusterKey.from_file(key_file.expanduser())
-    if environment.key_file is not None:
-        return ClusterKey.from_file(environment.key_file)
-    if environment.key is not None:
-        return ClusterKey.from_text(environment.key, source="PARL_KEY")
+    given = given_key(environment, key_file)
+    if given is not None:
+        return given
     known = list(RunFiles(environment.run_dirs).clusters())
     for directory, record in known:
         if record.port == address.port and _is_at(record, address.host):
@@ -96,6 +93,20 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
         f"there is no key for {address}: you (user {os.geteuid()}) have not started a cluster there from this host. "
         "Copy the key file that `xparl start` names there, and pass it by key_file=, PARL_KEY_FILE or PARL_KEY"
     )
+
+
+def given_key(environment: Environment, key_file: Path | None = None) -> ClusterKey | None:
+    """The key that somebody chose: by a file's name, `PARL_KEY_FILE` or `PARL_KEY`; None if nobody did.
+
+    Raises:
+        AuthenticationFailed: What was chosen is not private to this user, or is no key.
+    """
+    chosen = environment.key_file if key_file is None else key_file.expanduser()
+    if chosen is not None:
+        return ClusterKey.from_file(chosen)
+    if environment.key is not None:
+        return ClusterKey.from_text(environment.key, source="PARL_KEY")
+    return None
 
 
 def _is_at(record: ClusterRecord, host: str) -> bool:

@@ -172,15 +172,19 @@ def forget(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-def key_of(directory: Path) -> ClusterKey:
+def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
     """The key in a cluster's directory, a new one where there is none.
+
+    Args:
+        directory: The cluster's.
+        given: A key that was made elsewhere and shall be this cluster's from now on.
 
     Raises:
         AuthenticationFailed: The file there is not private or holds no key.
     """
     path = directory / "key"
-    if not path.exists():
-        write_private_file(path, ClusterKey.generate().to_text() + "\n")
+    if given is not None or not path.exists():
+        write_private_file(path, (given or ClusterKey.generate()).to_text() + "\n")
     return ClusterKey.from_file(path)
 
 
