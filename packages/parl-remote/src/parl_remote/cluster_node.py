@@ -12,7 +12,8 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from parl_remote.addresses import Address
@@ -54,6 +55,9 @@ class NodeSettings:
         master: "host:port" of the master; empty where the master is this node.
         cpu: CPUs to give away; 0 for a master without a worker.
         gpus: GPUs to give away, as CUDA_VISIBLE_DEVICES names them.
+        memory: Bytes to set aside for actors that ask for some.
+        labels: Amounts of what the cluster's owner has named.
+        debug: Whether its log tells more.
     """
 
     directory: str
@@ -65,11 +69,19 @@ class NodeSettings:
     master: str
     cpu: float
     gpus: tuple[str, ...]
+    memory: int = 0
+    labels: Mapping[str, float] = field(default_factory=dict)
+    debug: bool = False
 
     @property
     def has_worker(self) -> bool:
         """Whether actors can run here."""
-        return bool(self.cpu or self.gpus)
+        return bool(self.cpu or self.gpus or self.labels)
+
+    @property
+    def resources(self) -> Resources:
+        """What the node offers."""
+        return Resources(cpu=self.cpu, gpu=len(self.gpus), memory=self.memory, labels=self.labels)
 
 
 class ClusterNode:
@@ -218,7 +230,7 @@ class ClusterNode:
             host_id=self._host_id,
             addresses=(known_as,),
             socket_dir=str(self._socket_directory),
-            resources=Resources(cpu=self._settings.cpu, gpu=len(self._settings.gpus)),
+            resources=self._settings.resources,
             leases=self._worker.running() if self._worker is not None else (),
             name=host_name(),
         )

@@ -6,6 +6,7 @@ Nothing is read at import: `environment()` looks when it is called, so that a pr
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ class Environment:
         key_file: A file with the cluster's key, from `PARL_KEY_FILE`.
         same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
         inside_actor: Whether this process is an actor, which `XPARL=True` says.
+        launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
+        debug: Whether nodes and programs write down more, which `DEBUG` says unless it is empty, 0 or false.
         limits: Defaults, with `PARL_CONNECT_TIMEOUT` and `PARL_LIVENESS_LIMIT` (seconds) applied.
     """
 
@@ -73,6 +76,8 @@ class Environment:
     same_host_shortcut: bool
     inside_actor: bool
     limits: Limits
+    launcher: tuple[str, ...] = ()
+    debug: bool = False
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -82,7 +87,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         variables: What to read instead of `os.environ`.
 
     Raises:
-        ValueError: A variable holds something that is no number of seconds above zero.
+        ValueError: A variable holds something that is no number of seconds above zero, or no command.
     """
     read = os.environ if variables is None else variables
     defaults = Limits()
@@ -99,6 +104,8 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
             liveness_limit_s=liveness_s,
             heartbeat_interval_s=min(defaults.heartbeat_interval_s, liveness_s / 3),
         ),
+        launcher=_command(read, "XPARL_PYTHON"),
+        debug=read.get("DEBUG", "").lower() not in {"", "0", "false", "no", "off"},
     )
 
 
@@ -108,6 +115,13 @@ def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:
     home = Path(read["HOME"]) if read.get("HOME") else Path.home()
     runtime = read.get("XDG_RUNTIME_DIR")
     return (Path(runtime) / "parl", home / ".parl") if runtime else (home / ".parl",)
+
+
+def _command(read: Mapping[str, str], name: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(read.get(name, "")))
+    except ValueError as error:
+        raise ValueError(f"{name} must be a command as a shell reads it, it is {read[name]!r}: {error}") from error
 
 
 def _seconds(read: Mapping[str, str], name: str, default: float) -> float:

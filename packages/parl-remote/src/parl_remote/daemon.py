@@ -67,8 +67,9 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
     """
     os.umask(0o077)
     processes.raise_descriptor_limit()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     found = environment()
+    level = logging.DEBUG if settings.debug or found.debug else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     directory = Path(settings.directory)
     with ExitStack() as undo:
         try:

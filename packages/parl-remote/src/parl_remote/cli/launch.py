@@ -8,6 +8,7 @@ import select
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -16,12 +17,43 @@ import psutil
 from parl_remote import processes
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.codec import to_json
-from parl_remote.config import Limits
+from parl_remote.config import Environment, Limits
 from parl_remote.run_files import RunFiles
 
-__all__ = ["check_port", "detach"]
+__all__ = ["check_port", "detach", "foreground_option", "launch"]
 
 _LOG_LINES = 15
+
+foreground_option = click.option(
+    "--foreground", is_flag=True, help="Stay in this terminal until Ctrl-C or SIGTERM; for systemd and containers."
+)
+
+
+def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Callable[[str], None]) -> None:
+    """Start a node, here or detached, and tell the user.
+
+    Args:
+        settings: What it is.
+        foreground: Whether this process becomes the node; it then does not return.
+        found: Limits, and the command that nodes are started with.
+        say: Tells the user where it listens.
+
+    Raises:
+        click.ClickException: It did not come up.
+    """
+    if not foreground:
+        say(detach(settings, found.limits, found.launcher))
+        return
+
+    def report(outcome: dict[str, str]) -> None:
+        if error := outcome.get("error"):
+            click.echo(f"Error: {error}", err=True)
+        else:
+            say(outcome["address"])
+
+    from parl_remote.daemon import run_node  # only here: a detached node reads its own program
+
+    sys.exit(run_node(settings, report))
 
 
 def check_port(host: str, port: int, run_files: RunFiles) -> None:
@@ -47,8 +79,13 @@ def check_port(host: str, port: int, run_files: RunFiles) -> None:
             raise click.ClickException(f"cannot listen on {host}:{port}: {reason}") from error
 
 
-def detach(settings: NodeSettings, limits: Limits) -> str:
+def detach(settings: NodeSettings, limits: Limits, launcher: tuple[str, ...] = ()) -> str:
     """Start a node that lives on after this command; returns the address it listens on.
+
+    Args:
+        settings: What it is.
+        limits: How long it may take.
+        launcher: The command to run Python with; empty for the one that runs now.
 
     Raises:
         click.ClickException: It did not come up; the message has its reason or the end of its log.
@@ -59,7 +96,10 @@ def detach(settings: NodeSettings, limits: Limits) -> str:
     reading, writing = map(processes.beyond_standard, os.pipe())
     try:
         node = subprocess.Popen(
-            [sys.executable, "-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(writing)],
+            [
+                *(launcher or (sys.executable,)),
+                *("-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(writing)),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -67,6 +107,11 @@ def detach(settings: NodeSettings, limits: Limits) -> str:
             pass_fds=(writing,),
             start_new_session=True,
         )
+    except OSError as error:
+        os.close(reading)
+        command = launcher[0] if launcher else sys.executable
+        hint = "; XPARL_PYTHON names it" if launcher else ""
+        raise click.ClickException(f"cannot run {command}: {error.strerror}{hint}") from error
     finally:
         os.close(writing)
         os.close(log)

@@ -1,4 +1,8 @@
-"""Ending exactly the processes that the run files name: politely first, then for good."""
+"""Ending exactly the processes that the run files name, and what they have started: politely first, then for good.
+
+node on record --SIGTERM--> ends its actors, says goodbye      not within the grace time: SIGKILL
+its descendants, noted before -----------------------------> whoever is left: SIGKILL
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from parl_remote.addresses import Address
@@ -15,6 +19,8 @@ from parl_remote.config import Limits
 from parl_remote.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, forget, signal_process
 
 __all__ = ["stop_all"]
+
+_LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
 
 
 def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]:
@@ -32,20 +38,51 @@ def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]
         *((where, one) for where, one in run_files.clusters() if port in {None, one.port}),
         *((where, one) for where, one in run_files.workers() if port in {None, Address.parse(one.master).port}),
     ]
+    family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
         signal_process(node.process, signal.SIGTERM)
     deadline = time.monotonic() + limits.shutdown_grace_s
     killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
     for _, node in nodes:
         if node.process.pid in killed:
-            signal_process(node.process, signal.SIGKILL)  # its zygote sees the connection close and ends its actors
-            _ended(node.process, time.monotonic() + limits.shutdown_grace_s)
+            signal_process(node.process, signal.SIGKILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in (*(node.process for _, node in nodes), *family):
+        _ended(process, deadline)
+    _end_the_rest(family)
     for where, node in nodes:
         if not node.process.alive() and _is_from_here(node.process):
             forget(where)
             with contextlib.suppress(OSError):
                 where.rmdir()
     return [_line(node, killed) for _, node in nodes]
+
+
+def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
+    """What these processes, and what they have started, run now; a number alone would say too little later."""
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    waiting = [root.pid for root in roots if root.alive()]
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            waiting.append(pid)
+            with contextlib.suppress(ProcessLookupError):
+                yield ProcessRecord.of(pid)
+
+
+def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
+    """Kill who did not go along, because it was stopped or detached itself."""
+    left = [process for process in family if process.alive()]
+    for process in left:
+        with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end
+            signal_process(process, signal.SIGKILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in left:
+        _ended(process, deadline)
 
 
 def _ended(process: ProcessRecord, deadline: float) -> bool:

@@ -1,0 +1,113 @@
+"""`xparl connect`: this host as one more worker of a cluster."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import click
+
+from parl_remote.addresses import Address, is_loopback, own_address_toward
+from parl_remote.cli.launch import foreground_option, launch
+from parl_remote.cli.offer import Offer, offer_options
+from parl_remote.cli.start import explain_old_options
+from parl_remote.cluster_node import NodeSettings
+from parl_remote.config import environment
+from parl_remote.errors import RemoteError
+from parl_remote.identity import new_id
+from parl_remote.rendezvous import find_key
+from parl_remote.run_files import RunFiles
+from parl_remote.security import write_private_file
+
+__all__ = ["command"]
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+
+
+@click.command("connect")
+@click.option("--address", required=True, metavar="HOST:PORT", help="The master.")
+@offer_options
+@click.option("--host", help="Interface to listen on. Default: the one towards the master.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
+)
+@click.option("--key_file", "--key-file", type=click.Path(path_type=Path), help="The cluster's key. Default: see docs.")
+@click.option("--debug", is_flag=True, help="Write more into the worker's log; the variable DEBUG=1 does so, too.")
+@click.option(
+    "--log_server_port_range",
+    "--log-server-port-range",
+    metavar="LOW-HIGH",
+    help="Not needed any more: logs come through the worker's one port.",
+)
+@foreground_option
+def command(
+    address: str,
+    cpu_num: float | None,
+    gpu: str | None,
+    memory: str | None,
+    label: tuple[str, ...],
+    host: str | None,
+    port: int,
+    key_file: Path | None,
+    debug: bool,
+    log_server_port_range: str | None,
+    foreground: bool,
+) -> None:
+    r"""Add this host's CPUs to a cluster.
+
+    The cluster's key is taken from --key_file, PARL_KEY_FILE, PARL_KEY, or, on the host where you started the
+    cluster, from your run files.
+
+    \b
+    Examples:
+      xparl connect --address first:8037
+      xparl connect --address first:8037 --cpu_num 8 --memory 24G
+      xparl connect --address first:8037 --cpu_num 0 --gpu 0,1
+      xparl connect --address first:8037 --label license=2
+    """
+    explain_old_options(log_server_port_range=log_server_port_range)
+    found = environment()
+    offer = Offer.of(cpu_num, gpu, memory, label)
+    if not offer.cpu and not offer.gpus and not offer.labels:
+        raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
+    try:
+        master = Address.parse(address)
+        key = find_key(master, found, key_file)
+        listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
+        node_id = new_id("worker")
+        directory = RunFiles(found.run_dirs).worker_directory(node_id)
+        write_private_file(directory / "key", key.to_text() + "\n")
+    except (RemoteError, OSError, ValueError) as error:
+        raise click.ClickException(str(error)) from error
+    settings = NodeSettings(
+        directory=str(directory),
+        node_id=node_id,
+        cluster_id="",
+        host=listen_on,
+        known_as=known_as,
+        port=port,
+        master=str(master),
+        cpu=offer.cpu,
+        gpus=offer.gpus,
+        memory=offer.memory,
+        labels=offer.labels,
+        debug=debug,
+    )
+    launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, offer))
+
+
+def _say_joined(address: str, settings: NodeSettings, offer: Offer) -> None:
+    click.echo(f"This host's {offer} belong to the cluster at {settings.master} (worker at {address}).")
+    click.echo("  It ends with the cluster, or here with xparl stop")
+    click.echo(f"  Logs               {shlex.quote(settings.directory)}")
+
+
+def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tuple[str, str]:
+    """Which interface a worker listens on, and the host by which others reach it (empty: the master's)."""
+    towards = own_address_toward(master)
+    if asked is not None:
+        return asked, towards if asked in _EVERYWHERE else asked
+    if not is_loopback(towards):
+        return towards, towards
+    beside = (record.host for _, record in run_files.clusters() if record.port == master.port)
+    return next(beside, towards), ""
