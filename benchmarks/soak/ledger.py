@@ -1,0 +1,108 @@
+"""Who called what and what was carried out, in files that outlive every killed process.
+
+    caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed
+    actor    <name>.done    eight bytes a call, appended before the work is done
+
+Beside each other they say of every call whether it was lost without a word, carried out twice, or out of order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+import numpy as np
+
+
+class Count(IntEnum):
+    """Positions of a caller's counters."""
+
+    SENT = 0
+    ANSWERED = 1
+    LOST = 2
+    HUNG = 3
+    WRONG = 4
+    CLOSED = 5
+
+
+class Calls:
+    """The caller's side of one actor's life."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.path = folder / f"{name}.calls"
+        self._counts = np.memmap(self.path, np.int64, "w+", shape=(len(Count),))
+
+    def add(self, count: Count, amount: int = 1) -> None:
+        self._counts[count] += amount
+
+    def close(self) -> None:
+        """Everything has been settled; the file may be read and removed."""
+        self._counts[Count.CLOSED] = 1
+        self._counts.flush()
+
+
+def carried_out(path: Path) -> int:
+    """Open an actor's file; a second life under the same name is an error."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+
+
+@dataclass
+class Totals:
+    """What all files together said."""
+
+    lives: int = 0
+    sent: int = 0
+    answered: int = 0
+    lost: int = 0
+    abandoned: int = 0
+    carried_out: int = 0
+    faults: Counter[str] = field(default_factory=Counter)
+
+    def as_row(self) -> dict[str, int]:
+        """Numbers for a log."""
+        return {
+            "lives": self.lives,
+            "sent": self.sent,
+            "answered": self.answered,
+            "lost_with_error": self.lost,
+            "abandoned_by_killed_programs": self.abandoned,
+            "carried_out": self.carried_out,
+            "faults": self.faults.total(),
+        }
+
+    def settle(self, calls: Path, *, caller_was_killed: bool) -> bool:
+        """Take one life into account and remove its files; False if it is not over yet.
+
+        Args:
+            calls: The caller's file.
+            caller_was_killed: Its program was killed, so that calls may be left without an outcome.
+        """
+        counts = np.fromfile(calls, np.int64)
+        if len(counts) != len(Count) or not (counts[Count.CLOSED] or caller_was_killed):
+            return False
+        sent, answered, lost, hung, wrong = (int(counts[one]) for one in list(Count)[:5])
+        done_path = calls.with_suffix(".done")
+        done = np.fromfile(done_path, np.int64) if done_path.exists() else np.empty(0, np.int64)
+        self.lives += 1
+        self.sent += sent
+        self.answered += answered
+        self.lost += lost
+        self.carried_out += len(done)
+        self.faults["hung"] += hung
+        self.faults["wrong answer"] += wrong
+        without_outcome = sent - answered - lost - hung - wrong
+        if caller_was_killed:
+            self.abandoned += max(0, without_outcome)
+        elif without_outcome:
+            self.faults["without an outcome"] += abs(without_outcome)
+        self.faults["carried out twice"] += len(done) - len(np.unique(done))
+        self.faults["out of order"] += int(np.sum(np.diff(done) < 0))
+        self.faults["carried out without being sent"] += int(np.sum(done >= sent + caller_was_killed))
+        # Calls of one caller are answered in order, so the answered ones are the first ones.
+        self.faults["answered, not carried out"] += max(0, answered - len(done))
+        calls.unlink()
+        done_path.unlink(missing_ok=True)
+        return True

@@ -1,0 +1,152 @@
+"""A program under load: some actors, each called by a thread of its own, and every call's outcome written down.
+
+python benchmarks/soak/program.py ADDRESS FOLDER ACTORS SEED      ends with SIGTERM
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections import Counter, deque
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ledger import Calls, Count, carried_out
+
+import parl_remote as parl
+
+HUNG_S = 90.0  # nothing in a cluster may take so long without an error
+LARGE = 2**17  # float64 values, 1 MiB
+EXPECTED = (parl.ActorLost, parl.NoResources, parl.ClusterUnreachable, parl.NotConnected)
+
+
+@parl.remote_class
+class Worker:
+    def __init__(self, done: str) -> None:
+        self.file = carried_out(Path(done))
+
+    def step(self, number: int, data: Any, nap_s: float, fail: bool) -> tuple[int, Any]:
+        os.write(self.file, number.to_bytes(8, "little"))
+        if nap_s:
+            time.sleep(nap_s)
+        if fail:
+            raise KeyError(number)
+        return number, data
+
+
+class Caller:
+    """One thread with one actor after the other."""
+
+    def __init__(self, folder: Path, seed: int, stopping: threading.Event, notes: Counter[str]) -> None:
+        self._folder = folder
+        self._dice = random.Random(seed)
+        self._stopping = stopping
+        self._notes = notes
+        self._large = np.random.default_rng(seed).random(LARGE)
+
+    def run(self) -> None:
+        while not self._stopping.is_set():
+            name = uuid.uuid4().hex
+            calls = Calls(self._folder, name)
+            try:
+                self._live(Worker(str(self._folder / f"{name}.done")), calls)
+            except EXPECTED as error:
+                self._notes[f"making an actor: {type(error).__name__}"] += 1
+                self._stopping.wait(0.2)
+            except BaseException as error:
+                self._fail(f"unexpected {type(error).__name__}: {error}")
+                self._stopping.wait(0.2)
+            calls.close()
+
+    def _live(self, actor: Any, calls: Calls) -> None:
+        """Call it until it is lost, or for a while."""
+        number = 0
+        last = self._dice.randrange(50, 3000)
+        while not self._stopping.is_set() and number < last:
+            burst: deque[tuple[int, Any, Any]] = deque()
+            for _ in range(self._dice.choice((1, 1, 4, 16))):
+                data = self._large if self._dice.random() < 0.03 else number * 3
+                nap_s, fail = self._dice.choice((0, 0, 0, 0.001, 0.05)), self._dice.random() < 0.05
+                try:
+                    future = parl.submit(actor.step, number, data, nap_s, fail)
+                except parl.ActorLost:
+                    break  # refused at once: it was never sent
+                calls.add(Count.SENT)
+                burst.append((number, data, future))
+                number += 1
+            lost = not burst
+            while burst:
+                lost |= self._settle(*burst.popleft(), calls)
+            if lost:
+                self._must_stay_lost(actor)
+                return
+            self._stopping.wait(self._dice.expovariate(10.0))
+        if self._dice.random() < 0.3:
+            actor.destroy()
+
+    def _settle(self, number: int, data: Any, future: Any, calls: Calls) -> bool:
+        """Wait for one call; whether its actor was lost."""
+        try:
+            answered, back = future.result(HUNG_S)
+        except KeyError as error:
+            calls.add(Count.ANSWERED if error.args == (number,) else Count.WRONG)
+            return False
+        except parl.ActorLost as error:
+            self._notes[f"lost: {error.cause.kind.value}"] += 1
+            calls.add(Count.LOST)
+            return True
+        except parl.ResultTimeout:
+            calls.add(Count.HUNG)
+            self._fail("a call hung")
+            return True
+        right = answered == number and np.array_equal(back, data)
+        calls.add(Count.ANSWERED if right else Count.WRONG)
+        return False
+
+    def _must_stay_lost(self, actor: Any) -> None:
+        began = time.monotonic()
+        with contextlib.suppress(parl.ActorLost):
+            actor.step(-1, None, 0, False)
+            self._fail("a lost actor answered")
+        if time.monotonic() - began > 5.0:
+            self._fail("a lost actor refused a call late")
+
+    def _fail(self, what: str) -> None:
+        self._notes[f"FAULT {what}"] += 1
+        print(f"{time.strftime('%H:%M:%S')} FAULT {what}", flush=True)
+
+
+def main() -> None:
+    address, folder, actors, seed = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    stopping = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+    if address == "local":
+        parl.connect(cpu_num=actors, lease_timeout_s=30)
+    else:
+        parl.connect(address, lease_timeout_s=30)
+    notes: Counter[str] = Counter()
+    threads = [
+        threading.Thread(target=Caller(folder, seed + number, stopping, notes).run, daemon=True)
+        for number in range(actors)
+    ]
+    for thread in threads:
+        thread.start()
+    print("runs", flush=True)
+    stopping.wait()
+    for thread in threads:
+        thread.join(HUNG_S)
+    parl.disconnect()
+    for what, times in sorted(notes.items()):
+        print(f"{times:6} {what}", flush=True)
+    sys.exit(any(thread.is_alive() for thread in threads) or any(what.startswith("FAULT") for what in notes))
+
+
+if __name__ == "__main__":
+    main()
