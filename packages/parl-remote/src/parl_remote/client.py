@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parl_remote import serialize
 from parl_remote.actor_record import ActorRecord
@@ -33,6 +33,9 @@ from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.options import ActorOptions
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
+
+if TYPE_CHECKING:
+    from parl_remote.log_forwarding import LogForwarder
 
 __all__ = ["Client"]
 
@@ -72,7 +75,7 @@ class Client:
         self._none_left = threading.Event()
         self._closed = False
         self._loop = Loop()
-        identity = ClientIdentity()
+        self._identity = identity = ClientIdentity()
         self._master = MasterClient(
             self._loop, cluster, identity, address=address, limits=limits, on_lost_lease=self._lost
         )
@@ -88,6 +91,17 @@ class Client:
         self._farewell = Farewell(self._loop, self._records.get, self._release)
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
+        self._logs: LogForwarder | None = None
+
+    def forward_logs(self) -> None:
+        """Show what actors write as lines of this program's own output, from the next actor on."""
+        from parl_remote.log_forwarding import LogForwarder  # few programs want that
+
+        def where(granted: LeaseGranted) -> str:
+            here = granted.host_id == self._identity.host_id or not granted.node_addresses
+            return "" if here else f" on {granted.node_addresses[0].rpartition(':')[0] or self._address}"
+
+        self._logs = LogForwarder(self._workers.dial, where)
 
     @property
     def address(self) -> str:
@@ -146,6 +160,8 @@ class Client:
             record.channel = self._workers.start(granted, start)
         except ChannelClosed:
             raise record.error("") from None
+        if self._logs is not None:
+            self._logs.follow(granted)
         return Connection(record.channel, background=self._background_loop, lost=record.error, on_names=names.set)
 
     # -- ends of actors ------------------------------------------------------------------------------------------
@@ -215,6 +231,8 @@ class Client:
                     say_close(record.channel)
         if self._records:
             self._none_left.wait(_GOODBYE_S)
+        if self._logs is not None:
+            self._logs.close()
         self._master.close()
         self._cluster.close()
         loops = [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]
@@ -236,6 +254,8 @@ class Client:
         self._cluster.abandon()
         self._master.abandon()
         self._workers.abandon()
+        if self._logs is not None:
+            self._logs.abandon()
         for record in self._records.values():
             record.forked = True
             if isinstance(record.channel, UnixChannel):

@@ -39,6 +39,7 @@ def connect(
     lease_timeout_s: float | None = _LEASE_TIMEOUT_S,
     key_file: str | os.PathLike[str] | None = None,
     log_dir: str | os.PathLike[str] | None = None,
+    logs: bool = False,
 ) -> None:
     """Connect this program to a cluster, or give it a private one that ends with it.
 
@@ -57,6 +58,8 @@ def connect(
             `xparl start` on this machine has written are looked at.
         log_dir: Where actors of a private cluster write their output, one file each; by default their files are gone
             once the program has ended.
+        logs: Show what actors print, and what they write to stderr, as lines of this program's own output that begin
+            with the actor's class, name and process. Without it the lines are in files only (`xparl logs`).
 
     Raises:
         RemoteError: This program is connected to another cluster; `disconnect` first.
@@ -79,6 +82,8 @@ def connect(
         raise ValueError(f"lease_timeout_s must be 0 or more, or None to wait for ever, not {lease_timeout_s!r}")
     if cpu_num is not None and (not isinstance(cpu_num, int) or cpu_num < 1):
         raise ValueError(f"cpu_num must be a whole number of 1 or more, not {cpu_num!r}")
+    if not isinstance(logs, bool):
+        raise TypeError(f"logs must be True or False, not {logs!r}")
     address = _normal(master_address, debug)
     if address not in {_LOCAL, _DEBUG}:
         _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
@@ -105,10 +110,15 @@ def connect(
             from parl_remote.debug_client import DebugClient
 
             current.install(DebugClient(cpu_num or _own_cpus()))
-        elif address == _LOCAL:
-            current.install(_open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir))
         else:
-            current.install(_open_cluster(address, key_file, lease_timeout_s))
+            client = (
+                _open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir)
+                if address == _LOCAL
+                else _open_cluster(address, key_file, lease_timeout_s)
+            )
+            if logs:
+                client.forward_logs()
+            current.install(client)
         atexit.register(disconnect)
         _mind_forks()
 

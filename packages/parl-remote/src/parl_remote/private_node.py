@@ -107,6 +107,7 @@ class PrivateNode:
             limits=limits,
             gpus=gpus,
             limit_threads=not chosen_by_user(os.environ),
+            keep_logs=Path(settings.directory) not in Path(settings.log_directory).parents,
         )
         reception.serve(Role.WORKER, self._worker)
         within = MemoryListener("the node itself")

@@ -25,6 +25,7 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.gpus import GpuShares
 from parl_remote.handshake import Link
+from parl_remote.log_book import LogBook, bytes_in
 from parl_remote.loop import Loop
 from parl_remote.messages import (
     ActorDied,
@@ -40,7 +41,7 @@ from parl_remote.messages import (
     StopActor,
     decode,
 )
-from parl_remote.parts import Parts
+from parl_remote.parts import Part, Parts
 from parl_remote.relay import Relay
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.zygote import ZygoteProcess
@@ -75,9 +76,11 @@ class Worker:
         limits: Times and sizes.
         gpus: Names of the GPUs to give away, as CUDA_VISIBLE_DEVICES takes them.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
+        keep_logs: Whether log files of actors that ended stay, because their directory is the user's.
 
     Attributes:
         parts: What it does beside running actors; add to it before the first client comes.
+        logs: What its actors write.
     """
 
     def __init__(
@@ -92,10 +95,13 @@ class Worker:
         limits: Limits,
         gpus: tuple[str, ...] = (),
         limit_threads: bool = True,
+        keep_logs: bool = False,
     ) -> None:
         self._loop = loop
         self._to_master = to_master
         self.parts = Parts()
+        self.logs = LogBook(loop, keep=keep_logs)
+        self.parts.add(("ReadLog", "FollowActors"), self._log_part)
         self._gpus = GpuShares(gpus)
         self._limit_threads = limit_threads
         self._leases: dict[str, _Lease] = {}
@@ -239,7 +245,10 @@ class Worker:
             "working_dir": start.working_dir,
             "threads": max(1, int(resources.cpu)) if self._limit_threads else None,
         }
+        already = bytes_in(actor.log)
         channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
+        if lease.link is not None:
+            self.logs.began(lease.assigned, lease.link.hello, actor.pid, actor.log, already)
         lease.actor, lease.channel = actor, channel
         self._in_use[actor.number] = lease
         self._watch.add(actor.number, actor.pid, start.memory_limit)
@@ -276,7 +285,13 @@ class Worker:
         lease = self._in_use.pop(actor.number, None)
         if lease is not None and lease.channel is not None:
             lease.channel.close()
+            self.logs.ended(lease.assigned.lease_id)
             self._forget(lease.assigned.lease_id, cause)
+
+    def _log_part(self) -> Part:
+        from parl_remote.worker_logs import WorkerLogs  # only where somebody wants to read logs
+
+        return WorkerLogs(self._loop, self.logs)
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -118,6 +118,15 @@ class WorkerClients:
         link = self._link_to(at)
         return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
 
+    def dial(self, at: LeaseGranted) -> Channel:
+        """One more link to the worker of a lease, for what has nothing to do with actors' lives.
+
+        Raises:
+            RemoteError: The worker cannot be reached, or does not want to talk.
+        """
+        path = os.path.join(at.socket_dir, "node.sock")
+        return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._dial_worker(at)
+
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
         """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
         self._pushes[kind] = handler
@@ -155,10 +164,7 @@ class WorkerClients:
             known = self._links.get(node_id)
             if known is not None:
                 return known
-            path = os.path.join(granted.socket_dir, "node.sock")
-            here = self._is_here(granted, path)
-            link = self._greet(UnixChannel.connect(path)) if here else self._dial_worker(granted)
-            self._links[node_id] = link
+            self._links[node_id] = link = self.dial(granted)
         self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
         return link
 

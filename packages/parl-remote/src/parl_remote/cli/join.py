@@ -11,6 +11,7 @@ from parl_remote.addresses import Address, is_loopback, own_address_toward
 from parl_remote.cli.launch import foreground_option, launch
 from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.start import explain_old_options
+from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
@@ -31,7 +32,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::"})
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
 )
-@click.option("--key_file", "--key-file", type=click.Path(path_type=Path), help="The cluster's key. Default: see docs.")
+@key_option
 @click.option("--debug", is_flag=True, help="Write more into the worker's log; the variable DEBUG=1 does so, too.")
 @click.option(
     "--log_server_port_range",

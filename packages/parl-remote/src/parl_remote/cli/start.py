@@ -10,10 +10,12 @@ import click
 from parl_remote.addresses import is_loopback
 from parl_remote.cli.launch import check_port, foreground_option, launch
 from parl_remote.cli.offer import Offer, offer_options
+from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.identity import host_name, new_id
+from parl_remote.rendezvous import given_key
 from parl_remote.run_files import RunFiles, key_of
 
 __all__ = ["command"]
@@ -30,6 +32,7 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::"})
     show_default=True,
     help="Interface to listen on. Other hosts can only join with 0.0.0.0 or an address of this host.",
 )
+@key_option
 @click.option("--debug", is_flag=True, help="Write more into the node's log; the variable DEBUG=1 does so, too.")
 @click.option("--gpu_cluster", "--gpu-cluster", is_flag=True, help="Not needed any more: a cluster has both kinds.")
 @click.option(
@@ -46,6 +49,7 @@ def command(
     memory: str | None,
     label: tuple[str, ...],
     host: str,
+    key_file: Path | None,
     debug: bool,
     gpu_cluster: bool,
     log_server_port_range: str | None,
@@ -68,7 +72,7 @@ def command(
     check_port(host, port, run_files)
     try:
         directory = run_files.cluster_directory(port)
-        key_of(directory)
+        key_of(directory, given_key(found, key_file))
     except (RemoteError, OSError) as error:
         raise click.ClickException(str(error)) from error
     before = next((record for where, record in run_files.clusters() if where == directory), None)

@@ -22,7 +22,7 @@ address_option = click.option(
     "--address", metavar="HOST:PORT", help="A cluster anywhere. Default: what runs for you on this host."
 )
 key_option = click.option(
-    "--key_file", "--key-file", type=click.Path(path_type=Path), help="The cluster's key. Default: see docs."
+    "--key_file", "--key-file", type=click.Path(path_type=Path), help="A file with the cluster's key, mode 0600."
 )
 
 
