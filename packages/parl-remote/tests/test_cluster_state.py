@@ -98,7 +98,10 @@ def test_a_request_that_may_not_wait_is_refused_with_what_was_asked_and_what_the
     (refused,) = ask(state, 2, timeout_s=0)
     assert isinstance(refused, LeaseRefused)
     assert (refused.request_id, refused.code) == (2, RefusalCode.TIMEOUT)
-    assert refused.reason == "Actor asked for 1 CPU; the cluster has 2 CPU on 1 node, nothing free"
+    assert refused.reason == (
+        "Actor asked for 1 CPU; the cluster has 2 CPU on 1 node, nothing free; "
+        "short of cpu: it needs 1 CPU and no node has any free"
+    )
 
 
 def test_a_request_is_refused_when_its_time_is_up_and_not_before() -> None:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from parl_remote.cluster_state import ClusterState, DropNode, Instruction, ToClient
+from parl_remote.cluster_state import ClusterState
 from parl_remote.config import Limits
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.handshake import Link, Reception
+from parl_remote.instructions import DropNode, Instruction, ToClient
 from parl_remote.loop import Loop, Timer
 from parl_remote.messages import (
     Bye,

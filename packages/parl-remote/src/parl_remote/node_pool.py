@@ -1,35 +1,51 @@
-"""The nodes of a cluster and what is free on them, so arranged that choosing one does not slow down as they grow more.
+"""The nodes of a cluster and what is free on them: which one takes an actor, and which kind is short if none can.
 
-Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group. In a group, one heap a kind has the
-node with the most of it free on top, so that work spreads. Changing a node pushes a new entry and leaves the old one to
-be thrown away when it comes up: its stamp does not match the node's any more.
+Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by what they
+have free of each kind (`RoomIndex`). A node that is being drained stays in the pool, but in no group.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
-from parl_remote.messages import NodeJoin
+from parl_remote.gpus import GpuShares
+from parl_remote.lease_queue import Shape
+from parl_remote.messages import Heartbeat, NodeJoin
+from parl_remote.placement import Placement
 from parl_remote.resources import Resources
+from parl_remote.room_index import RoomIndex
 
 __all__ = ["Node", "NodePool"]
 
 
 class Node:
-    """One worker as the master knows it; only the pool changes `free`."""
+    """One worker as the master knows it; only the pool changes `free` and `is_open`.
 
-    __slots__ = ("free", "joined", "leases", "load", "memory_free", "stamp")
+    Attributes:
+        joined: What it said when it joined.
+        joined_at: When that was.
+        pid: Its process on its host.
+        versions: Versions of parl_remote and python there.
+        beat: Its last heartbeat.
+        leases: The ids of those that run here.
+        free: What is free.
+        gpus: What is free of each GPU.
+        is_open: Whether it takes actors.
+    """
 
-    def __init__(self, joined: NodeJoin) -> None:
+    __slots__ = ("beat", "free", "gpus", "is_open", "joined", "joined_at", "leases", "pid", "versions")
+
+    def __init__(self, joined: NodeJoin, joined_at: float, pid: int, versions: Mapping[str, str]) -> None:
         self.joined = joined
+        self.joined_at = joined_at
+        self.pid = pid
+        self.versions = versions
+        self.beat = Heartbeat(0)
+        self.leases: dict[str, None] = {}
         self.free = joined.resources
-        self.leases: set[str] = set()
-        self.load = 0.0
-        self.memory_free = 0
-        self.stamp = 0
+        self.gpus = GpuShares(self.gpu_names)
+        self.is_open = True
 
     @property
     def node_id(self) -> str:
@@ -37,19 +53,34 @@ class Node:
         return self.joined.node_id
 
     @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.joined.name or self.joined.node_id
+
+    @property
     def total(self) -> Resources:
         """What it offered when it joined."""
         return self.joined.resources
 
+    @property
+    def gpu_names(self) -> tuple[str, ...]:
+        """Its GPUs, as CUDA_VISIBLE_DEVICES names them."""
+        return self.joined.gpus or tuple(map(str, range(int(self.total.gpu))))
 
-_Entry = tuple[float, int, int, Node]  # minus what is free, order of arrival, stamp, node
+    def is_called(self, text: str) -> bool:
+        """Whether `text` is its id or its name."""
+        return text in (self.joined.node_id, self.joined.name)
+
+    def has_room(self, need: Resources) -> bool:
+        """Whether an actor can go here now."""
+        return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
 
 class NodePool:
     """All nodes, by id, with their free resources.
 
     Attributes:
-        total: The sum of what all nodes offer.
+        total: The sum of what all nodes that take actors offer.
         free: The sum of what is free on them.
     """
 
@@ -70,9 +101,14 @@ class NodePool:
         """The node of that id, if it is here."""
         return self._nodes.get(node_id)
 
-    def add(self, joined: NodeJoin) -> Node:
+    def called(self, text: str) -> list[Node]:
+        """The node of that id, or all of that name."""
+        by_id = self._nodes.get(text)
+        return [by_id] if by_id else [node for node in self._nodes.values() if node.is_called(text)]
+
+    def add(self, node: Node) -> None:
         """Take in a node that is not here yet, with everything free."""
-        node = self._nodes[joined.node_id] = Node(joined)
+        self._nodes[node.node_id] = node
         self._totals[node.total] += 1
         self.total += node.total
         self.free += node.total
@@ -81,11 +117,12 @@ class NodePool:
             self._groups[kinds] = _Group(kinds)
             self._groups = dict(sorted(self._groups.items(), key=lambda item: (len(item[0]), sorted(item[0]))))
         self._groups[kinds].add(node)
-        return node
 
-    def remove(self, node: Node) -> None:
-        """Forget a node and everything that was free or taken on it."""
-        del self._nodes[node.node_id]
+    def close(self, node: Node) -> None:
+        """Give the node nothing more; what runs there goes on."""
+        if not node.is_open:
+            return
+        node.is_open = False
         self._totals[node.total] -= 1
         if not self._totals[node.total]:
             del self._totals[node.total]
@@ -96,40 +133,78 @@ class NodePool:
         if not self._groups[kinds].nodes:
             del self._groups[kinds]
 
-    def take(self, node: Node, amount: Resources) -> None:
-        """Take resources that fit."""
+    def remove(self, node: Node) -> None:
+        """Forget a node and everything that was free or taken on it."""
+        self.close(node)
+        del self._nodes[node.node_id]
+
+    def take(self, node: Node, amount: Resources, gpus: tuple[str, ...] | None = None) -> tuple[str, ...]:
+        """Take resources that fit.
+
+        Args:
+            node: Where.
+            amount: How much.
+            gpus: Which GPUs, for an actor that has them already; None chooses.
+
+        Returns:
+            Which GPUs these are.
+        """
+        if gpus is None:
+            gpus = node.gpus.take(amount.gpu) if amount.gpu else ()
+        else:
+            node.gpus.claim(gpus, amount.gpu)
         node.free -= amount
-        self.free -= amount
-        self._groups[node.total.kinds()].changed(node)
+        if node.is_open:
+            self.free -= amount
+            self._groups[node.total.kinds()].changed(node)
+        return gpus
 
-    def give(self, node: Node, amount: Resources) -> None:
+    def give(self, node: Node, amount: Resources, gpus: tuple[str, ...]) -> None:
         """Give back what was taken."""
+        node.gpus.give(gpus, amount.gpu)
         node.free += amount
-        self.free += amount
-        self._groups[node.total.kinds()].changed(node)
+        if node.is_open:
+            self.free += amount
+            self._groups[node.total.kinds()].changed(node)
 
-    def pick(self, need: Resources) -> Node | None:
-        """The node where `need` fits and most is left, of those that offer the fewest other kinds.
+    def pick(self, shape: Shape, avoid: Collection[Node] = ()) -> Node | None:
+        """The node that an actor goes to: by its placement, of those that offer the fewest other kinds.
 
         Actors without GPUs so leave the nodes that have some to those that want them.
+
+        Args:
+            shape: What it needs, and where it wants to go.
+            avoid: Where it may not.
         """
+        need = shape.resources
+        if shape.node:
+            bound = [node for node in self.called(shape.node) if node.is_open and node not in avoid]
+            return next((node for node in bound if node.has_room(need)), None)
         kinds = need.kinds()
         for group in self._groups.values():
-            if kinds <= group.kinds and (node := group.pick(need, kinds)):
+            if kinds <= group.kinds and (node := group.pick(need, kinds, shape.placement, avoid)):
                 return node
         return None
 
-    def could_hold(self, need: Resources) -> bool:
-        """Whether any node could take `need` if it were empty."""
+    def could_hold(self, shape: Shape) -> bool:
+        """Whether any node could take this if it were empty."""
+        need = shape.resources
+        if need.gpu > 1 and need.gpu != int(need.gpu):
+            return False
+        if shape.node:
+            return any(node.is_open and node.total.fits(need) for node in self.called(shape.node))
         return any(total.fits(need) for total in self._totals)
 
     def short_of(self, need: Resources) -> frozenset[str]:
         """Which kinds no node has enough of now; all kinds of `need` if only their combination is lacking."""
         kinds = need.kinds()
-        short = frozenset(kind for kind in kinds if self._most_free(kind) < need.amount(kind))
+        short = frozenset(kind for kind in kinds if self.most_free(kind) < need.amount(kind))
+        if not short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
+            short = frozenset(("gpu",))  # there is enough in pieces
         return short or kinds
 
-    def _most_free(self, kind: str) -> float:
+    def most_free(self, kind: str) -> float:
+        """The most that one node has free of a kind."""
         return max((group.most_free(kind) for group in self._groups.values() if kind in group.kinds), default=0.0)
 
 
@@ -139,8 +214,7 @@ class _Group:
     def __init__(self, kinds: frozenset[str]) -> None:
         self.kinds = kinds
         self.nodes: set[Node] = set()
-        self._heaps: dict[str, list[_Entry]] = {kind: [] for kind in {"cpu", *kinds}}
-        self._arrivals = itertools.count()
+        self._rooms: dict[str, RoomIndex[Node]] = {kind: RoomIndex() for kind in {"cpu", *kinds}}
 
     def add(self, node: Node) -> None:
         self.nodes.add(node)
@@ -148,42 +222,25 @@ class _Group:
 
     def remove(self, node: Node) -> None:
         self.nodes.discard(node)
-        node.stamp += 1
+        for room in self._rooms.values():
+            room.remove(node)
 
     def changed(self, node: Node) -> None:
-        node.stamp += 1
-        for kind, heap in self._heaps.items():
-            heapq.heappush(heap, self._entry(kind, node))
-            if len(heap) > 2 * len(self.nodes) + 64:
-                heap[:] = [self._entry(kind, one) for one in self.nodes]
-                heapq.heapify(heap)
+        for kind, room in self._rooms.items():
+            room.put(node, node.free.amount(kind))
 
-    def pick(self, need: Resources, kinds: frozenset[str]) -> Node | None:
+    def pick(
+        self, need: Resources, kinds: frozenset[str], placement: Placement, avoid: Collection[Node]
+    ) -> Node | None:
         kind = min(kinds, key=_rarest_first) if kinds else "cpu"
-        heap, wanted = self._heaps[kind], need.amount(kind)
-        unfit: list[_Entry] = []
-        found = None
-        while (top := self._top(kind)) is not None and -top[0] >= wanted:
-            if top[3].free.fits(need):
-                found = top[3]
-                break
-            unfit.append(heapq.heappop(heap))  # it has this kind, but not enough of another
-        for entry in unfit:
-            heapq.heappush(heap, entry)
-        return found
+        room, wanted = self._rooms[kind], need.amount(kind)
+        if any(self._rooms[other].most < need.amount(other) for other in kinds):
+            return None
+        nodes = room.from_least(wanted) if placement is Placement.PACK else room.from_most(wanted)
+        return next((node for node in nodes if node.has_room(need) and node not in avoid), None)
 
     def most_free(self, kind: str) -> float:
-        top = self._top(kind)
-        return -top[0] if top else 0.0
-
-    def _top(self, kind: str) -> _Entry | None:
-        heap = self._heaps[kind]
-        while heap and heap[0][2] != heap[0][3].stamp:
-            heapq.heappop(heap)
-        return heap[0] if heap else None
-
-    def _entry(self, kind: str, node: Node) -> _Entry:
-        return (-node.free.amount(kind), next(self._arrivals), node.stamp, node)
+        return self._rooms[kind].most
 
 
 def _rarest_first(kind: str) -> tuple[int, str]:

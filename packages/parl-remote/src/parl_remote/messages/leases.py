@@ -41,6 +41,8 @@ class LeaseRequest(Message):
         replaces: The lease of the actor that this one is the restart of; empty for a new one. Names and handles of
             that one lead to this one from then on.
         restarts: How often the actor has been restarted by now.
+        max_restarts: How often its client will make it again when it is lost; -1 for as often as needed.
+        node: The only node that it may go to, by its name or id; empty for any.
     """
 
     request_id: int
@@ -52,6 +54,8 @@ class LeaseRequest(Message):
     detached: bool = False
     replaces: str = ""
     restarts: int = 0
+    max_restarts: int = 0
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +133,7 @@ class NodeStatus:
     load: float
     memory_free: int
     silent_s: float
+    is_draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)

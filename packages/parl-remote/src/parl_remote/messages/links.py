@@ -111,11 +111,15 @@ class Heartbeat(Message):
         seq: Counts up on each link.
         load: The node's load average over one minute, 0 from a master.
         memory_free: Bytes that the node could still give, 0 from a master.
+        memory_total: Bytes that the node's host has, 0 from a master.
+        cpu_busy: The share of its host's CPUs that was busy since the last one, 0 to 1.
     """
 
     seq: int
     load: float = 0.0
     memory_free: int = 0
+    memory_total: int = 0
+    cpu_busy: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class RunningLease:
-    """A lease that a worker brings along when it rejoins, because its client is connected to the worker."""
+    """A lease that a worker brings along when it rejoins, because its client is connected to the worker.
+
+    Attributes:
+        lease_id: Its id.
+        client_id: Who made the actor.
+        resources: What is set aside for it.
+        class_name: The actor's class.
+        actor_name: The actor's name in the cluster.
+        detached: Whether it outlives its client; it is brought along without one, too.
+        restarts: How often it has been restarted.
+        max_restarts: How often its client will do that.
+        gpus: The GPUs that it sees.
+        age_s: How long it has been there.
+    """
 
     lease_id: str
     client_id: str
@@ -28,11 +41,25 @@ class RunningLease:
     actor_name: str = ""
     detached: bool = False
     restarts: int = 0
+    max_restarts: int = 0
+    gpus: tuple[str, ...] = ()
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeJoin(Message):
-    """A worker offers its resources, and names the leases that already run on it."""
+    """A worker offers its resources, and names the leases that already run on it.
+
+    Attributes:
+        node_id: The worker's id.
+        host_id: The worker's host.
+        addresses: "host:port", as peers on other hosts reach it.
+        socket_dir: Its private directory of unix sockets, usable on its own host.
+        resources: What it offers.
+        leases: Those that run there.
+        name: What people call it.
+        gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them; as many as it offers.
+    """
 
     node_id: str
     host_id: str
@@ -41,11 +68,12 @@ class NodeJoin(Message):
     resources: Resources
     leases: tuple[RunningLease, ...] = ()
     name: str = ""
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAssigned(Message):
-    """The master gives a worker's room to a client."""
+    """The master gives a worker's room to a client; `gpus` are those that the actor will see."""
 
     lease_id: str
     client_id: str
@@ -54,6 +82,8 @@ class LeaseAssigned(Message):
     actor_name: str = ""
     detached: bool = False
     restarts: int = 0
+    max_restarts: int = 0
+    gpus: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -90,6 +90,7 @@ class ActorNumbers:
         busy_s: Seconds that it has spent in calls so far, added up over calls that ran at the same time.
         cpu_s: CPU time that its process has used.
         memory: Bytes of its process in memory.
+        memory_limit: Bytes that its process may grow by, None for no limit.
         last_error: The last exception that a call of it raised, in one line; empty if none did.
     """
 
@@ -104,6 +105,7 @@ class ActorNumbers:
     busy_s: float = 0.0
     cpu_s: float = 0.0
     memory: int = 0
+    memory_limit: int | None = None
     last_error: str = ""
 
 
@@ -147,7 +149,6 @@ class ActorStatus:
         node: That worker's name.
         resources: What is set aside for it.
         gpus: The GPUs that it sees, as its node names them.
-        memory_limit: Bytes that its process may grow by, None for no limit.
         age_s: Seconds since it got its room, or since the master learned of it.
         numbers: What its worker said last.
         restarts: How often it was made again.
@@ -163,7 +164,6 @@ class ActorStatus:
     node: str
     resources: Resources
     gpus: tuple[str, ...]
-    memory_limit: int | None
     age_s: float
     numbers: ActorNumbers
     restarts: int
