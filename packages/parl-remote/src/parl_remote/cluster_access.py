@@ -18,6 +18,10 @@ __all__ = ["ClientIdentity", "Cluster"]
 class Cluster(Protocol):
     """A cluster that a client can connect to."""
 
+    @property
+    def may_return(self) -> bool:
+        """Whether a master that is gone may be started again."""
+
     def connect_master(self) -> Channel:
         """A channel to the master.
 

@@ -3,6 +3,13 @@
 How room is asked for:
 
     lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
+
+What happens when the connection breaks, on a cluster that may come back:
+
+    linked --connection lost--> knocking, every half second --the master answers--> linked; who waits is asked for again
+                                    | nobody has answered for long
+                                    v
+                                 given up: who waits gets an error, and the next request tries once more
 """
 
 from __future__ import annotations
@@ -14,6 +21,7 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 
 from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
@@ -56,6 +64,14 @@ _MASTER = "the master"
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A request for room and who waits for it."""
+
+    request: LeaseRequest
+    answer: Future[LeaseGranted]
+
+
 class MasterClient:
     """One program's link to its master.
 
@@ -88,9 +104,12 @@ class MasterClient:
         self._limits = limits
         self._on_lost_lease = on_lost_lease
         self._requests = Requests()
-        self._answers: dict[int, Future[LeaseGranted]] = {}
+        self._answers: dict[int, _Waiting] = {}
+        self._unsaid: list[LeaseRelease] = []  # for a master that is away
         self._lock = threading.Lock()
         self._lost = ""
+        self._away_since: float | None = None  # while it is knocked at the master's address
+        self._closed = False
         self._channel = self._dial()
         self._listen(self._channel)
         self._heard = self._last_beat = loop.now()
@@ -106,9 +125,14 @@ class MasterClient:
         """
         number = self._requests.number()
         answer: Future[LeaseGranted] = Future()
-        self._answers[number] = answer
+        request = LeaseRequest(number, resources, timeout_s, class_name)
+        self._answers[number] = _Waiting(request, answer)
         try:
-            self._tell(LeaseRequest(number, resources, timeout_s, class_name))
+            try:
+                self._tell(request)
+            except ClusterUnreachable:
+                if not self._cluster.may_return:
+                    raise  # else it is sent once the master is back
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s", class_name, resources, until)
@@ -133,6 +157,9 @@ class MasterClient:
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""
+        if self._away_since is not None:
+            self._unsaid.append(LeaseRelease(lease_id))
+            return
         with contextlib.suppress(RemoteError):  # who is gone has no leases any more
             self._tell(LeaseRelease(lease_id))
 
@@ -140,7 +167,7 @@ class MasterClient:
         """Say goodbye; the loop must have stopped, or stop soon."""
         with contextlib.suppress(ChannelClosed, ResultTimeout):
             self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
-        self._lost = self._lost or "disconnected"
+        self._lost, self._closed = self._lost or "disconnected", True
 
     def hang_up(self) -> None:
         """Close the link, once the loop has stopped."""
@@ -175,6 +202,9 @@ class MasterClient:
             reason = self._lost
             if not reason:
                 return  # another thread was quicker
+            if self._away_since is not None:
+                away = f"the master at {self._address} is away ({reason}); it is being tried to reach it again"
+                raise ClusterUnreachable(away, address=self._address)
             try:
                 channel = self._dial()
             except (RemoteError, OSError) as error:
@@ -211,7 +241,7 @@ class MasterClient:
                 case LeaseLost(lease_id=lease_id, cause=cause):
                     self._on_lost_lease(lease_id, cause)
                 case Bye(reason=reason):
-                    self._gone(channel, reason)
+                    self._gone(channel, reason, for_good=True)
                     return
                 case None:
                     self._gone(channel, "the connection closed")
@@ -223,20 +253,72 @@ class MasterClient:
         waiting = self._answers.pop(number, None)
         if isinstance(answer, RemoteError):
             if waiting is not None:
-                waiting.set_exception(answer)
+                waiting.answer.set_exception(answer)
         elif waiting is not None:
-            waiting.set_result(answer)
+            waiting.answer.set_result(answer)
         else:
             self.release(answer.lease_id)  # it was given up meanwhile
 
-    def _gone(self, channel: Channel, reason: str) -> None:
+    def _gone(self, channel: Channel, reason: str, *, for_good: bool = False) -> None:
         self._loop.remove(channel)
         channel.close()
         self._lost = reason
-        error = ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
+        self._requests.lost(_MASTER, self._gone_error(reason))
+        if for_good or self._closed or not self._cluster.may_return:
+            self._give_up(reason)
+        else:
+            _log.warning("the master at %s is gone (%s); actors go on, trying to reach it again", self._address, reason)
+            self._away_since = self._loop.now()
+            self._knock_later()
+
+    def _gone_error(self, reason: str) -> ClusterUnreachable:
+        return ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
+
+    # -- coming back ---------------------------------------------------------------------------------------------
+
+    def _knock_later(self) -> None:
+        thread = threading.Thread(target=self._knock, name="parl-rejoin", daemon=True)
+        self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
+
+    def _knock(self) -> None:
+        """Try once to reach the master, on a thread of its own."""
+        channel: Channel | None = None
+        reason = ""
+        if not self._closed:
+            try:
+                channel = self._dial()
+            except (RemoteError, OSError) as error:
+                reason = str(error)
+        with contextlib.suppress(OSError, ValueError):  # the loop was closed meanwhile
+            self._loop.call_soon(lambda: self._knocked(channel, reason))
+
+    def _knocked(self, channel: Channel | None, reason: str) -> None:
+        away_s = self._loop.now() - (self._away_since or 0.0)
+        if self._closed or (channel is None and away_s > self._limits.rejoin_timeout_s):
+            self._away_since = None
+            self._give_up(f"{self._lost}, and for {away_s:.0f} s it could not be reached again: {reason}")
+            if channel is not None:
+                channel.close()
+        elif channel is None:
+            self._knock_later()
+        else:
+            _log.warning("the master at %s is there again", self._address)
+            self._channel, self._lost, self._away_since = channel, "", None
+            self._heard = self._loop.now()
+            self._listen(channel)
+            self._say_again()
+
+    def _say_again(self) -> None:
+        """What a master that was restarted, or was away, has not heard; who waited begins to wait anew."""
+        unsaid, self._unsaid = self._unsaid, []
+        with contextlib.suppress(RemoteError):  # if it is gone again, so is what was waiting for it
+            for message in (*unsaid, *(waiting.request for waiting in list(self._answers.values()))):
+                self._tell(message)
+
+    def _give_up(self, reason: str) -> None:
+        self._unsaid.clear()
         for number in list(self._answers):
-            self._answer(number, error)
-        self._requests.lost(_MASTER, error)
+            self._answer(number, self._gone_error(reason))
 
 
 def _refusal(message: LeaseRefused, address: str) -> RemoteError:

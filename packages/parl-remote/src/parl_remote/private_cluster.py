@@ -70,6 +70,11 @@ class PrivateCluster:
         """The node's process number."""
         return self._process.pid
 
+    @property
+    def may_return(self) -> bool:
+        """It may not: it ends with its one process."""
+        return False
+
     def connect_master(self) -> UnixChannel:
         """A channel to the master.
 

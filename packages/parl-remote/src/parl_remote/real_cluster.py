@@ -21,6 +21,11 @@ class RealCluster:
     def __init__(self, address: ClusterAddress) -> None:
         self._address = address
 
+    @property
+    def may_return(self) -> bool:
+        """It may: whoever started it can start it again."""
+        return True
+
     def connect_master(self) -> Channel:
         """See `ClusterAddress.connect_master`."""
         return self._address.connect_master()

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable
 
 from parl_remote.config import Limits
-from parl_remote.errors import AuthenticationFailed
 from parl_remote.loop import Loop
 from parl_remote.master_link import MasterLink
 from parl_remote.messages import Message, NodeJoin
@@ -97,11 +96,9 @@ class RejoiningLink:
         """Try once, on a thread of its own."""
         try:
             channel = self._connect()
-        except AuthenticationFailed as error:
+        except Exception as error:  # a refused key as well: a relay whose target is away looks like one
             reason = str(error)
-            self._loop.call_soon(lambda: self._end(reason))
-        except Exception:
-            self._loop.call_soon(self._nobody_there)
+            self._loop.call_soon(lambda: self._nobody_there(reason))
         else:
             self._loop.call_soon(lambda: self._back(channel))
 
@@ -112,10 +109,10 @@ class RejoiningLink:
         _log.warning("the master is there again")
         self._link = self._linked(channel)
 
-    def _nobody_there(self) -> None:
+    def _nobody_there(self, reason: str) -> None:
         away_s = self._loop.now() - self._lost_at
         if away_s > self._limits.rejoin_timeout_s and not self._joined().leases:
-            self._end(f"the master has not answered for {away_s:.0f} s")
+            self._end(f"the master has not answered for {away_s:.0f} s: {reason}")
         elif not self._ended:
             self._knock_later()
 

@@ -46,6 +46,8 @@ __all__ = ["ZmqChannel"]
 _BARE = frozenset({Kind.OPEN, Kind.BYE})
 _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
 _NEVER_MS = 24 * 3600 * 1000  # with zmq's own "never" (-1), what came just before a connection broke would be lost
+_REFUSALS = 3  # a connection that breaks during the handshake looks like a refusal, but hardly three times in a row
+_AFTER_REFUSAL_S = 0.1
 _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
 
 
@@ -88,11 +90,18 @@ class ZmqChannel:
         context = context or own_context()
         deadline = time.monotonic() + limits.connect_timeout_s
         candidates = _resolve(address)
+        refusals = 0
         while True:
-            host, port = candidates.pop(0)
+            host, port = candidates[0]
             try:
                 return cls(*_dial(context, curve, limits, host, port, address, deadline), address)
+            except AuthenticationFailed:
+                refusals += 1
+                if refusals == _REFUSALS:
+                    raise
+                time.sleep(_AFTER_REFUSAL_S)
             except ClusterUnreachable:
+                candidates.pop(0)
                 if not candidates:
                     raise
 
