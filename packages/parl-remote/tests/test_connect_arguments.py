@@ -46,7 +46,9 @@ def test_connecting_to_another_cluster_is_refused_until_disconnected(connect: Ca
         ({"master_address": "nowhere"}, "host:port"),
         ({"master_address": "localhost:6006", "cpu_num": 2}, "cpu_num only makes sense for a private cluster"),
         ({"master_address": "localhost:6006", "preload": ["torch"]}, "preload only makes sense"),
-        ({"distributed_files": ["a.txt"]}, "not offered yet"),
+        ({"distributed_files": ["no such file"]}, "nothing matches 'no such file' in "),
+        ({"distributed_files": ["/etc/hosts"]}, "'/etc/hosts' is absolute"),
+        ({"distributed_files": ["data/../../x"]}, "leads out of the directory"),
         ({"key_file": "key"}, "needs no key_file"),
     ],
 )

@@ -35,7 +35,7 @@ class Creation(NamedTuple):
     """The payload of CREATE.
 
     Attributes:
-        sys_path: Where the caller's modules are, to import the class from.
+        sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
         argv: The program's arguments, which the actor's code may want to parse as well.
         class_name: The class's name, for messages that come before the class itself.
         cls: The class, as `class_shipping.dumps_class` gave it.
@@ -44,7 +44,7 @@ class Creation(NamedTuple):
         keywords: Whether that is `(args, kwargs)`.
     """
 
-    sys_path: tuple[str, ...]
+    sys_path: tuple[str | None, ...]
     argv: tuple[str, ...]
     class_name: str
     cls: bytes
@@ -108,7 +108,7 @@ class ActorHost:
             self._class_name = creation.class_name
             self._methods = creation.names
             self.running = "__init__"
-            sys.path[:] = creation.sys_path
+            sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
             cls = self._load_class(creation.cls)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)

@@ -27,6 +27,7 @@ from parl_remote.connection import Connection
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, NotConnected
 from parl_remote.farewell import Farewell, say_close
+from parl_remote.files.places import Place, Places
 from parl_remote.loop import Loop
 from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
@@ -50,6 +51,7 @@ class Client:
         cluster: How to reach it, and what to end with the connection.
         limits: Times.
         lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
+        places: Where actors run, with which files.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
 
     Raises:
@@ -63,9 +65,11 @@ class Client:
         *,
         limits: Limits,
         lease_timeout_s: float | None,
+        places: Places,
         same_host_shortcut: bool = True,
     ) -> None:
         self._address = address
+        self._places = places
         self._cluster = cluster
         self._limits = limits
         self._lease_timeout_s = lease_timeout_s
@@ -122,14 +126,14 @@ class Client:
             SerializationError: The class or an argument cannot be sent.
             NoResources: There is no room, at all or within the time allowed.
             ActorLost: The actor's process ended in the constructor.
+            RemoteError: Its worker cannot keep the program's files.
             NotConnected: The connection is closed, or the cluster is gone.
             Exception: Whatever the constructor raised.
         """
         self._check_open()
         cls = dumps_class(spec.cls)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        creation = (tuple(sys.path), tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
-        payload = serialize.dumps(creation)
+        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         granted = self._master.lease(spec.name, options.resources, timeout_s)
         record = ActorRecord(granted.lease_id, granted.node_id, spec.name)
@@ -137,8 +141,10 @@ class Client:
             self._records[record.lease_id] = record
             self._none_left.clear()
         try:
+            place = self._places.of(granted, self._workers, spec.cls.__module__)
+            payload = serialize.dumps((place.sys_path, *creation))
             names = AttributeNames()
-            record.connection = connection = self._start(record, granted, options, names)
+            record.connection = connection = self._start(record, granted, options, place, names)
             connection.submit(Kind.CREATE, 0, 0, [*payload, *arguments[1:]], "__init__", None).result()
         except BaseException:
             self._release(record)
@@ -153,9 +159,9 @@ class Client:
         )
 
     def _start(
-        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, names: AttributeNames
+        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
     ) -> Connection:
-        start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, _working_dir())
+        start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, place.working_dir)
         try:
             record.channel = self._workers.start(granted, start)
         except ChannelClosed:
@@ -260,13 +266,6 @@ class Client:
             record.forked = True
             if isinstance(record.channel, UnixChannel):
                 record.channel.abandon()
-
-
-def _working_dir() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # it was removed
-        return ""
 
 
 def _start(loop: Loop, name: str) -> threading.Thread:

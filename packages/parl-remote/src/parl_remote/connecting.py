@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from parl_remote import current
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
+from parl_remote.files.places import Places
 
 if TYPE_CHECKING:
     from parl_remote.client import Client
@@ -48,7 +49,10 @@ def connect(
     Args:
         master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
             machine, without any daemon.
-        distributed_files: Files to send to the actors; not offered yet. Actors on this machine see its files anyway.
+        distributed_files: Patterns of files that actors shall find at the same relative paths, for example
+            `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
+            them; `!` takes matches away. Actors then run in a directory of their own, which holds these files as they
+            are now. The program's own modules need no mention.
         cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
             than there are.
         preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
@@ -68,10 +72,10 @@ def connect(
         VersionMismatch: The cluster speaks another version of the protocol.
         ModuleNotFoundError: There is no module of a name in `preload`.
         TypeError: An argument is of the wrong type.
-        ValueError: An argument is out of its range, or does not go with the address.
+        ValueError: An argument is out of its range, or does not go with the address; a pattern in `distributed_files`
+            is absolute, leads upwards or matches nothing.
+        OSError: A file that `distributed_files` names cannot be read.
     """
-    if distributed_files:
-        raise ValueError("distributed_files is not offered yet; actors on this machine see its files as they are")
     if not isinstance(master_address, str | None):
         raise TypeError(f"master_address must be text such as 'localhost:8037', not {master_address!r}")
     if not isinstance(lease_timeout_s, int | float | None):
@@ -100,8 +104,10 @@ def connect(
             )
         open_now = current.peek()
         if open_now is not None:
-            if open_now.address == address:
+            if open_now.address == address and not distributed_files:
                 return
+            if open_now.address == address:
+                raise RemoteError("this program is connected already; disconnect before sending other files")
             raise RemoteError(
                 f"this program is connected to {open_now.address!r}; call parl.disconnect() before connecting to "
                 f"{address!r}"
@@ -109,12 +115,13 @@ def connect(
         if address == _DEBUG:
             from parl_remote.debug_client import DebugClient
 
+            Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
             current.install(DebugClient(cpu_num or _own_cpus()))
         else:
             client = (
-                _open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir)
+                _open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 if address == _LOCAL
-                else _open_cluster(address, key_file, lease_timeout_s)
+                else _open_cluster(address, key_file, lease_timeout_s, distributed_files)
             )
             if logs:
                 client.forward_logs()
@@ -162,22 +169,29 @@ def _own_cpus() -> int:
 
 
 def _open_private(
-    slots: int, preload: tuple[str, ...], lease_timeout_s: float | None, log_dir: str | os.PathLike[str] | None
+    slots: int,
+    preload: tuple[str, ...],
+    lease_timeout_s: float | None,
+    log_dir: str | os.PathLike[str] | None,
+    files: Sequence[str],
 ) -> Client:
     from parl_remote.private_cluster import PrivateCluster
 
+    places = Places(files)
     found = environment()
     cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=None if log_dir is None else Path(log_dir))
     try:
         from parl_remote.client import Client  # only now, while the node starts
 
-        return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s)
+        return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
     except BaseException:
         cluster.kill()
         raise
 
 
-def _open_cluster(address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None) -> Client:
+def _open_cluster(
+    address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None, files: Sequence[str]
+) -> Client:
     from parl_remote.client import Client
     from parl_remote.real_cluster import RealCluster
     from parl_remote.rendezvous import ClusterAddress
@@ -188,6 +202,7 @@ def _open_cluster(address: str, key_file: str | os.PathLike[str] | None, lease_t
         RealCluster(ClusterAddress(address, found, key_file)),
         limits=found.limits,
         lease_timeout_s=lease_timeout_s,
+        places=Places(files, same_host_shortcut=found.same_host_shortcut),
         same_host_shortcut=found.same_host_shortcut,
     )
 

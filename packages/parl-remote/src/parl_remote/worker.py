@@ -100,6 +100,7 @@ class Worker:
         self._loop = loop
         self._to_master = to_master
         self.parts = Parts()
+        self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), lambda: self._make_files(directory / "files"))
         self.logs = LogBook(loop, keep=keep_logs)
         self.parts.add(("ReadLog", "FollowActors"), self._log_part)
         self._gpus = GpuShares(gpus)
@@ -199,6 +200,16 @@ class Worker:
         link, _ = self._early.pop(lease_id, (None, None))
         if link is not None:
             link.tell(ActorFailed(lease_id, f"there is no lease {lease_id} on this worker"))
+
+    def _make_files(self, directory: Path) -> Part:
+        from parl_remote.worker_files import WorkerFiles  # most programs' actors see the program's own files
+
+        return WorkerFiles(self._loop, directory, self._directories_in_use)
+
+    def _directories_in_use(self) -> set[str]:
+        """Where actors run now."""
+        starts = [lease.start for lease in self._leases.values()]
+        return {start.working_dir for start in starts if start is not None and start.working_dir}
 
     # -- starting ------------------------------------------------------------------------------------------------
 

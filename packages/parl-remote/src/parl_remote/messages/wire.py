@@ -22,6 +22,7 @@ __all__ = ["TOPICS", "all_kinds", "decode", "encode"]
 # Messages that most processes never see, by the module that defines them: making a dataclass costs half a millisecond,
 # and a private cluster has to answer within two hundred.
 TOPICS: dict[str, tuple[str, ...]] = {
+    "files": ("FilesSeen", "FolderAnswer", "PrepareFolder", "SeeFiles", "StoreParts"),
     "logs": ("ActorsWrote", "FollowActors", "LogText", "ReadLog"),
     "overview": (
         "ActorKilled",

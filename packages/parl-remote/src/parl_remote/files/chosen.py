@@ -1,0 +1,139 @@
+"""What `distributed_files` names: patterns to files.
+
+    ["data/*.csv", "configs", "!*.log"]  -->  {"data/a.csv": file, "configs": None, "configs/x.yaml": file, ...}
+
+Patterns are relative to the directory that the program runs in when it connects, and actors find the files at the
+same relative paths. A directory brings everything beneath it, empty directories too. What begins with "!" takes
+matches away again: without a "/" any file or directory of that name, with one a path from the program's directory.
+
+Symbolic links are followed: actors get what they lead to, also when that lies elsewhere. One that leads nowhere is
+left out of a directory, and one that leads to a directory above itself is refused. `__pycache__` and the directories
+of version control (`.git`, `.hg`, `.svn`) are left out of directories.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import re
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import PureWindowsPath
+
+from parl_remote.files.exclusions import Exclusions
+
+__all__ = ["choose"]
+
+_log = logging.getLogger("parl.remote")
+
+_LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn"})
+
+
+def choose(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[str, str | None]:
+    """Find everything that the patterns name.
+
+    Args:
+        patterns: As `connect` takes them.
+        base: The directory that they are relative to.
+
+    Returns:
+        Where each file lies on this host, None for a directory, by its path relative to `base` with "/" in between.
+
+    Raises:
+        TypeError: The patterns are no list of texts.
+        ValueError: A pattern is absolute, leads upwards or matches nothing; the message names it.
+    """
+    texts = _checked(patterns)
+    is_left_out = Exclusions([text[1:] for text in texts if text.startswith("!")])
+    found: dict[str, str | None] = {}
+    for pattern in (text for text in texts if not text.startswith("!")):
+        matches = _matches(pattern, base)
+        if not matches:
+            raise ValueError(f"distributed_files: nothing matches {pattern!r} in {base}")
+        for match in matches:
+            _take(match, os.path.join(base, match), found, is_left_out)
+    return dict(sorted(found.items()))
+
+
+def _checked(patterns: object) -> list[str]:
+    if isinstance(patterns, str | bytes | os.PathLike):
+        raise TypeError(f"distributed_files is a list of patterns; did you mean {[os.fspath(patterns)]}?")
+    if not isinstance(patterns, Iterable):
+        raise TypeError(f"distributed_files is a list of patterns, not {patterns!r}")
+    texts = []
+    for pattern in patterns:
+        text = os.fspath(pattern) if isinstance(pattern, os.PathLike) else pattern
+        if not isinstance(text, str):
+            raise TypeError(f"a pattern of distributed_files must be text, not {pattern!r}")
+        texts.append(text)
+        path = text.removeprefix("!")
+        if not path or "\0" in path:
+            raise ValueError(f"distributed_files: {text!r} is no pattern")
+        if os.path.isabs(path) or PureWindowsPath(path).drive:
+            raise ValueError(
+                f"distributed_files: {text!r} is absolute; give paths relative to the directory that the program "
+                "runs in, because actors find the files at the same relative paths"
+            )
+        if ".." in re.split(r"[/\\]", path):
+            raise ValueError(f"distributed_files: {text!r} leads out of the directory that the program runs in")
+    return texts
+
+
+def _matches(pattern: str, base: str) -> list[str]:
+    """Relative paths that a pattern names; a file may be called what looks like a pattern."""
+    if os.path.lexists(os.path.join(base, pattern)):
+        return [pattern]
+    return [match for match in sorted(glob.glob(pattern, root_dir=base, recursive=True)) if match]
+
+
+def _take(relative: str, path: str, found: dict[str, str | None], is_left_out: Exclusions) -> None:
+    """Note a match, and what is beneath it."""
+    name = os.path.normpath(relative).replace(os.sep, "/")
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        raise ValueError(f"distributed_files: {relative!r} is a link that leads nowhere") from None
+    if stat.S_ISDIR(mode):
+        if name == "." or not is_left_out(name, True):
+            found.update(_beneath("" if name == "." else name, path, is_left_out))
+    elif not stat.S_ISREG(mode):
+        raise ValueError(f"distributed_files: {relative!r} is neither a file nor a directory")
+    elif not is_left_out(name, False):
+        found[_readable(name)] = path
+
+
+def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[str, str | None]]:
+    """A directory and everything in it; a loop of links is found by the directories on the way down."""
+    pending: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(name, path, frozenset())]
+    while pending:
+        name, path, above = pending.pop()
+        status = os.stat(path)
+        itself = (status.st_dev, status.st_ino)
+        if itself in above:
+            raise ValueError(f"distributed_files: {name!r} is a link to a directory that it lies in")
+        if name:
+            yield _readable(name), None
+        with os.scandir(path) as inside:
+            for item in inside:
+                inner = f"{name}/{item.name}" if name else item.name
+                if item.is_dir():
+                    if item.name not in _LEFT_OUT and not is_left_out(inner, True):
+                        pending.append((inner, item.path, above | {itself}))
+                elif is_left_out(inner, False):
+                    continue
+                elif item.is_file():
+                    yield _readable(inner), item.path
+                else:
+                    _log.warning("distributed_files leaves out %s: it is no file, or a link that leads nowhere", inner)
+
+
+def _readable(name: str) -> str:
+    """The name itself, if another host can be told it."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"distributed_files: the file name {name!r} is no Unicode text; rename it") from None
+    if "\\" in name:
+        raise ValueError(f"distributed_files: {name!r} has a backslash, which other hosts take for a directory")
+    return name

@@ -1,0 +1,145 @@
+"""What a job's folder holds: paths, sizes and hashes, as text that can be checked before anything is written.
+
+    {"entries": [["work/data/a.csv", 5120, "9f86d0...", false], ["work/empty", 0, "", false]]}
+
+A path is relative, with "/" between its parts whatever the host's own habit; an entry without a hash is a directory.
+There are no links, no owners and no other modes than "may be run", so a manifest cannot ask for any of these.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from parl_remote.errors import RemoteProtocolError
+
+__all__ = ["LARGEST_MANIFEST", "Entry", "Manifest", "is_digest"]
+
+LARGEST_MANIFEST = 256 * 2**20  # some two million files
+_LONGEST_PART = 255  # bytes; what file systems take
+_LONGEST_PATH = 3000  # bytes; the kernel takes 4096, and the folder's own path comes before it
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def is_digest(text: str) -> bool:
+    """Whether it is a hash as this package writes them: 64 lower-case hexadecimal digits of SHA-256."""
+    return _DIGEST.fullmatch(text) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file, or a directory.
+
+    Attributes:
+        path: Where it goes, relative to the job's folder.
+        size: Bytes.
+        digest: SHA-256 of its content; empty for a directory.
+        runs: Whether its owner may run it.
+
+    Raises:
+        RemoteProtocolError: The path could lead out of the folder, or is one that hosts do not agree on.
+    """
+
+    path: str
+    size: int = 0
+    digest: str = ""
+    runs: bool = False
+
+    def __post_init__(self) -> None:
+        _check_path(self.path)
+        if self.digest and not is_digest(self.digest):
+            raise RemoteProtocolError(f"{self.digest[:80]!r} is no SHA-256")
+        if not 0 <= self.size < 2**60 or (self.size and not self.digest):
+            raise RemoteProtocolError(f"a size of {self.size} cannot be, for {self.path[:80]!r}")
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether it is a directory."""
+        return not self.digest
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All entries of a folder, in order of their paths.
+
+    Attributes:
+        entries: The entries.
+        content: The manifest's own bytes.
+        digest: SHA-256 of these, by which a worker knows the folder.
+
+    Raises:
+        RemoteProtocolError: Two entries want the same path, or a file is to be a directory as well.
+    """
+
+    entries: tuple[Entry, ...]
+    content: bytes = field(repr=False)
+    digest: str
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry]) -> Manifest:
+        """Make one."""
+        ordered = tuple(sorted(entries, key=lambda entry: entry.path))
+        _check_tree(ordered)
+        rows = [[entry.path, entry.size, entry.digest, entry.runs] for entry in ordered]
+        content = json.dumps({"entries": rows}, separators=(",", ":")).encode()
+        return cls(ordered, content, hashlib.sha256(content).hexdigest())
+
+    @classmethod
+    def parse(cls, content: bytes) -> Manifest:
+        """Read what another process wrote, trusting nothing of it."""
+        try:
+            rows = json.loads(content)["entries"]
+        except (ValueError, RecursionError, KeyError, TypeError) as error:
+            raise RemoteProtocolError(f"a list of files of {len(content)} bytes cannot be read: {error!r}") from error
+        if not isinstance(rows, list):
+            raise RemoteProtocolError("a list of files must be a list")
+        entries = tuple(_entry(row) for row in rows)
+        _check_tree(entries)
+        return cls(entries, content, hashlib.sha256(content).hexdigest())
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each content, by its hash; equal files count once."""
+        return {entry.digest: entry.size for entry in self.entries if entry.digest}
+
+
+def _entry(row: Any) -> Entry:
+    match row:
+        case [str(path), int(size), str(digest), bool(runs)] if not isinstance(size, bool):
+            return Entry(path, size, digest, runs)
+    raise RemoteProtocolError(f"a file is told as path, size, hash and whether it runs, not as {repr(row)[:80]}")
+
+
+def _check_path(path: str) -> None:
+    try:
+        raw = path.encode()
+    except UnicodeEncodeError:
+        raise RemoteProtocolError(f"the file name {path[:80]!r} is no Unicode text") from None
+    parts = path.split("/")
+    if (
+        not raw
+        or len(raw) > _LONGEST_PATH
+        or any(part in {"", ".", ".."} or len(part.encode()) > _LONGEST_PART for part in parts)
+        or any(character in path for character in "\0\\")
+        or ":" in parts[0]
+    ):
+        raise RemoteProtocolError(f"{path[:80]!r} is no path within a job's folder")
+
+
+def _check_tree(entries: Sequence[Entry]) -> None:
+    files: set[str] = set()
+    directories: set[str] = set()
+    for entry in entries:
+        if entry.path in files or (entry.path in directories and not entry.is_directory):
+            raise RemoteProtocolError(f"there are two files {entry.path[:80]!r}")
+        (directories if entry.is_directory else files).add(entry.path)
+        parent = entry.path.rpartition("/")[0]
+        while parent and parent not in directories:
+            directories.add(parent)
+            parent = parent.rpartition("/")[0]
+    if both := files & directories:
+        raise RemoteProtocolError(f"{min(both)[:80]!r} is to be a file and a directory")

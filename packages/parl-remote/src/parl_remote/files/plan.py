@@ -1,0 +1,67 @@
+r"""Where everything lies in a job's folder, and what actors have in `sys.path`.
+
+    <folder>/work/...      the directory that actors run in: what distributed_files names, at the same relative paths,
+                           and code whose root is the program's own directory or lies below it
+    <folder>/code/<n>/...  code from elsewhere, one directory a root, in the order of the program's sys.path
+
+So a module finds the data beside it where it found them in the program, and of two modules with one name the same one
+is imported.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from parl_remote.import_closure import OwnFile
+
+__all__ = ["WORK", "Plan", "lay_out"]
+
+WORK = "work"
+_CODE = "code"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A folder to be made.
+
+    Attributes:
+        files: Where each file lies on this host, None for a directory, by its path in the folder.
+        sys_path: Paths in the folder that modules are looked for in, in order.
+    """
+
+    files: Mapping[str, str | None]
+    sys_path: tuple[str, ...]
+
+
+def lay_out(chosen: Mapping[str, str | None], code: Sequence[OwnFile], *, base: str, sys_path: Sequence[str]) -> Plan:
+    """Arrange files and code.
+
+    Args:
+        chosen: Files of `distributed_files`, as `chosen.choose` gives them.
+        code: The user's own modules.
+        base: The program's directory.
+        sys_path: The program's own.
+    """
+    order = {os.path.abspath(entry): number for number, entry in reversed(list(enumerate(sys_path)))}
+    roots = sorted({own.root for own in code}, key=lambda root: (order.get(root, len(order)), root))
+    places = {root: _place(root, number, base) for number, root in enumerate(roots)}
+    files: dict[str, str | None] = {WORK: None}
+    searched = []
+    for own in code:
+        files[f"{places[own.root]}/{own.path}" if own.path else places[own.root]] = own.file
+    for path, file in chosen.items():
+        files[f"{WORK}/{path}"] = file
+    for place in (*(places[root] for root in roots), WORK):
+        if place not in searched:
+            searched.append(place)
+    return Plan(files, tuple(searched))
+
+
+def _place(root: str, number: int, base: str) -> str:
+    """A root's path in the folder."""
+    if base and (root == base or root.startswith(base.rstrip(os.sep) + os.sep)):
+        below = os.path.relpath(root, base).replace(os.sep, "/")
+        return WORK if below == "." else f"{WORK}/{below}"
+    return f"{_CODE}/{number}" if os.path.isdir(root) else f"{_CODE}/{number}/{os.path.basename(root)}"

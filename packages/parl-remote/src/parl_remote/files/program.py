@@ -1,0 +1,95 @@
+"""The program's own code: its main script and the Python files beside it, the classes' modules, what these import.
+
+python main.py      main.py is read, all *.py beside it travel
+python -m pkg.main  the same, and so does the rest of the package
+python -c, stdin    what was given is read where Python keeps it; all *.py of the current directory travel
+a notebook          its cells are read; all *.py of the current directory travel
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+
+from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
+
+__all__ = ["own_code"]
+
+
+def own_code(class_module: str) -> list[OwnFile]:
+    """Everything that an actor on another host may have to import.
+
+    Args:
+        class_module: Name of the module that the actor's class is defined in.
+    """
+    directory, root, package = _main_place()
+    modules = [*loaded_modules(), class_module]
+    if package:
+        modules.append(package)
+    found = {own.file: own for own in closure(_main_seeds(package), modules)}
+    if directory:
+        for own in _beside(directory, root, package):
+            found.setdefault(own.file, own)
+    return list(found.values())
+
+
+def _main_place() -> tuple[str, str, str]:
+    """Where the main program is, the root that its imports start from, and the package it is a module of."""
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is None:  # a notebook, -c, stdin
+        is_program = main is not None and "XPARL" not in os.environ
+        here = _current_directory() if is_program else ""
+        return here, here, ""
+    directory = os.path.dirname(os.path.abspath(file))
+    if not is_own(os.path.abspath(file)):  # a tool such as pytest runs the user's code; that is imported, then
+        return "", "", ""
+    package = getattr(main, "__package__", None) or ""
+    tail = os.sep + package.replace(".", os.sep)
+    if package and directory.endswith(tail):
+        return directory, directory.removesuffix(tail), package
+    return directory, directory, ""
+
+
+def _main_seeds(package: str) -> Iterator[Seed]:
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if file is not None:
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            if is_own(os.path.abspath(file)):
+                with open(file, encoding="utf-8") as opened:
+                    yield Seed(opened.read(), package)
+        return
+    cells = getattr(main, "In", None)  # where IPython keeps what was entered
+    if isinstance(cells, list):
+        for cell in cells:
+            yield Seed(_without_magic(str(cell)))
+    elif "-c" in sys.orig_argv[1:-1]:
+        yield Seed(sys.orig_argv[sys.orig_argv.index("-c") + 1])
+
+
+def _without_magic(cell: str) -> str:
+    """A cell without lines that are IPython's own and no Python."""
+    return "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
+
+
+def _beside(directory: str, root: str, package: str) -> Iterator[OwnFile]:
+    """The Python files beside the main program; PARL has always sent them."""
+    inner = f"{package.replace('.', '/')}/" if package else ""
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError:
+        return
+    for name in names:
+        file = os.path.join(directory, name)
+        if name.endswith(".py") and os.path.isfile(file):
+            yield OwnFile(root, inner + name, file)
+
+
+def _current_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:  # it was removed
+        return ""

@@ -1,0 +1,216 @@
+"""A program's side: what an actor needs to run where it was given room, sent there if it is not there yet.
+
+place(granted) -- the worker sees the program's directories?   yes: nothing to send but distributed_files
+               -- PrepareFolder(hash of the manifest) ----->   the folder, or what is lacking
+               -- StoreParts, until nothing is lacking ---->
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Protocol
+
+from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.files.chosen import choose
+from parl_remote.files.contents import Contents
+from parl_remote.files.manifest import Manifest
+from parl_remote.files.places import Place, here, working_dir
+from parl_remote.files.plan import WORK, Plan, lay_out
+from parl_remote.files.program import own_code
+from parl_remote.files.progress import Progress
+from parl_remote.identity import host_id
+from parl_remote.import_closure import is_own
+from parl_remote.messages import LeaseGranted, Message
+from parl_remote.messages.files import (
+    FilesSeen,
+    FolderAnswer,
+    Part,
+    PrepareFolder,
+    SeeFiles,
+    SeenPlace,
+    StoreParts,
+)
+from parl_remote.transport import Buffer
+
+__all__ = ["ProgramFiles"]
+
+_BATCH = 4 * 2**20  # bytes in one message; large enough for the line, small enough for the worker's memory
+_MOST_PARTS = 2000  # in one message
+_MOST_ATTEMPTS = 3  # at sending one content; the third loss is no accident
+
+
+class Worker(Protocol):
+    """How workers are asked; `WorkerClients` is one."""
+
+    def ask(
+        self,
+        at: LeaseGranted,
+        make: Callable[[int], Message],
+        timeout_s: float | None,
+        frames: Sequence[Buffer] = (),
+    ) -> Message:
+        """Send a request and wait for its answer."""
+
+
+class ProgramFiles:
+    """Files and code of this program.
+
+    Args:
+        patterns: What `distributed_files` names, relative to the current directory; read now.
+        same_host_shortcut: Whether workers of this host may use the program's own directories.
+
+    Raises:
+        TypeError: The patterns are no list of texts.
+        ValueError: A pattern is absolute, leads upwards or matches nothing.
+        OSError: A file cannot be read.
+    """
+
+    def __init__(self, patterns: Iterable[str | os.PathLike[str]] = (), *, same_host_shortcut: bool = True) -> None:
+        self._base = working_dir()
+        self._shortcut = same_host_shortcut
+        self._lock = threading.Lock()
+        self._contents = Contents()
+        self._uploading: dict[str, threading.Lock] = {}
+        self._seen: dict[tuple[str, tuple[SeenPlace, ...]], bool] = {}
+        chosen = choose(patterns, self._base)
+        self._chosen = {f"{WORK}/{path}": file for path, file in chosen.items()}
+        self._only_chosen: Manifest | None = None
+        self._names = chosen
+        if chosen:
+            self._only_chosen = self._contents.manifest({WORK: None, **self._chosen})
+
+    def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
+        """Have everything where an actor will run.
+
+        Args:
+            granted: Its lease.
+            worker: How to ask workers.
+            class_module: Name of the module of its class.
+
+        Raises:
+            RemoteError: It cannot be sent, or the worker cannot keep it.
+        """
+        if self._sees_us(granted, worker):
+            if self._only_chosen is None:
+                return here()
+            folder = self._folder(granted, worker, self._only_chosen)
+            own = (os.path.join(working_dir(), entry) for entry in sys.path)
+            return Place(f"{folder}/{WORK}", (*own, f"{folder}/{WORK}"))
+        with self._lock:
+            plan, manifest = self._everything(class_module)
+        folder = self._folder(granted, worker, manifest)
+        return Place(f"{folder}/{WORK}", (*(f"{folder}/{path}" for path in plan.sys_path), None))
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _sees_us(self, granted: LeaseGranted, worker: Worker) -> bool:
+        """Whether the worker has the program's own directories before its eyes."""
+        if not granted.node_addresses:
+            return True  # a private cluster's worker is this program's child
+        if not self._shortcut or granted.host_id != host_id():
+            return False
+        places = tuple(_seen(path) for path in sorted({working_dir(), *_own_directories()}) if os.path.isdir(path))
+        key = granted.node_id, places
+        if key not in self._seen:
+            answer = worker.ask(granted, lambda number: SeeFiles(number, places), None)
+            self._seen[key] = isinstance(answer, FilesSeen) and answer.all
+        return self._seen[key]
+
+    def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
+        """Code as it is now, and the chosen files as they were at `connect`."""
+        plan = lay_out(self._names, own_code(class_module), base=self._base, sys_path=sys.path)
+        code = {path: file for path, file in plan.files.items() if path not in self._chosen}
+        entries = self._contents.manifest(code).entries
+        if self._only_chosen is not None:
+            entries += tuple(entry for entry in self._only_chosen.entries if entry.path != WORK)
+        return plan, Manifest.of(entries)
+
+    def _folder(self, granted: LeaseGranted, worker: Worker, manifest: Manifest) -> str:
+        """The manifest's folder at a worker, one upload to it at a time."""
+        with self._lock:
+            uploading = self._uploading.setdefault(granted.node_id, threading.Lock())
+        with uploading:
+            attempts: Counter[str] = Counter()
+            size = len(manifest.content)
+            while True:
+                answer = worker.ask(granted, lambda number: PrepareFolder(number, manifest.digest, size), None)
+                if not isinstance(answer, FolderAnswer):
+                    raise RemoteProtocolError(f"a worker answered PrepareFolder with {type(answer).__name__}")
+                if answer.folder:
+                    return answer.folder
+                attempts.update(answer.lacks)
+                self._check_lacks(answer.lacks, attempts, manifest)
+                with Progress(_name_of(granted), sum(manifest.sizes.get(one, 0) for one in answer.lacks)) as progress:
+                    self._send(granted, worker, manifest, answer.lacks, progress)
+
+    def _check_lacks(self, lacks: Sequence[str], attempts: Counter[str], manifest: Manifest) -> None:
+        known = manifest.sizes
+        for digest in lacks:
+            if digest != manifest.digest and digest not in known:
+                raise RemoteProtocolError(f"a worker asks for a content {digest[:80]!r} that it was not told of")
+            if attempts[digest] > _MOST_ATTEMPTS:
+                what = "the list of files" if digest == manifest.digest else self._contents.name(digest)
+                raise RemoteError(f"{what} was sent {_MOST_ATTEMPTS} times, and the worker lost it each time")
+        if not lacks:
+            raise RemoteProtocolError("a worker has all files and makes no folder")
+
+    def _send(
+        self,
+        granted: LeaseGranted,
+        worker: Worker,
+        manifest: Manifest,
+        digests: Sequence[str],
+        progress: Progress,
+    ) -> None:
+        """Send contents, small ones together."""
+        batch: list[Part] = []
+        pieces: list[bytes] = []
+        size = 0
+        for part, piece in self._pieces(manifest, digests):
+            if batch and (size + len(piece) > _BATCH or len(batch) == _MOST_PARTS):
+                _store(granted, worker, batch, pieces, progress)
+                batch, pieces, size = [], [], 0
+            batch.append(part)
+            pieces.append(piece)
+            size += len(piece)
+        _store(granted, worker, batch, pieces, progress)
+
+    def _pieces(self, manifest: Manifest, digests: Sequence[str]) -> Iterator[tuple[Part, bytes]]:
+        sizes = manifest.sizes
+        for digest in digests:
+            if digest == manifest.digest:
+                content = manifest.content
+                for offset in range(0, len(content), _BATCH):
+                    piece = content[offset : offset + _BATCH]
+                    yield Part(digest, len(content), offset, len(piece)), piece
+            else:
+                for offset, piece in self._contents.pieces(digest, _BATCH):
+                    yield Part(digest, sizes[digest], offset, len(piece)), piece
+
+
+def _store(granted: LeaseGranted, worker: Worker, batch: list[Part], pieces: list[bytes], progress: Progress) -> None:
+    parts = tuple(batch)
+    data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    worker.ask(granted, lambda number: StoreParts(number, parts), None, [data])
+    progress.advance(len(data))
+
+
+def _own_directories() -> Iterator[str]:
+    """Where the program's own modules may be."""
+    for entry in sys.path:
+        path = os.path.join(working_dir(), entry)
+        if is_own(os.path.join(path, "module.py")):
+            yield path
+
+
+def _seen(path: str) -> SeenPlace:
+    status = os.stat(path)
+    return SeenPlace(path, status.st_dev, status.st_ino)
+
+
+def _name_of(granted: LeaseGranted) -> str:
+    return granted.node_addresses[0] if granted.node_addresses else "this machine"
