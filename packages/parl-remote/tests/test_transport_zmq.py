@@ -166,7 +166,7 @@ def test_a_port_where_something_else_listens_is_reported(greeting: bytes) -> Non
 
         def answer() -> None:
             connection, _ = other.accept()
-            with connection, contextlib.suppress(ConnectionError):
+            with connection, contextlib.suppress(OSError):
                 connection.sendall(greeting)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
