@@ -12,6 +12,7 @@
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
        ├─ SerializationError
+       ├─ ObjectLost
        ├─ ResultTimeout (TimeoutError)
        ├─ TooManyPendingCalls
        ├─ ChannelClosed (ConnectionError)
@@ -43,6 +44,7 @@ __all__ = [
     "LocalProtocolError",
     "NoResources",
     "NotConnected",
+    "ObjectLost",
     "ProtocolError",
     "RemoteAttributeError",
     "RemoteCallError",
@@ -184,6 +186,10 @@ class SerializationError(RemoteError):
     def __init__(self, message: str, *, what: str = "") -> None:
         super().__init__(message)
         self.what = what
+
+
+class ObjectLost(RemoteError):
+    """The value behind an `ObjectRef` is gone: every process that had it has ended, or has dropped it."""
 
 
 class ResultTimeout(RemoteError, TimeoutError):

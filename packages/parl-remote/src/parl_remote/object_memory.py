@@ -1,0 +1,329 @@
+"""Memory of values that `put` has stored: written once, read by any process of this host, freed by the kernel.
+
+    owner    MemoryPool.store(frames) --> Memory --place()--> (pid, descriptor, inode, size), small, sent in messages
+    reader   read(place) --> views without a copy, read-only; they end with the last array that looks into them
+
+    file     serial number, number of frames, length and kind of each; the frames, each at a multiple of 64 bytes
+
+The file is anonymous (memfd), so it has no name that could stay behind. Each reader opens it anew and holds a shared
+lock on it for as long as it is mapped. The kernel gives mapping and lock back when the last array goes, and also when
+the process is killed: an owner that gets the lock for itself knows that nobody reads, and may use the memory again,
+because fresh pages cost ten times what the copy does. What is free and not used again is freed after a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import queue
+import struct
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from parl_remote.transport import Buffer
+
+__all__ = ["FrameKind", "Memory", "MemoryGone", "MemoryPool", "Place", "adopt", "read", "read_image"]
+
+_NAME = "parl-object"  # what /proc shows; no name in any directory
+_ALIGNMENT = 64  # a cache line, and more than any element type asks for
+_SERIAL = struct.Struct("<Q")  # which of the values that the file has held
+_HEAD = struct.Struct("<QQ")  # that, and the number of frames
+_ENTRY = struct.Struct("<QQ")  # length, kind
+_WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
+_KEPT_S = 1.0  # between two broadcasts of a training loop; memory that idles longer is somebody else's
+_MOST_KEPT = 2**28  # bytes that may idle
+
+
+class FrameKind:
+    """How a frame may be used: READ_ONLY, or OWN_COPY where writing must work and stay within the process."""
+
+    READ_ONLY = 0
+    OWN_COPY = 1
+
+
+class MemoryGone(Exception):
+    """The owner's process has ended, or cannot be seen from here."""
+
+
+class Place(NamedTuple):
+    """Where a process of this host finds a value.
+
+    Attributes:
+        pid: A process that has the file open.
+        descriptor: Its number there.
+        inode: The file's, to notice that both have been used again.
+        size: Bytes of the file.
+        serial: Which of the values that the file has held.
+    """
+
+    pid: int
+    descriptor: int
+    inode: int
+    size: int
+    serial: int
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """One anonymous file that this process has open; its owner writes it, a borrower holds it."""
+
+    descriptor: int
+    inode: int
+    size: int
+    serial: int = 0
+    mapped: mmap.mmap | None = None
+
+    def place(self) -> Place:
+        """Where others find it, as long as this process has it open."""
+        return Place(os.getpid(), self.descriptor, self.inode, self.size, self.serial)
+
+    def seize(self) -> bool:
+        """Get it for oneself if no process has it mapped or holds it; `write` lets readers in again."""
+        try:
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def write(self, parts: Sequence[tuple[int, Buffer]]) -> None:
+        """Fill it with another value, whose serial number is not among the parts.
+
+        Raises:
+            OSError: There is no memory left.
+        """
+        self.serial += 1
+        self._put(_SERIAL.pack(self.serial), 0)
+        for at, part in parts:
+            self._put(part, at)
+        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
+
+    def _put(self, frame: Buffer, at: int) -> None:
+        view = memoryview(frame).cast("B")
+        if self.mapped is not None:
+            numpy = sys.modules.get("numpy")  # its copy lets other threads run; a node does without
+            with memoryview(self.mapped)[at : at + len(view)] as room:
+                if numpy is None:
+                    room[:] = view
+                else:
+                    numpy.copyto(numpy.frombuffer(room, numpy.uint8), numpy.frombuffer(view, numpy.uint8))
+            return
+        done = 0
+        while done < len(view):
+            done += os.pwrite(self.descriptor, view[done : done + _WRITE_AT_ONCE], at + done)
+
+    def close(self) -> None:
+        """Let it go; readers keep what they have mapped."""
+        self.mapped = None
+        os.close(self.descriptor)
+
+
+def read(place: Place) -> tuple[list[memoryview], list[int]]:
+    """The frames of a value, without a copy, and their kinds.
+
+    Raises:
+        MemoryGone: The process that held it is gone.
+    """
+    descriptor = _open(place)
+    try:
+        shared = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
+        entries, at = _table(shared)
+        own: mmap.mmap | None = None
+        if any(kind == FrameKind.OWN_COPY for _, kind in entries):  # a page is copied when it is written to
+            own = mmap.mmap(descriptor, place.size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+    finally:
+        os.close(descriptor)
+    frames = []
+    for length, kind in entries:
+        memory = own if own is not None and kind == FrameKind.OWN_COPY else shared
+        frames.append(memoryview(memory)[at : at + length])
+        at = _aligned(at + length)
+    return frames, [kind for _, kind in entries]
+
+
+def read_image(place: Place) -> memoryview:
+    """All of a value as it lies in memory, to be stored elsewhere with `MemoryPool.store_image`.
+
+    Raises:
+        MemoryGone: The process that held it is gone.
+    """
+    descriptor = _open(place)
+    try:
+        memory = mmap.mmap(descriptor, place.size, mmap.MAP_SHARED, mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
+    entries, at = _table(memory)
+    for length, _ in entries:
+        at = _aligned(at + length)
+    return memoryview(memory)[_SERIAL.size : at]
+
+
+def adopt(place: Place) -> Memory:
+    """Hold another process's memory, so that it stays when that process lets it go.
+
+    Raises:
+        MemoryGone: That process is gone.
+    """
+    return Memory(_open(place), place.inode, place.size, place.serial)
+
+
+def _open(place: Place) -> int:
+    """A descriptor of our own with a shared lock."""
+    path = f"/proc/{place.pid}/fd/{place.descriptor}"
+    try:
+        if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
+            raise MemoryGone(f"process {place.pid}, which held it, is gone, and another has its number")
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError as error:
+        raise MemoryGone(f"process {place.pid}, which held it, is gone: {error.strerror}") from error
+    try:
+        found = os.fstat(descriptor)
+        if found.st_ino != place.inode or found.st_size != place.size:
+            raise MemoryGone(f"process {place.pid}, which held it, is gone, and another has its number")
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))[0] != place.serial:
+            raise MemoryGone(f"process {place.pid} has freed it")
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise MemoryGone(f"process {place.pid} has freed it") from error
+    except MemoryGone:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
+    """Length and kind of each frame, and where the first one is."""
+    count = _HEAD.unpack_from(memory)[1]
+    entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
+    return entries, _aligned(_HEAD.size + _ENTRY.size * count)
+
+
+def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:
+    """What goes where, and how many bytes that takes in all."""
+    table = _HEAD.pack(0, len(frames)) + b"".join(map(_ENTRY.pack, map(len, frames), kinds))
+    parts: list[tuple[int, Buffer]] = [(_SERIAL.size, table[_SERIAL.size :])]
+    at = _aligned(len(table))
+    for frame in frames:
+        parts.append((at, frame))
+        at = _aligned(at + len(frame))
+    return parts, at
+
+
+def _aligned(at: int) -> int:
+    return -(-at // _ALIGNMENT) * _ALIGNMENT
+
+
+def _layout_of(frames: Sequence[Buffer]) -> int:
+    """Bytes that frames take in a file."""
+    return _aligned(_HEAD.size + _ENTRY.size * len(frames)) + sum(_aligned(len(frame)) for frame in frames)
+
+
+class MemoryPool:
+    """What a process has stored; any thread may use it.
+
+    Args:
+        on_first: Called once, in `store`, before there can be anything to `tidy`.
+    """
+
+    def __init__(self, on_first: Callable[[MemoryPool], None]) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        # Let go of by finalizers, which may run at any time and in the middle of anything: this queue can stand that.
+        self._returned: queue.SimpleQueue[Memory] = queue.SimpleQueue()
+        self._idle: list[tuple[float, Memory]] = []
+        self._on_first: Callable[[MemoryPool], None] | None = on_first
+
+    def store(self, frames: Sequence[Buffer], kinds: Sequence[int]) -> Memory:
+        """Write frames into memory, used before if there is some that fits.
+
+        Raises:
+            OSError: There is no memory or no descriptor left.
+        """
+        return self._fill(*_layout(frames, kinds))
+
+    def store_image(self, image: Buffer) -> Memory:
+        """Write what `read_image` gave elsewhere.
+
+        Raises:
+            OSError: There is no memory or no descriptor left.
+        """
+        return self._fill([(_SERIAL.size, image)], _SERIAL.size + len(image))
+
+    def _fill(self, parts: Sequence[tuple[int, Buffer]], needed: int) -> Memory:
+        with self._lock:
+            on_first, self._on_first = self._on_first, None
+            self._collect()
+            memory = self._find(needed)
+        if on_first is not None:
+            on_first(self)
+        memory = memory or _new(needed)
+        try:
+            memory.write(parts)
+        except BaseException:
+            memory.close()
+            raise
+        return memory
+
+    def give_back(self, memory: Memory) -> None:
+        """Nobody in this process refers to it any more; finalizers may call this."""
+        if os.getpid() == self._pid:
+            self._returned.put(memory)
+        else:  # a forked copy: the memory is the parent's
+            memory.close()
+
+    def wait(self) -> None:
+        """Wait until something was given back."""
+        memory = self._returned.get()
+        with self._lock:
+            self._idle.append((time.monotonic(), memory))
+
+    def tidy(self) -> bool:
+        """Free what has idled for a second, which leaves it to those who still read; whether more idles.
+
+        Call it every half second while there is something.
+        """
+        with self._lock:
+            self._collect()
+            before = time.monotonic() - _KEPT_S
+            kept = sum(memory.size for _, memory in self._idle)
+            while self._idle and (self._idle[0][0] <= before or kept > _MOST_KEPT):
+                memory = self._idle.pop(0)[1]
+                kept -= memory.size
+                memory.close()
+            return bool(self._idle)
+
+    def _collect(self) -> None:
+        now = time.monotonic()
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._idle.append((now, self._returned.get_nowait()))
+
+    def _find(self, needed: int) -> Memory | None:
+        """Memory that fits and is not read any more, seized."""
+        fitting = [entry for entry in self._idle if needed <= entry[1].size <= 2 * needed]
+        for entry in sorted(fitting, key=lambda entry: entry[1].size):
+            memory = entry[1]
+            if memory.seize():
+                self._idle.remove(entry)
+                if memory.mapped is None:
+                    memory.mapped = mmap.mmap(memory.descriptor, memory.size, mmap.MAP_SHARED | mmap.MAP_POPULATE)
+                return memory
+        return None
+
+
+def _new(needed: int) -> Memory:
+    step = 1 << max(12, needed.bit_length() - 3)  # so that sizes that vary a little share memory
+    size = -(-needed // step) * step
+    descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
+    try:
+        os.ftruncate(descriptor, size)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return Memory(descriptor, os.fstat(descriptor).st_ino, size)

@@ -1,0 +1,239 @@
+"""`put`: a value is stored once on each host that needs it, and a reference to it travels in its stead.
+
+    ref = put(weights)         the value is in shared memory (see `object_memory`), or in the reference if it is small
+    actor.set(ref)             the method gets the value itself; its arrays are read-only views of that memory
+    actor.keep([ref])          within something else it arrives as the reference, with `ref.get()`
+
+A process that has a reference has the memory's file open, so a value lives as long as any process refers to it,
+whatever becomes of the one that stored it. Where the memory cannot be seen, on another host, `object_transfer` brings a
+copy there, one for each worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+import weakref
+from typing import Any
+
+from parl_remote import current, object_places, serialize
+from parl_remote.config import environment
+from parl_remote.errors import ObjectLost, SerializationError
+from parl_remote.frozen import freeze, thaw
+from parl_remote.handles import luggage
+from parl_remote.identity import host_id, new_id
+from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
+
+__all__ = ["ObjectRef", "put"]
+
+_TIDY_S = 0.5  # see `MemoryPool.tidy`
+_SMALL = 2**16  # bytes that travel in the reference: a file, a mapping and its page faults cost more than the copy
+
+
+class ObjectRef:
+    """A value that `put` has stored. It may be an argument of a call, be part of one, and be returned.
+
+    Attributes:
+        id: The same wherever the reference travels.
+        nbytes: What the stored value takes.
+    """
+
+    __slots__ = ("__weakref__", "_companions", "_frames", "_memory", "_source", "id", "nbytes")
+
+    def __init__(self, object_id: str, nbytes: int) -> None:
+        self.id = object_id
+        self.nbytes = nbytes
+        self._frames: tuple[tuple[bytes, int], ...] = ()  # of a small value
+        self._memory: Memory | None = None  # of a large one
+        self._source: object_places.Source | None = None
+        self._companions: tuple[object, ...] = ()  # handles within the value
+
+    def get(self, timeout: float | None = None) -> Any:
+        """The value: arrays are read-only, each call makes new containers around them.
+
+        Args:
+            timeout: Seconds to wait for a value that is on another host; None waits as long as it takes.
+
+        Raises:
+            ObjectLost: Every process that had the value has ended.
+            ResultTimeout: The value did not come in time.
+        """
+        if self._frames:
+            return thaw([memoryview(frame) for frame, _ in self._frames], [kind for _, kind in self._frames])
+        return thaw(*read(self._here(timeout).place()))
+
+    def image(self) -> memoryview | None:
+        """What to send to a node that cannot see this host's memory; None of a value that travels in the reference.
+
+        Raises:
+            ObjectLost: Every process that had the value has ended.
+        """
+        return None if self._frames else read_image(self._here(None).place())
+
+    def _here(self, timeout_s: float | None) -> Memory:
+        if self._memory is None:
+            self._bring(timeout_s)
+        assert self._memory is not None
+        return self._memory
+
+    def _bring(self, timeout_s: float | None) -> None:
+        """Get hold of a value that another process has."""
+        if self._source is None:
+            raise ObjectLost(f"the value of {self!r} is gone: every process that had it has ended, or dropped it")
+        self._own(_pool().store_image(self._source.fetch(self.id, timeout_s)))
+
+    def _own(self, memory: Memory) -> None:
+        self._memory = memory
+        weakref.finalize(self, _pool().give_back, memory).atexit = False
+
+    def _borrow(self, memory: Memory) -> None:
+        self._memory = memory
+        weakref.finalize(self, memory.close).atexit = False
+
+    def _find(self, host: str, place: Place) -> None:
+        """Open what a message says: where its sender has it, else what was brought to this node, else afar."""
+        if host and host == _host():
+            with contextlib.suppress(MemoryGone):
+                self._borrow(adopt(place))
+                return
+        brought = object_places.brought(self.id)
+        if brought is not None:
+            with contextlib.suppress(MemoryGone):
+                self._borrow(adopt(brought))
+                return
+        self._source = object_places.sender()
+        if self._source is not None:
+            self._source.hold(self, place)
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        luggage.note(self)
+        return _arrive, self._passport()
+
+    def _passport(self) -> tuple[Any, ...]:
+        """What travels: where the value is, or the value."""
+        if self._frames:
+            return self.id, self.nbytes, self._frames, "", None
+        return self.id, self.nbytes, (), _host(), tuple(self._here(None).place())
+
+    def __copy__(self) -> ObjectRef:
+        return self
+
+    def __deepcopy__(self, memo: object) -> ObjectRef:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ObjectRef) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def __repr__(self) -> str:
+        return f"<ObjectRef {self.id}, {self.nbytes} bytes>"
+
+
+class _DirectArgument:
+    """A reference that is an argument by itself: what arrives is the value."""
+
+    __slots__ = ("ref",)
+
+    def __init__(self, ref: ObjectRef) -> None:
+        self.ref = ref
+
+    def __reduce_ex__(self, protocol: object) -> Any:
+        luggage.note(self.ref)
+        return _arrive_value, self.ref._passport()
+
+
+def put(value: object) -> ObjectRef:
+    """Store a value once, to be given to many actors.
+
+    The arrays of what actors get are read-only views of one memory; `array.copy()` makes one that can be written to.
+    Tensors can be written to, which changes nothing for others.
+
+    Args:
+        value: Anything that could be an argument. Later changes of it do not change what is stored.
+
+    Raises:
+        NotConnected: There is no connection.
+        SerializationError: The value cannot be sent.
+
+    Example:
+        `weights = parl.put(model.get_weights()); [actor.set_weights(weights) for actor in actors]`
+    """
+    if current.peek() is None and not environment().inside_actor:
+        current.client()  # which raises
+    if isinstance(value, ObjectRef):
+        raise TypeError(f"{value!r} is stored already")
+    try:
+        frames, kinds = freeze(value)
+        companions = luggage.take()
+    except Exception as error:
+        what = f"the value given to put (a {type(value).__name__})"
+        raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
+    size = sum(map(len, frames))
+    ref = ObjectRef(new_id("object"), size)
+    if size < _SMALL:
+        ref._frames = tuple((bytes(frame), kind) for frame, kind in zip(frames, kinds, strict=True))
+    else:
+        try:
+            ref._own(_pool().store(frames, kinds))
+        except OSError as error:
+            raise MemoryError(f"no memory to store {size} bytes: {error.strerror}") from error
+    ref._companions = companions
+    _known[ref.id] = ref
+    return ref
+
+
+serialize.stand_in(ObjectRef, _DirectArgument)
+
+# What this process has of values, so that a reference that comes home finds the memory that is already there.
+_known: weakref.WeakValueDictionary[str, ObjectRef] = weakref.WeakValueDictionary()
+
+
+def _arrive(
+    object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
+) -> ObjectRef:
+    """The receiving end of a reference's pickle; what is wrong with it is said when its value is asked for."""
+    known = _known.get(object_id)
+    if known is not None:
+        return known
+    ref = ObjectRef(object_id, nbytes)
+    if frames:
+        ref._frames = frames
+    elif place is not None:
+        ref._find(host, Place(*place))
+    return _known.setdefault(object_id, ref)
+
+
+def _arrive_value(*passport: Any) -> Any:
+    """The receiving end of a reference that is an argument by itself."""
+    return _arrive(*passport).get()
+
+
+def _pool() -> MemoryPool:
+    return _pool_of(os.getpid())
+
+
+@functools.cache
+def _pool_of(_: int) -> MemoryPool:
+    return MemoryPool(_start_janitor)
+
+
+def _start_janitor(pool: MemoryPool) -> None:
+    threading.Thread(target=_tidy, args=(pool,), name="parl-objects", daemon=True).start()
+
+
+def _tidy(pool: MemoryPool) -> None:
+    while True:
+        pool.wait()
+        while pool.tidy():
+            time.sleep(_TIDY_S)
+
+
+@functools.cache
+def _host() -> str:
+    """This host, empty where its processes are to be treated as strangers."""
+    return host_id() if environment().same_host_shortcut else ""
