@@ -1,0 +1,55 @@
+"""A program for a cluster that somebody else manages: finds it by `PARL_ADDRESS` and says where its actors ran.
+
+PARL_ADDRESS=head:8037 python program.py --actors 8
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import random
+from collections import Counter
+
+import parl
+
+
+@parl.remote_class(wait=False)
+class Dice:
+    """Throws dice; stands for an environment, a simulator, a search."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def throws_until_double_six(self, games: int) -> int:
+        """How many throws of two dice it took, over all games."""
+        throws = 0
+        for _ in range(games):
+            throws += 1
+            while self.random.randint(1, 6) + self.random.randint(1, 6) < 12:
+                throws += 1
+        return throws
+
+    def host(self) -> str:
+        """Where this actor runs."""
+        return platform.node()
+
+
+def main() -> None:
+    """Estimate a number whose true value is 36."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--address", default=os.environ.get("PARL_ADDRESS"), help='"host:port"; default: PARL_ADDRESS')
+    parser.add_argument("--actors", type=int, default=2, help="how many actors (default: 2)")
+    parser.add_argument("--games", type=int, default=20_000, help="games of each actor (default: 20000)")
+    chosen = parser.parse_args()
+    parl.connect(chosen.address)
+    actors = [Dice(seed) for seed in range(chosen.actors)]
+    throws = [actor.throws_until_double_six(chosen.games) for actor in actors]
+    hosts = Counter(actor.host().result() for actor in actors)
+    total = sum(result.result() for result in throws)
+    print("actors on", ", ".join(f"{host}: {count}" for host, count in sorted(hosts.items())))
+    print(f"throws until a double six: {total / (chosen.games * len(actors)):.2f} (expected: 36)")
+
+
+if __name__ == "__main__":
+    main()
