@@ -2,32 +2,40 @@
 
     frames of CREATE, CALL, GET, SET  -->  ActorHost.handle  -->  frames of CREATED, RESULT, FAILURE
 
-No sockets and no processes: an actor process and `connect(debug=True)` drive the same host.
+    many calls at a time, for runners:     accept, then start -->  the value, or something to await
+                                           finish             -->  frames of RESULT, FAILURE
+
+No sockets, no processes and no threads: an actor process, `connect(debug=True)` and `as_remote` drive the same host.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
+import threading
 import types
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote import serialize
 from parl_remote.actor_state import ActorEvent, ActorMachine, ActorState
 from parl_remote.call_errors import describe
 from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payload_of
+from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.errors import RemoteProtocolError, SerializationError
 from parl_remote.transport import Buffer
 
-__all__ = ["ActorHost", "Creation"]
+__all__ = ["ActorHost", "Construct", "Creation", "Run"]
 
 _KEYWORDS = int(Flag.KEYWORDS)
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
 _STAYS = int(Flag.STAYS)
-_CALL, _RESULT = int(Kind.CALL), int(Kind.RESULT)
+_CALL, _GET, _RESULT = int(Kind.CALL), int(Kind.GET), int(Kind.RESULT)
+_EVENTS = {_CALL: ActorEvent.CALL, _GET: ActorEvent.GET_ATTR, int(Kind.SET): ActorEvent.SET_ATTR}
 # Of these, unlike of methods with other names, Python's own statements expect the object and not a copy.
 _MAY_GIVE_ITSELF = frozenset({"__enter__", "__iter__"})
+_NO_KEYWORDS: dict[str, Any] = {}
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
 
@@ -35,22 +43,49 @@ class Creation(NamedTuple):
     """The payload of CREATE.
 
     Attributes:
-        sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
+        sys_path: Where the caller's modules are, to import the class from.
         argv: The program's arguments, which the actor's code may want to parse as well.
         class_name: The class's name, for messages that come before the class itself.
         cls: The class, as `class_shipping.dumps_class` gave it.
         names: Methods in the order in which calls number them.
         arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
         keywords: Whether that is `(args, kwargs)`.
+        max_concurrency: How many calls may run at once; None if its class decides.
     """
 
-    sys_path: tuple[str | None, ...]
+    sys_path: tuple[str, ...]
     argv: tuple[str, ...]
     class_name: str
     cls: bytes
     names: tuple[str, ...]
     arguments: bytes
     keywords: bool
+    max_concurrency: int | None = None
+
+
+class Run:
+    """One call of several that run at the same time.
+
+    Attributes:
+        call_id: The caller's number for it.
+        name: The method, once it is known.
+        stays: Whether its result stays in the actor.
+    """
+
+    __slots__ = ("call_id", "flags", "frames", "index", "kind", "name", "stays")
+
+    def __init__(self, frames: Sequence[memoryview]) -> None:
+        self.kind, self.flags, self.index, self.call_id = header_of(frames[0])
+        self.frames: Sequence[memoryview] = frames
+        self.name = ""
+        self.stays = False
+
+
+Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
+
+
+def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
+    return make()
 
 
 class ActorHost:
@@ -58,14 +93,24 @@ class ActorHost:
 
     Args:
         load_class: Makes a class of `Creation.cls`.
+        construct: See the attribute.
 
     Attributes:
+        construct: Runs the constructor where calls will run later; it is told how that will be.
         machine: Where the actor is in its life.
-        running: The method that runs now or ran last, for reports of its end.
+        running: The method that was started last, for reports of its end.
+        concurrency: How calls are to be run; known once the object is made.
     """
 
-    def __init__(self, load_class: Callable[[bytes], Any] = serialize.loads) -> None:
+    def __init__(
+        self,
+        load_class: Callable[[bytes], Any] = serialize.loads,
+        construct: Construct = _construct_here,
+    ) -> None:
         self._load_class = load_class
+        self.construct = construct
+        self.concurrency = ONE_BY_ONE
+        self._finishing = threading.Lock()  # only where several calls run at a time
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
         self._instance: object = None
@@ -85,7 +130,7 @@ class ActorHost:
         if kind == _CALL:
             self.machine.on(ActorEvent.CALL)
             return self._answer(self._call, flags, index, call_id, frames)
-        if kind == Kind.GET:
+        if kind == _GET:
             self.machine.on(ActorEvent.GET_ATTR)
             return self._answer(self._get, flags, index, call_id, frames)
         if kind == Kind.SET:
@@ -95,10 +140,95 @@ class ActorHost:
             return self._create(flags, call_id, frames)
         raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
 
+    def hold(self, instance: object) -> None:
+        """Serve an object that is there."""
+        self._instance = instance
+        self._dict = getattr(instance, "__dict__", None)
+        self._slots = tuple(_slots_of(type(instance)))
+        self._attributes = self._current_attributes()
+
     def drop_instance(self) -> None:
         """Let the user's object go, so that its `__del__` runs."""
         self._instance = None
         self._dict = None
+
+    # -- several calls at a time -----------------------------------------------------------------------------------
+
+    def accept(self, frames: Sequence[memoryview]) -> Run:
+        """Note that a call was queued.
+
+        Raises:
+            RemoteProtocolError: The message may not come now, or is malformed.
+        """
+        run = Run(frames)
+        event = _EVENTS.get(run.kind)
+        if event is None:
+            raise RemoteProtocolError(f"an actor cannot take a message of kind {run.kind}")
+        with self._finishing:
+            self.machine.on(event)
+        return run
+
+    def start(self, run: Run) -> Any:
+        """Run a call and give what it returned, which may have to be awaited.
+
+        Raises:
+            BaseException: Whatever the method raised.
+        """
+        frames, run.frames = run.frames, ()
+        if run.kind == _CALL:
+            if run.index != BY_NAME:
+                run.name = self._methods[run.index]
+            name, args, kwargs = self._called(run.flags, run.index, frames)
+            run.name = name
+            value = getattr(self._instance, name)(*args, **kwargs)
+            run.stays = value is self._instance and name in _MAY_GIVE_ITSELF
+        else:
+            value, reply_flags = (self._get if run.kind == _GET else self._set)(run.flags, run.index, frames)
+            run.name = self.running
+            run.stays = bool(reply_flags & _STAYS)
+        return value
+
+    def finish(
+        self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]
+    ) -> None:
+        """Hand a call's reply to `send`; any thread may call this.
+
+        Args:
+            run: The call.
+            value: What it returned.
+            error: What it raised instead.
+            send: Takes the reply; it must not wait, because replies that tell new attributes leave in order.
+        """
+        flags = _STAYS if run.stays else 0
+        payload: list[Buffer] = []
+        if error is None and value is not None and not run.stays:
+            try:
+                payload = self._dumps_result(value, run.name)
+            except BaseException as failure:
+                error = failure
+        if error is not None:
+            reply = self._failure(error, run.name, run.call_id)
+            with self._finishing:
+                self.machine.on(ActorEvent.FAILED)
+            send(reply)
+            return
+        with self._finishing:
+            self.machine.on(ActorEvent.FINISHED)
+            names = self._current_attributes()
+            if names != self._attributes:
+                self._attributes = names
+                told = None if run.stays else value
+                send(pack(_RESULT, flags | _NAMES, 0, run.call_id, serialize.dumps((told, tuple(names)))))
+                return
+        send(pack(_RESULT, flags, 0, run.call_id, payload))
+
+    def drop(self, run: Run) -> list[Buffer]:
+        """The reply for a call that was cancelled before it finished."""
+        with self._finishing:
+            self.machine.on(ActorEvent.FAILED)
+        return pack(Kind.FAILURE, Flag.CANCELLED, 0, run.call_id)
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
 
     def _create(self, flags: int, call_id: int, frames: Sequence[memoryview]) -> list[Buffer]:
         self.machine.on(ActorEvent.CREATE)
@@ -108,14 +238,13 @@ class ActorHost:
             self._class_name = creation.class_name
             self._methods = creation.names
             self.running = "__init__"
-            sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
+            sys.path[:] = creation.sys_path
             sys.argv[:] = creation.argv
             cls = self._load_class(creation.cls)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
-            self._instance = instance = cls(*args, **kwargs)
-            self._dict = getattr(instance, "__dict__", None)
-            self._slots = tuple(_slots_of(type(instance)))
-            self._attributes = self._current_attributes()
+            concurrency = concurrency_of(cls, creation.max_concurrency)
+            self.hold(self.construct(concurrency, lambda: cls(*args, **kwargs)))
+            self.concurrency = concurrency
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
@@ -141,7 +270,7 @@ class ActorHost:
             if value is None:
                 reply = pack(_RESULT, reply_flags, 0, call_id)
             else:
-                reply = pack(_RESULT, reply_flags, 0, call_id, self._dumps_result(value))
+                reply = pack(_RESULT, reply_flags, 0, call_id, self._dumps_result(value, self.running))
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
             return self._failure(error, self.running, call_id)
@@ -155,21 +284,27 @@ class ActorHost:
             if value is self._instance and name in _MAY_GIVE_ITSELF:
                 return None, _STAYS
             return value, 0
+        name, args, kwargs = self._called(flags, index, frames)
+        method = getattr(self._instance, name)
+        return (method(*args, **kwargs) if kwargs else method(*args)), 0
+
+    def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
+        """What is called, and with what."""
         self.running = name = "" if index == BY_NAME else self._methods[index]
-        payload = self._loads_arguments(flags, frames)
+        if flags & _EMPTY:
+            return name, (), _NO_KEYWORDS
+        payload = self._loads_arguments(name, flags, frames)
         if not name:
             name, payload = payload
             self.running = name
-        if flags & _KEYWORDS:
-            return getattr(self._instance, name)(*payload[0], **payload[1]), 0
-        return getattr(self._instance, name)(*payload), 0
+        return (name, *payload) if flags & _KEYWORDS else (name, payload, _NO_KEYWORDS)
 
-    def _loads_arguments(self, flags: int, frames: Sequence[memoryview]) -> Any:
+    def _loads_arguments(self, name: str, flags: int, frames: Sequence[memoryview]) -> Any:
         data, buffers = payload_of(flags, frames)
         try:
             return serialize.loads(data, buffers)
         except Exception as error:
-            what = f"the arguments of {self._class_name}.{self.running}()"
+            what = f"the arguments of {self._class_name}.{name}()"
             raise SerializationError(
                 f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what
             ) from error
@@ -188,14 +323,14 @@ class ActorHost:
         setattr(self._instance, name, value)
         return None, 0
 
-    def _dumps_result(self, value: object) -> list[Buffer]:
+    def _dumps_result(self, value: object, name: str) -> list[Buffer]:
         try:
             return serialize.dumps(value)
         except Exception as error:
-            what = f"what {self._class_name}.{self.running}() returned"
+            what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "
-                "Return plain data, or keep it in the actor.",
+                f"{_advice(value)}",
                 what=what,
             ) from error
 
@@ -208,6 +343,16 @@ class ActorHost:
         if self._slots:
             names |= {name for name in self._slots if hasattr(self._instance, name)}
         return names
+
+
+def _advice(value: object) -> str:
+    """What to do about a result that cannot be sent."""
+    if inspect.isasyncgen(value) or inspect.isgenerator(value):
+        return "A call has one result, not a stream of them: return a list, or a part at each call."
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will await it
+        return "Write the method as `async def`, so that the actor knows that it has to be awaited."
+    return "Return plain data, or keep it in the actor."
 
 
 def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]]:

@@ -4,6 +4,9 @@
     caller  --CREATE, CALL, ... ----------------------->| one epoll, one queue, one thread
     caller  <--replies, coalesced ----------------------+
 
+Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
+`concurrent_serving`, which read and write through the same process.
+
 It ends when a caller says CLOSE (after everything that was sent before), when the worker's connection closes, and of
 course when it is killed. All threads of the process belong to the user's code.
 """
@@ -21,18 +24,27 @@ import sys
 import time
 import types
 from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from parl_remote import current, processes
 from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote.concurrency import Concurrency, How
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.memory import allocate
 from parl_remote.replies import Outbox, Watchman
+from parl_remote.runners import Job
 from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.thread_counts import limit_numeric_threads
 from parl_remote.transport import Buffer
 from parl_remote.transport_unix import UnixChannel, peer_uid
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from parl_remote.concurrent_serving import ConcurrentServing
 
 __all__ = ["ActorProcess", "run_actor"]
 
@@ -45,10 +57,11 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("channel", "outbox", "sharing", "supervises")
+    __slots__ = ("_sent", "channel", "outbox", "sharing", "supervises")
 
-    def __init__(self, channel: UnixChannel) -> None:
+    def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
         self.channel = channel
+        self._sent = sent
         self.outbox = Outbox(channel)
         self.sharing: Sharing | None = None
         self.supervises = False
@@ -56,6 +69,10 @@ class _Caller:
     def answer(self, reply: list[Buffer]) -> None:
         """Keep a reply until the next flush."""
         self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
+
+    def flush(self) -> None:
+        """See to it that what is kept leaves; for runners of several calls."""
+        self._sent(self)
 
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
         """A message as it was sent, its large frames found."""
@@ -77,23 +94,31 @@ class ActorProcess:
         self._listening = listening
         self._listening.setblocking(False)
         self._host = host
-        self._poller = select.epoll()
-        self._poller.register(listening.fileno(), select.EPOLLIN)
+        host.construct = self._construct
+        self._asyncio: asyncio.AbstractEventLoop | None = None
+        self._serving: ConcurrentServing | None = None
+        self.poller = select.epoll()
+        self.poller.register(listening.fileno(), select.EPOLLIN)
         self._callers: dict[int, _Caller] = {}
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         self._watchman = Watchman()
-        self._over = False
+        self._leaving = False  # this loop, for good or for another one
+        self.over = False
 
     def run(self) -> None:
         """Serve until the end."""
         listening = self._listening.fileno()
-        while not self._over:
-            for fd, _ in self._poller.poll():
+        while not self._leaving:
+            for fd, _ in self.poller.poll():
                 if fd == listening:
                     self._accept()
                 else:
                     self._read(self._callers[fd])
             self._work()
+        if self._serving is not None:
+            self._hand_to_runner()
+            self._serving.serve()
+            self.flush_all()
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -101,9 +126,9 @@ class ActorProcess:
             if peer_uid(connection) != os.getuid():
                 connection.close()
                 return
-            caller = _Caller(UnixChannel(connection, allocate=allocate))
+            caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
             self._callers[caller.channel.fileno()] = caller
-            self._poller.register(caller.channel.fileno(), select.EPOLLIN)
+            self.poller.register(caller.channel.fileno(), select.EPOLLIN)
 
     def _read(self, caller: _Caller) -> None:
         """Queue what a caller has sent."""
@@ -120,44 +145,48 @@ class ActorProcess:
     def _forget(self, caller: _Caller) -> None:
         if self._callers.pop(caller.channel.fileno(), None) is None:
             return
-        self._poller.unregister(caller.channel.fileno())
+        self.poller.unregister(caller.channel.fileno())
         caller.channel.close()
         if caller.supervises:
             os._exit(0)  # the worker is gone, and with it everyone who could use this actor
+        if self._serving is not None:
+            self._serving.runner.forget(caller)
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
-        """Drop a call that has not started; one that has is answered as usual."""
+        """Drop a call that has not started, cancel a coroutine; any other is answered as usual."""
         call_id = header_of(frames[0])[3]
         for waiting in self._queue:
             if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
                 self._queue.remove(waiting)
                 caller.outbox.add(pack(Kind.FAILURE, Flag.CANCELLED, 0, call_id))
-                self._flush()
+                self.flush_all()
                 return
+        if self._serving is not None:
+            self._serving.runner.cancel(caller, call_id)
 
     def _work(self) -> None:
         """Run what is queued; replies of quick calls go out together."""
         queue = self._queue
-        while queue and not self._over:
+        while queue and not self._leaving:
             caller, frames = queue.popleft()
             started = time.perf_counter()
             self._serve(caller, frames)
             del frames  # its memory may be the caller's, who uses it again
             took_s = time.perf_counter() - started
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
-                self._flush()
+                self.flush_all()
             else:
                 self._watchman.guard(caller.outbox)
             if took_s > _SLOW_S:
                 for other in list(self._callers.values()):
                     self._read(other)
-        if self._over:
-            self._flush()
+        if self._leaving:
+            self.flush_all()
 
     def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
         kind = frames[0][0]
         if kind == _CLOSE:
-            self._over = True
+            self._end()
         elif kind == _CONFIGURE:
             caller.supervises = True
             configure(frames)
@@ -166,11 +195,71 @@ class ActorProcess:
                 caller.answer(self._host.handle(frames))
             except RemoteProtocolError as error:
                 _log.error("%s", error)
-                self._over = True
+                self._end()
             if self._host.machine.state is ActorState.CLOSED:
-                self._over = True
+                self._end()
+            elif kind == _CREATE and self._host.concurrency.how is not How.SERIAL:
+                self._leave_for_concurrency()
 
-    def _flush(self) -> None:
+    def _end(self) -> None:
+        self.over = self._leaving = True
+
+    # -- several calls at a time, see `concurrent_serving` -----------------------------------------------------------
+
+    def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
+        if concurrency.how is not How.LOOP:
+            return make()
+        from parl_remote.loop_runner import construct_on, new_loop
+
+        self._asyncio = new_loop()
+        return construct_on(self._asyncio, make)
+
+    def _leave_for_concurrency(self) -> None:
+        from parl_remote.concurrent_serving import serving_for
+
+        self._serving = serving_for(self, self._host, self._asyncio)
+        self._leaving = True
+
+    def take_in(self, timeout_s: float | None) -> None:
+        """Read what has arrived, waiting for it if need be, and hand it to the runner."""
+        for fd, _ in self.poller.poll(timeout_s):
+            if fd == self._listening.fileno():
+                self._accept()
+            elif fd in self._callers:
+                self._read(self._callers[fd])
+        for caller in [caller for caller in self._callers.values() if caller.channel.has_read_ahead]:
+            self._read(caller)
+        self._hand_to_runner()
+
+    def _write_to(self, caller: _Caller) -> None:
+        """Write the replies that are held for one caller, and never mind if it is gone; any thread."""
+        with contextlib.suppress(ChannelClosed):  # reading from it finds out
+            caller.outbox.flush()
+        if caller.channel.has_read_ahead and self._serving is not None:
+            self._serving.wake()
+
+    def _sent(self, caller: _Caller) -> None:
+        if self._serving is not None and not self._serving.postpones():
+            self._write_to(caller)
+
+    def _hand_to_runner(self) -> None:
+        serving, queue = self._serving, self._queue
+        while queue and serving is not None and not self.over:
+            caller, frames = queue.popleft()
+            kind = frames[0][0]
+            if kind == _CLOSE:
+                self.over = True
+            elif kind == _CONFIGURE:
+                self._serve(caller, frames)
+            else:
+                try:
+                    serving.runner.take(Job(self._host.accept(frames), caller))
+                except RemoteProtocolError as error:
+                    _log.error("%s", error)
+                    self.over = True
+
+    def flush_all(self) -> None:
+        """Write all replies that are held."""
         for caller in [caller for caller in self._callers.values() if caller.outbox.held]:
             try:
                 caller.outbox.flush()

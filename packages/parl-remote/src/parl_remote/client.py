@@ -133,7 +133,15 @@ class Client:
         self._check_open()
         cls = dumps_class(spec.cls)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        creation = (
+            tuple(sys.argv),
+            spec.name,
+            cls,
+            spec.names,
+            bytes(arguments[0]),
+            bool(kwargs),
+            options.max_concurrency,
+        )
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         granted = self._master.lease(spec.name, options.resources, timeout_s)
         record = ActorRecord(granted.lease_id, granted.node_id, spec.name)
