@@ -40,6 +40,10 @@ class ActorNames:
         """Who has a name."""
         return self._holders.get(name)
 
+    def all(self) -> list[str]:
+        """Every name that is taken."""
+        return list(self._holders)
+
     def in_the_way_of(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
         """Who has the name that a request wants; None if it may have it.
 

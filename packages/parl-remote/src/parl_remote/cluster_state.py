@@ -39,7 +39,9 @@ from parl_remote.placing import next_placement, reasons
 from parl_remote.resources import Resources
 
 if TYPE_CHECKING:
+    from parl_remote.actor_finders import ActorFinders
     from parl_remote.draining import Draining
+    from parl_remote.messages.naming import FindActor
     from parl_remote.messages.overview import ActorNumbers, DrainNode, KillActor, LeaseWaiting, WhyWaiting
 
 __all__ = ["ClusterState", "DropNode", "Instruction", "ToClient", "ToNode"]
@@ -55,6 +57,7 @@ class ClusterState:
         new_lease_id: Makes a fresh id.
         started: The time at which the cluster started, on the loop's clock.
         liveness_limit_s: A node that is silent for longer is lost.
+        client_grace_s: How long a program whose connection broke may take to come back; its workers watch it as well.
         nodes_may_join: Whether what no present node can hold may wait for one that can. A private cluster has all the
             nodes that it will ever have.
         own_node_id: The node that the master runs in.
@@ -72,19 +75,23 @@ class ClusterState:
         new_lease_id: Callable[[], str],
         started: float,
         liveness_limit_s: float,
+        client_grace_s: float = 0.0,
         nodes_may_join: bool = True,
         own_node_id: str = "",
         epoch: float = 0.0,
     ) -> None:
         self._new_lease_id = new_lease_id
         self._nodes_may_join = nodes_may_join
+        self._client_grace_s = client_grace_s
         self._own_node_id = own_node_id
         self._epoch = epoch
         self._now = started
         self.tables = ClusterTables(liveness_limit_s)
         self.view = ClusterView(self.tables, cluster_id=cluster_id, started=started)
         self._draining: Draining | None = None
+        self._finders: ActorFinders | None = None
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients that want to know when it has ended
+        self._away: dict[str, float] = {}  # programs whose connection broke, and until when they may come back
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
 
     # -- nodes ---------------------------------------------------------------------------------------------------
@@ -147,11 +154,41 @@ class ClusterState:
         before = self.tables.clients.get(client_id)
         if before is not None and not before.is_absent:
             raise RemoteProtocolError(f"a client with id {client_id} is already connected")
+        self._away.pop(client_id, None)
         leases = before.leases if before is not None else {}
         self.tables.clients[client_id] = Client(client_id, name, pid, host_id, now, leases)
 
+    def client_away(self, client_id: str, now: float) -> list[Instruction]:
+        """A program's connection broke without a goodbye; unknown ones are ignored.
+
+        Its actors go on until it is really gone: their workers, to which it is connected as well, see that at once. One
+        that comes back in time asks again for what it waited for.
+        """
+        self._now = now
+        client = self.tables.clients.get(client_id)
+        if client is None:
+            return []
+        if not client.leases or not self._client_grace_s:
+            return self.client_lost(client_id)
+        for waiting in self.tables.queue.remove_client(client_id):
+            self.tables.names.give_up(client_id, waiting.request)
+        client.is_absent = True
+        self._away[client_id] = now + self._client_grace_s
+        return self._place_waiting()
+
+    def client_holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
+        """A program that came back says which leases it knows of: the others are free."""
+        client = self.tables.clients.get(client_id)
+        unknown = set(client.leases).difference(held) if client is not None else set()
+        out: list[Instruction] = []
+        for lease_id in sorted(unknown):
+            if not self.tables.leases[lease_id].detached:
+                out += self._revoke(self.tables.free(lease_id), "its owner does not know of it")
+        return [*out, *self._room_may_be_free()]
+
     def client_lost(self, client_id: str) -> list[Instruction]:
         """A program is gone: its actors end, save detached ones, and its room is free; unknown ones are ignored."""
+        self._away.pop(client_id, None)
         client = self.tables.clients.get(client_id)
         if client is None:
             return []
@@ -236,6 +273,18 @@ class ClusterState:
         ahead, placement = queue.ahead_of(waiting), waiting.request.placement
         return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement)
 
+    def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
+        """Somebody looks for an actor by its name, or for the one that took the place of another.
+
+        Raises:
+            RemoteError: There is none.
+        """
+        if self._finders is None:
+            from parl_remote.actor_finders import ActorFinders
+
+            self._finders = ActorFinders(self.tables)
+        return self._finders.ask(client_id, asked)
+
     def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
         """Somebody wants an actor ended; the answer comes once it has.
 
@@ -284,6 +333,8 @@ class ClusterState:
             reason = f"no sign of life for more than {self.tables.alive.limit_s:g} s"
             out.append(DropNode(node_id, reason))
             out += self.node_lost(node_id, reason)
+        for client_id in [client_id for client_id, until in self._away.items() if until <= now]:
+            out += self.client_lost(client_id)
         for waiting in self.tables.queue.due(now):
             out.append(self._refuse(waiting))
         if self._draining is not None:
@@ -293,7 +344,8 @@ class ClusterState:
     def next_deadline(self) -> float | None:
         """When `tick` has something to do at the earliest, None if nothing is in sight."""
         draining = self._draining.next_deadline() if self._draining is not None else None
-        times = (self.tables.alive.next_check(), self.tables.queue.next_deadline(), draining)
+        back = min(self._away.values(), default=None)
+        times = (self.tables.alive.next_check(), self.tables.queue.next_deadline(), draining, back)
         return min((time for time in times if time is not None), default=None)
 
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int) -> Status:
@@ -315,7 +367,7 @@ class ClusterState:
         out: list[Instruction] = []
         while choice := next_placement(self.tables.pool, self.tables.queue):
             out += self._grant(*choice)
-        return out
+        return out + self._finders.settle() if self._finders is not None else out
 
     def _grant(self, waiting: Waiting, node: Node) -> list[Instruction]:
         request, client_id, tables = waiting.request, waiting.client_id, self.tables

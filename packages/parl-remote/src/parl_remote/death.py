@@ -67,6 +67,7 @@ class DeathCause:
         log_tail: The last lines that the actor wrote, oldest first.
         last_call: The method that ran last, empty if none did.
         memory: How large its process was in its last minute, oldest first; the last one is the size it died with.
+        memory_peak: The most bytes of its process that were ever in memory, as the kernel counted them; 0 if not known.
         memory_limit: Bytes that it was allowed to grow by; None for no limit.
         node: The name of the node that it ran on, empty where that is not known.
         pid: Its process there, 0 where that is not known or there was none.
@@ -80,6 +81,7 @@ class DeathCause:
     log_tail: tuple[str, ...] = ()
     last_call: str = ""
     memory: tuple[MemorySample, ...] = ()
+    memory_peak: int = 0
     memory_limit: int | None = None
     node: str = ""
     pid: int = 0

@@ -135,12 +135,13 @@ class Reception:
     """Receives peers at any number of listeners of one node and hands them to its services.
 
     Attributes:
+        node_id: The node's id.
         dropped: How many peers were dropped for what they sent or did not send.
     """
 
     def __init__(self, loop: Loop, *, node_id: str, cluster_id: str, host_id: str, limits: Limits) -> None:
         self._loop = loop
-        self._node_id = node_id
+        self.node_id = node_id
         self._cluster_id = cluster_id
         self._host_id = host_id
         self._limits = limits
@@ -227,7 +228,7 @@ class Reception:
         listener, peer = key
         link = Link(hello, protocol, functools.partial(listener.send, peer), functools.partial(self._let_go, key))
         self._links[key] = (link, service)
-        link.tell(Welcome(protocol, self._node_id, self._cluster_id, self._host_id, versions()))
+        link.tell(Welcome(protocol, self.node_id, self._cluster_id, self._host_id, versions()))
         service.opened(link)
 
     def _refuse(self, key: tuple[Listener, int], code: RefusalCode, reason: str) -> None:

@@ -26,6 +26,7 @@ from parl_remote.messages import (
     LeaseEnded,
     LeaseRelease,
     LeaseRequest,
+    LeasesHeld,
     Message,
     NodeJoin,
     Role,
@@ -33,11 +34,22 @@ from parl_remote.messages import (
     StatusRequest,
     decode,
 )
-from parl_remote.parts import Parts
+from parl_remote.parts import Part, Parts
 
 __all__ = ["Master"]
 
 _log = logging.getLogger("parl.remote")
+
+_OVERVIEW = (
+    "DrainNode",
+    "FindActor",
+    "KillActor",
+    "ListActors",
+    "ListDeaths",
+    "ListNodes",
+    "NodeNumbers",
+    "WhyWaiting",
+)
 
 
 class Master:
@@ -75,6 +87,7 @@ class Master:
         self._timer_at = float("inf")
         self._stopping = False
         self.parts = Parts()
+        self.parts.add(_OVERVIEW, self._overview)
         reception.serve(Role.MASTER, self)
 
     # -- handshake.Service ---------------------------------------------------------------------------------------
@@ -83,12 +96,11 @@ class Master:
         """A client or a worker connected."""
         if link.hello.role is Role.CLIENT:
             client_id = link.hello.id
-            if client_id in self._clients:
-                _log.warning("a second client with id %s was turned away", client_id)
-                link.tell(Bye(f"a client with id {client_id} is already connected"))
-                link.drop()
-                return
-            self._state.client_joined(client_id, link.hello.name, link.hello.pid)
+            before = self._clients.get(client_id)
+            if before is not None:  # it came back before the end of its old connection was seen here
+                self.closed(before, "it connected again")
+                before.drop()
+            self._state.client_joined(client_id, link.hello.name, link.hello.pid, self._loop.now(), link.hello.host_id)
             self._clients[client_id] = link
             _log.info("client %s (%s, process %d) connected", client_id, link.hello.name, link.hello.pid)
 
@@ -111,12 +123,12 @@ class Master:
         if self._clients.get(client_id) is link:
             del self._clients[client_id]
             _log.info("client %s is gone: %s", client_id, reason)
-            self._carry_out(self._state.client_lost(client_id))
+            self._carry_out(self._state.client_away(client_id, self._loop.now()))
         node_id = self._node_of.pop(link, None)
         if node_id is not None and self._nodes.get(node_id) is link:
             del self._nodes[node_id]
             _log.warning("node %s (%s) is lost: %s", node_id, link.hello.name, reason)
-            self._carry_out(self._state.node_lost(node_id, reason))
+            self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -147,7 +159,10 @@ class Master:
                 _log.info("client %s (%s) stops the cluster", client_id, link.hello.name)
                 self.stop("the cluster was stopped")
                 self._on_shutdown()
+            case LeasesHeld(leases=leases):
+                self._carry_out(self._state.client_holds(client_id, leases))
             case Bye(reason=reason):
+                self._carry_out(self._state.client_lost(client_id))
                 self.closed(link, reason)
                 link.drop()
             case _:
@@ -177,7 +192,8 @@ class Master:
         if before is not None and before is not link:
             self._node_of.pop(before, None)
             before.drop()
-        instructions = self._state.node_joined(joined, self._loop.now())
+        hello = link.hello
+        instructions = self._state.node_joined(joined, self._loop.now(), pid=hello.pid, versions=hello.versions)
         self._nodes[joined.node_id] = link
         self._node_of[link] = joined.node_id
         _log.info("node %s (%s) joined with %s", joined.node_id, joined.name, joined.resources)
@@ -195,7 +211,16 @@ class Master:
             )
             if link := peers.get(name):
                 link.tell(instruction.message)
+                if isinstance(instruction.message, Bye):
+                    self._let_go(name, instruction.message.reason)
         self._schedule()
+
+    def _let_go(self, node_id: str, reason: str) -> None:
+        """A worker was told goodbye: it ends, and nobody shall call that a loss."""
+        link = self._nodes.pop(node_id)
+        del self._node_of[link]
+        _log.info("node %s (%s) leaves: %s", node_id, link.hello.name, reason)
+        link.drop()
 
     def _drop_node(self, instruction: DropNode) -> None:
         link = self._nodes.pop(instruction.node_id, None)
@@ -203,6 +228,13 @@ class Master:
             _log.warning("node %s (%s) is lost: %s", instruction.node_id, link.hello.name, instruction.reason)
             del self._node_of[link]
             link.drop()  # without a goodbye, after which it would end: if it lives, it shall come back
+
+    def _overview(self) -> Part:
+        from parl_remote.master_overview import MasterOverview  # only where somebody looks or steers
+
+        return MasterOverview(
+            self._state, now=self._loop.now, carry_out=self._carry_out, own_node_id=self._reception.node_id
+        )
 
     def _schedule(self) -> None:
         """Have `_tick` called when something is due; a call too early does no harm, so only earlier times matter."""

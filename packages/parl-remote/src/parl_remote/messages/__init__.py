@@ -1,7 +1,7 @@
 """The control plane: every message between client, master and worker, as one frozen dataclass each.
 
     any link          Hello -> Welcome | Refused, then Bye from whoever ends it
-    client -> master  LeaseRequest, LeaseCancel, LeaseRelease, StatusRequest, Shutdown
+    client -> master  LeaseRequest, LeaseCancel, LeaseRelease, LeasesHeld, StatusRequest, Shutdown
     master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
     worker -> master  NodeJoin, LeaseEnded, Heartbeat
     master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
@@ -27,6 +27,7 @@ from parl_remote.messages.leases import (
     LeaseRefused,
     LeaseRelease,
     LeaseRequest,
+    LeasesHeld,
     NodeStatus,
     Shutdown,
     Status,
@@ -72,6 +73,7 @@ __all__ = [
     "LeaseRefused",
     "LeaseRelease",
     "LeaseRequest",
+    "LeasesHeld",
     "LeaseRevoked",
     "Message",
     "NodeJoin",

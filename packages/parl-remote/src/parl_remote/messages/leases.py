@@ -18,6 +18,7 @@ __all__ = [
     "LeaseRefused",
     "LeaseRelease",
     "LeaseRequest",
+    "LeasesHeld",
     "NodeStatus",
     "Shutdown",
     "Status",
@@ -70,6 +71,13 @@ class LeaseRelease(Message):
     """The client is done with a lease; the worker ends the actor."""
 
     lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeasesHeld(Message):
+    """A client that comes back says which leases it has; others of its were granted by an answer that got lost."""
+
+    leases: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
