@@ -36,6 +36,7 @@ from parl_remote.messages import (
     StopActor,
     encode,
 )
+from parl_remote.relayed_channel import RelayedChannel
 from parl_remote.requests import Requests
 from parl_remote.transport import Buffer, Channel
 from parl_remote.transport_unix import UnixChannel
@@ -184,7 +185,7 @@ class WorkerClients:
             return UnixChannel.connect(address, allocate=allocate)
         link = self._dial_worker(granted)
         link.send([encode(AttachActor(granted.lease_id))])
-        return link
+        return RelayedChannel(link)
 
     def _hear(self, node_id: str, link: Channel) -> None:
         for message in arrived_messages(link):

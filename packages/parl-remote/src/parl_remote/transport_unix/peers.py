@@ -21,14 +21,17 @@ __all__ = ["UnixPeers"]
 class _Peer:
     """One connection of a listener: what was read and what still has to be written."""
 
-    __slots__ = ("closing", "connection", "number", "outbox", "reader")
+    __slots__ = ("closing", "connection", "mask", "number", "outbox", "paused", "reader", "waiting")
 
     def __init__(self, number: int, connection: socket.socket, max_bytes: int) -> None:
         self.number = number
         self.connection = connection
         self.reader = FrameReader(max_bytes)
         self.outbox: deque[Buffer] = deque()
+        self.waiting = 0  # bytes in it
         self.closing = False
+        self.paused = False
+        self.mask = int(select.EPOLLIN)
 
     def flush(self) -> bool:
         """Write what the kernel takes; True once nothing is left."""
@@ -41,6 +44,7 @@ class _Peer:
             for _ in parts:
                 self.outbox.popleft()
             self.outbox.extendleft(reversed(after(parts, sent)))
+            self.waiting -= sent
         return True
 
 
@@ -124,22 +128,64 @@ class UnixPeers:
         to = self._by_number.get(peer)
         if to is None or to.closing:
             raise ChannelClosed(f"peer {peer} is gone")
-        waiting = bool(to.outbox)
-        to.outbox.extend(stream(frames))
-        if not waiting:
-            self._flush(to)
+        parts = stream(frames)
+        if to.outbox or len(parts) > 1 or not self._send_now(to, parts[0]):
+            waited = bool(to.outbox)
+            to.outbox.extend(parts)
+            to.waiting += sum(map(len, parts))
+            if not waited:
+                self._flush(to)
+
+    def _send_now(self, peer: _Peer, part: Buffer) -> bool:
+        """Write a small message at once, as nearly all are; False if the kernel did not take all of it."""
+        try:
+            sent = peer.connection.send(part, NOW)
+        except OSError:  # full, or broken: `_flush` finds out which
+            return False
+        if sent < len(part):
+            peer.outbox.append(memoryview(part)[sent:])
+            peer.waiting = len(part) - sent
+            self._flush(peer)
+        return True
+
+    def backlog(self, peer: int) -> int:
+        """Bytes that wait for the peer to take them."""
+        known = self._by_number.get(peer)
+        return 0 if known is None else known.waiting
+
+    def pause(self, peer: int) -> None:
+        """Do not read from a peer until `resume`."""
+        self._set_paused(peer, True)
+
+    def resume(self, peer: int) -> None:
+        """Read from a peer again."""
+        self._set_paused(peer, False)
+
+    def _set_paused(self, peer: int, paused: bool) -> None:
+        known = self._by_number.get(peer)
+        if known is not None and not known.closing:
+            known.paused = paused
+            self._watch(known)
+
+    def _watch(self, peer: _Peer) -> None:
+        """Tell the kernel what to report of a peer."""
+        mask = 0 if peer.paused or peer.closing else select.EPOLLIN
+        if peer.outbox:
+            mask |= select.EPOLLOUT
+        if mask != peer.mask:
+            peer.mask = mask
+            self._epoll.modify(peer.connection.fileno(), mask)
 
     def _flush(self, peer: _Peer) -> None:
         try:
-            if not peer.flush():
-                self._epoll.modify(peer.connection.fileno(), select.EPOLLIN | select.EPOLLOUT)
-            elif peer.closing:
+            if peer.flush() and peer.closing:
                 self._forget(peer)
             else:
-                self._epoll.modify(peer.connection.fileno(), select.EPOLLIN)
+                self._watch(peer)
         except OSError:
             # What the peer sent before it went is still there to be read; only then comes its end.
             peer.outbox.clear()
+            peer.waiting = 0
             if peer.closing:
                 self._forget(peer)
 
@@ -150,7 +196,7 @@ class UnixPeers:
             return
         known.closing = True
         if known.outbox:
-            self._epoll.modify(known.connection.fileno(), select.EPOLLOUT)
+            self._watch(known)
         else:
             self._forget(known)
 

@@ -1,0 +1,136 @@
+"""A caller's end of the way to an actor on another host, through the relay of the actor's worker.
+
+    caller --messages--> relay --> actor            at most `WINDOW` bytes are on their way in each direction:
+           <--credit----                            who sent them waits until the other end says that they have gone on
+           <--messages-- relay <-- actor
+           --credit---->
+
+Without that a fast sender and a slow actor would fill the worker's memory. A credit is a message of one frame that no
+call begins with; one for every quarter of the window keeps it off the path of small calls.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from parl_remote.errors import RemoteProtocolError, ResultTimeout
+from parl_remote.transport import Buffer, Channel
+
+__all__ = ["CREDIT", "CREDIT_EVERY", "WINDOW", "RelayedChannel", "credit", "credit_of", "size_of"]
+
+WINDOW = 2**25  # holds a round trip of 30 ms at a gigabyte a second, and is little beside a worker's actors
+CREDIT_EVERY = WINDOW // 4
+CREDIT = 0  # first byte of the message; see `call_messages.Kind` for those of calls
+_CREDIT = struct.Struct("<BxxxxxxxQ")
+_LOOK_AGAIN_S = 0.05  # the one who reads may have left without a credit; then it is our turn
+_FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty messages count as well
+
+
+def credit(taken: int) -> bytes:
+    """The message that says how many bytes have gone on since the last one."""
+    return _CREDIT.pack(CREDIT, taken)
+
+
+def credit_of(frames: Sequence[memoryview]) -> int:
+    """The bytes that a credit is about.
+
+    Raises:
+        RemoteProtocolError: It is none.
+    """
+    if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
+        raise RemoteProtocolError("a message that begins like a credit is none")
+    taken: int = _CREDIT.unpack(frames[0])[1]
+    return taken
+
+
+def size_of(frames: Sequence[Buffer]) -> int:
+    """What a message counts for."""
+    if len(frames) == 1:
+        return len(frames[0]) + _FRAME_COST
+    return sum(map(len, frames)) + _FRAME_COST * len(frames)
+
+
+class RelayedChannel:
+    """A channel to an actor, by way of a relay; see `transport.Channel`.
+
+    Args:
+        link: The channel to the worker, after AttachActor.
+    """
+
+    def __init__(self, link: Channel) -> None:
+        self._link = link
+        self._sending = threading.Lock()
+        self._receiving = threading.Lock()
+        self._under_way = 0
+        self._credited = threading.Condition()
+        self._inbox: deque[list[memoryview]] = deque()
+        self._not_credited = 0
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message, waiting while the actor does not keep up; see `Channel.send`."""
+        with self._sending:
+            if self._under_way >= WINDOW:
+                timeout_s = self._await_credit(timeout_s)
+            size = size_of(frames)
+            with self._credited:
+                self._under_way += size
+            self._link.send(frames, timeout_s)
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message; see `Channel.receive`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._receiving:
+            while not self._inbox:
+                frames = self._take(deadline)
+                if frames is not None:
+                    return frames
+            return self._inbox.popleft()
+
+    def fileno(self) -> int:
+        """Readable when `receive` may have something."""
+        return self._link.fileno()
+
+    def pending(self) -> bool:
+        """Whether a message waits that was announced already."""
+        return bool(self._inbox) or self._link.pending()
+
+    def close(self) -> None:
+        """Say goodbye and close."""
+        self._link.close()
+
+    def _take(self, deadline: float | None) -> list[memoryview] | None:
+        """Read one message; None if it was a credit. Only with `_receiving`."""
+        frames = self._link.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        if frames[0][0] == CREDIT:
+            taken = credit_of(frames)
+            with self._credited:
+                self._under_way -= taken
+                self._credited.notify_all()
+            return None
+        self._not_credited += size_of(frames)
+        if self._not_credited >= CREDIT_EVERY:
+            self._link.send([credit(self._not_credited)])
+            self._not_credited = 0
+        return frames
+
+    def _await_credit(self, timeout_s: float | None) -> float | None:
+        """Wait for room in the window, reading meanwhile unless somebody else does; what is left of the time."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while self._under_way >= WINDOW:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise ResultTimeout(f"the actor took nothing for {timeout_s} s")
+            if self._receiving.acquire(blocking=False):
+                try:
+                    frames = self._take(deadline)
+                    if frames is not None:
+                        self._inbox.append(frames)
+                finally:
+                    self._receiving.release()
+            else:
+                with self._credited:
+                    self._credited.wait(_LOOK_AGAIN_S)
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
