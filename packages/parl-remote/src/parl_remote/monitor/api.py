@@ -1,0 +1,235 @@
+"""The JSON API, version 1: everything that the pages show, for programs. `docs/how-to/monitor.md` describes it.
+
+    GET  /api/v1/                             what there is
+    GET  /api/v1/session                      who asks, and the token that changes need
+    GET  /api/v1/cluster [/history]           totals, who waits for room and why
+    GET  /api/v1/nodes [/<id> [/history]]     one page of nodes; /nodes/map: all of them, short
+    GET  /api/v1/actors [/<id> [/history, /log]]
+    POST /api/v1/actors/<id>/stack, /kill
+    GET  /api/v1/drivers
+    GET  /api/v1/deaths [/<id>]
+
+What cannot be done is `{"error": why}` with a status that fits. Unknown numbers are null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from flask import Blueprint, abort, g, jsonify, request
+from flask.typing import ResponseReturnValue
+
+from parl_remote.monitor import listings
+from parl_remote.monitor.model import ActorInfo, Snapshot
+from parl_remote.monitor.query import BadQuery, Listing, Page, wish_of
+from parl_remote.monitor.source import Source, SourceError, Unknown, Unreachable
+from parl_remote.monitor.store import Store, View
+
+__all__ = ["make_api"]
+
+_WINDOW_S = (10.0, 900.0, 24 * 3600.0)  # least, default, most
+_LOG_BYTES = 64 * 1024  # a screen is some kilobytes; a page that follows asks every second or two
+_SPARK_POINTS = 40
+
+Row = TypeVar("Row")
+
+
+def make_api(store: Store, source: Source, *, may_look_freely: bool) -> Blueprint:
+    """The API as a blueprint.
+
+    Args:
+        store: What is known.
+        source: Whom to ask for what is not: logs, stacks; and whom to tell to kill.
+        may_look_freely: Whether one may look without a token, for `/session`.
+    """
+    api = Blueprint("api", __name__, url_prefix="/api/v1")
+
+    def view() -> View:
+        found = store.view()
+        if found is None:
+            abort(503, f"nothing is known of the cluster yet: {store.health().reason}")
+        return found
+
+    def snapshot() -> Snapshot:
+        return view().snapshot
+
+    @api.get("/")
+    def index() -> ResponseReturnValue:
+        lines = [line.split(None, 2) for line in (__doc__ or "").splitlines() if "/api/v1/" in line]
+        return jsonify(endpoints=[" ".join(parts) for parts in lines])
+
+    @api.get("/session")
+    def session() -> ResponseReturnValue:
+        visitor = g.visitor
+        csrf = visitor.session.csrf if visitor.session is not None else None
+        return jsonify(signed_in=visitor.known, csrf=csrf, open=may_look_freely)
+
+    @api.get("/cluster")
+    def cluster() -> ResponseReturnValue:
+        found, health = view(), store.health()
+        return jsonify(
+            at=found.snapshot.at,
+            healthy=health.ok,
+            age_s=health.age_s,
+            reason=health.reason,
+            cluster=found.snapshot.cluster,
+            totals=found.totals,
+            waiting=found.snapshot.waiting[:100],
+            deaths=[_short(death) for death in store.deaths()[:-9:-1]],
+        )
+
+    @api.get("/cluster/history")
+    def cluster_history() -> ResponseReturnValue:
+        return jsonify(store.cluster_history(_window()))
+
+    @api.get("/nodes")
+    def nodes() -> ResponseReturnValue:
+        page = _pick(listings.NODES, snapshot().nodes)
+        rows = [_fields(node) | {"gpu_busy": node.gpu_busy} for node in page.rows]
+        if request.args.get("spark"):
+            for row in rows:
+                history = store.node_history(row["node_id"], _window(), _SPARK_POINTS) or {}
+                row["spark"] = {name: history.get(name, []) for name in ("cpu", "memory")}
+        return _listing(page, rows)
+
+    @api.get("/nodes/map")
+    def node_map() -> ResponseReturnValue:
+        return jsonify(
+            columns=["node_id", "name", "state", "cpu", "memory", "gpu", "actors", "cpus_used", "cpus"],
+            nodes=[
+                (
+                    node.node_id,
+                    node.name,
+                    node.state,
+                    _rounded(node.cpu_busy),
+                    _rounded(node.memory_used / node.memory_total if node.memory_used and node.memory_total else None),
+                    _rounded(node.gpu_busy),
+                    node.actors,
+                    node.cpus_used,
+                    node.cpus,
+                )
+                for node in snapshot().nodes
+            ],
+        )
+
+    @api.get("/nodes/<node_id>")
+    def node(node_id: str) -> ResponseReturnValue:
+        found = view().nodes.get(node_id) or abort(404, f"there is no node {node_id}")
+        return jsonify(_fields(found) | {"gpu_busy": found.gpu_busy})
+
+    @api.get("/nodes/<node_id>/history")
+    def node_history(node_id: str) -> ResponseReturnValue:
+        history = store.node_history(node_id, _window())
+        return jsonify(history if history is not None else abort(404, f"there never was a node {node_id}"))
+
+    @api.get("/actors")
+    def actors() -> ResponseReturnValue:
+        found = view()
+        page = _pick(listings.ACTORS, found.snapshot.actors)
+        rows = [_with_age(actor, found.snapshot.at) for actor in page.rows]
+        return _listing(page, rows, states=found.totals.states)
+
+    @api.get("/actors/<actor_id>")
+    def actor(actor_id: str) -> ResponseReturnValue:
+        found = view()
+        one = found.actors.get(actor_id)
+        if one is None:
+            death = store.death(actor_id)
+            abort(410 if death else 404, f"actor {actor_id} has ended" if death else f"there is no actor {actor_id}")
+        return jsonify(_with_age(one, found.snapshot.at))
+
+    @api.get("/actors/<actor_id>/history")
+    def actor_history(actor_id: str) -> ResponseReturnValue:
+        history = store.actor_history(actor_id, _window())
+        return jsonify(history if history is not None else abort(404, f"nothing is known of actor {actor_id}"))
+
+    @api.get("/actors/<actor_id>/log")
+    def actor_log(actor_id: str) -> ResponseReturnValue:
+        position = request.args.get("position", "")
+        if position and not (position.isascii() and position.isdigit() and len(position) < 16):
+            abort(400, "position is the number that the answer before had")
+        chunk = _do(lambda: source.read_log(actor_id, int(position) if position else None, _LOG_BYTES))
+        return jsonify(chunk)
+
+    @api.post("/actors/<actor_id>/stack")
+    def stack(actor_id: str) -> ResponseReturnValue:
+        return jsonify(text=_do(lambda: source.dump_stack(actor_id)))
+
+    @api.post("/actors/<actor_id>/kill")
+    def kill(actor_id: str) -> ResponseReturnValue:
+        body = request.get_json(silent=True)
+        reason = body.get("reason", "") if isinstance(body, dict) else ""
+        text = " ".join(str(reason).split())[:200]
+        _do(lambda: source.kill(actor_id, f"in the monitor: {text}" if text else "in the monitor"))
+        return jsonify(killed=actor_id)
+
+    @api.get("/drivers")
+    def drivers() -> ResponseReturnValue:
+        page = _pick(listings.DRIVERS, snapshot().drivers)
+        return _listing(page, [_fields(driver) for driver in page.rows])
+
+    @api.get("/deaths")
+    def deaths() -> ResponseReturnValue:
+        page = _pick(listings.DEATHS, store.deaths())
+        return _listing(page, [_short(death) for death in page.rows])
+
+    @api.get("/deaths/<actor_id>")
+    def death(actor_id: str) -> ResponseReturnValue:
+        found = store.death(actor_id)
+        return jsonify(found if found is not None else abort(404, f"no death of an actor {actor_id} is on record"))
+
+    return api
+
+
+def _pick(listing: Listing[Row], rows: Any) -> Page[Row]:
+    try:
+        return listing.pick(rows, wish_of(request.args, tuple(listing.exact)))
+    except BadQuery as error:
+        abort(400, str(error))
+
+
+def _listing(page: Page[Any], rows: list[dict[str, Any]], **more: Any) -> ResponseReturnValue:
+    return jsonify(rows=rows, total=page.total, all=page.all, page=page.page, pages=page.pages, **more)
+
+
+def _do(action: Callable[[], Row]) -> Row:
+    try:
+        return action()
+    except Unknown as error:
+        abort(404, str(error))
+    except Unreachable as error:
+        abort(504, str(error))
+    except SourceError as error:
+        abort(409, str(error))
+
+
+def _window() -> float:
+    least, default, most = _WINDOW_S
+    text = request.args.get("window", "")
+    try:
+        window_s = float(text) if text else default
+    except ValueError:
+        window_s = -1.0
+    if not least <= window_s <= most:
+        abort(400, f"window is a number of seconds from {least:g} to {most:g}, not {text[:40]!r}")
+    return window_s
+
+
+def _fields(row: Any) -> dict[str, Any]:
+    return {field.name: getattr(row, field.name) for field in dataclasses.fields(row)}
+
+
+def _with_age(actor: ActorInfo, at: float) -> dict[str, Any]:
+    return _fields(actor) | {"age_s": max(0.0, at - actor.started_at)}
+
+
+def _short(death: Any) -> dict[str, Any]:
+    fields = _fields(death)
+    del fields["log_tail"], fields["memory_curve"]
+    return fields
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 3)

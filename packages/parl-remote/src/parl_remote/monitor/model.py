@@ -1,0 +1,252 @@
+"""What the monitor knows of a cluster at one moment: plain values, made by a `Source`, shown by everything else.
+
+All times are seconds since the epoch, all spans seconds, all sizes bytes, all shares ratios (1.0 is one whole CPU or
+the whole of a memory). None means that nobody has measured it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+__all__ = [
+    "ActorInfo",
+    "ClusterInfo",
+    "DeathInfo",
+    "DriverInfo",
+    "GpuInfo",
+    "LogChunk",
+    "NodeInfo",
+    "Snapshot",
+    "WaitingInfo",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
+    """One GPU of a node.
+
+    Attributes:
+        name: As `CUDA_VISIBLE_DEVICES` names it.
+        model: What its maker calls it.
+        busy: Share of the time in which it worked.
+        memory_used: Bytes in use.
+        memory_total: Bytes it has.
+    """
+
+    name: str
+    model: str = ""
+    busy: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """One worker and its host.
+
+    Attributes:
+        node_id: Its id.
+        name: Its host's name.
+        address: "host:port" where it listens, empty on a private cluster.
+        state: "alive", "draining", or "silent" when its heartbeats are late.
+        cpus: CPUs it gives to actors.
+        cpus_used: Of these, how many are leased.
+        gpus: GPUs it gives to actors.
+        gpus_used: Of these, how many are leased.
+        cpu_busy: Share of the host's CPU time in use, 0 to 1.
+        load: Load average over one minute.
+        memory_total: Bytes of the host.
+        memory_used: Bytes in use by anyone on the host.
+        actors: Leases on it.
+        silent_s: Time since its last sign of life.
+        devices: Its GPUs as measured.
+        labels: Its custom resources and labels.
+    """
+
+    node_id: str
+    name: str
+    address: str = ""
+    state: str = "alive"
+    cpus: float = 0.0
+    cpus_used: float = 0.0
+    gpus: float = 0.0
+    gpus_used: float = 0.0
+    cpu_busy: float | None = None
+    load: float | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    actors: int = 0
+    silent_s: float = 0.0
+    devices: tuple[GpuInfo, ...] = ()
+    labels: tuple[str, ...] = ()
+
+    @property
+    def gpu_busy(self) -> float | None:
+        """Mean over its GPUs."""
+        measured = [device.busy for device in self.devices if device.busy is not None]
+        return sum(measured) / len(measured) if measured else None
+
+
+@dataclass(frozen=True, slots=True)
+class ActorInfo:
+    """One actor that lives.
+
+    Attributes:
+        actor_id: The id of its lease.
+        class_name: Its class.
+        name: Its name in the cluster, empty for most.
+        state: "starting", "idle", "busy" or "stopped" (by a signal).
+        node_id: The node it runs on.
+        node_name: That node's host.
+        owner_id: The client that made it, empty if nobody owns it.
+        owner_name: What that program is called.
+        pid: Its process there.
+        started_at: When its lease began.
+        detached: Whether it outlives its owner.
+        resources: What it holds, for people.
+        calls: Calls answered since it started.
+        calls_per_s: Calls answered per second of late.
+        busy: Share of the time it spent in calls of late; more than 1 with `max_concurrency`.
+        queued: Calls that wait in it.
+        running: The method that runs now, empty if none does.
+        running_s: For how long.
+        errors: Calls that raised.
+        last_error: The last of these, one line.
+        cpu: CPUs in use of late.
+        memory: Resident bytes.
+        memory_limit: Bytes at which it is ended, if there is a limit.
+        restarts: How often it was started again.
+    """
+
+    actor_id: str
+    class_name: str
+    name: str = ""
+    state: str = "idle"
+    node_id: str = ""
+    node_name: str = ""
+    owner_id: str = ""
+    owner_name: str = ""
+    pid: int = 0
+    started_at: float = 0.0
+    detached: bool = False
+    resources: str = ""
+    calls: int | None = None
+    calls_per_s: float | None = None
+    busy: float | None = None
+    queued: int | None = None
+    running: str = ""
+    running_s: float | None = None
+    errors: int | None = None
+    last_error: str = ""
+    cpu: float | None = None
+    memory: int | None = None
+    memory_limit: int | None = None
+    restarts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingInfo:
+    """An actor that waits for room, and why it does not get any."""
+
+    class_name: str
+    owner_id: str
+    owner_name: str
+    asked: str
+    reason: str
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DriverInfo:
+    """One program that uses the cluster."""
+
+    client_id: str
+    name: str
+    pid: int = 0
+    host: str = ""
+    actors: int = 0
+    waiting: int = 0
+    since: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeathInfo:
+    """One actor that ended, with the cause.
+
+    Attributes:
+        actor_id: The id of its lease.
+        class_name: Its class.
+        name: Its name in the cluster.
+        node_name: Where it ran.
+        owner_name: The program that owned it.
+        at: When it ended.
+        kind: The cause in one word, for example "signal"; see `DeathKind`.
+        expected: Whether somebody wanted it so (destroyed, its program ended).
+        text: The cause in a sentence.
+        exit_code: The process's status, where it exited by itself.
+        signal: The signal's name, where one ended it.
+        last_call: The method that ran last.
+        log_tail: The last lines it wrote.
+        memory_curve: (seconds before the end, resident bytes), oldest first.
+        memory_limit: The limit in bytes, if there was one.
+        node_id: The id of where it ran.
+    """
+
+    actor_id: str
+    class_name: str
+    name: str
+    node_name: str
+    owner_name: str
+    at: float
+    kind: str
+    expected: bool
+    text: str
+    exit_code: int | None = None
+    signal: str = ""
+    last_call: str = ""
+    log_tail: tuple[str, ...] = ()
+    memory_curve: tuple[tuple[float, int], ...] = ()
+    memory_limit: int | None = None
+    node_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """The cluster as a whole; `waiting` counts actors that wait for room."""
+
+    cluster_id: str
+    address: str
+    uptime_s: float
+    waiting: int = 0
+    rejected_peers: int = 0
+    version: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything at one moment, `at`; `deaths` are the last ones, newest first."""
+
+    at: float
+    cluster: ClusterInfo
+    nodes: tuple[NodeInfo, ...] = ()
+    actors: tuple[ActorInfo, ...] = ()
+    drivers: tuple[DriverInfo, ...] = ()
+    waiting: tuple[WaitingInfo, ...] = ()
+    deaths: tuple[DeathInfo, ...] = field(default=(), repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LogChunk:
+    """A piece of an actor's output.
+
+    Attributes:
+        pieces: What was written, in that order: text, and whether it came by `sys.stderr`.
+        position: Where to read on.
+        start: Where this piece begins; above what was asked for if that part is gone.
+        ended: Whether nothing more can come.
+    """
+
+    pieces: tuple[tuple[str, bool], ...]
+    position: int
+    start: int = 0
+    ended: bool = False

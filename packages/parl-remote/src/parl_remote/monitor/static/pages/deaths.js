@@ -1,0 +1,17 @@
+// Actors that ended, and why.
+import { byId } from "../lib/dom.js";
+import { DataTable } from "../lib/table.js";
+import { deathColumns } from "./columns.js";
+
+const kinds = ["exit", "signal", "memory", "node_lost", "client_gone", "stopped", "constructor", "killed_by_user"];
+
+new DataTable(byId("list"), {
+  path: "/api/v1/deaths",
+  noun: "death",
+  filters: [{ name: "kind", label: "Cause", options: [["", "Any cause"], ...kinds.map((kind) => [kind, kind.replaceAll("_", " ")])] }],
+  also: ["node"],
+  sortedBy: ["at", "desc"],
+  rowHead: 1,
+  none: "No actor was lost since the monitor began.",
+  columns: deathColumns,
+});

@@ -1,0 +1,266 @@
+"""What the monitor remembers: the last snapshot, numbers over time, deaths, and counts that only grow.
+
+    Collector --add(snapshot) | failed(why)--> Store --latest, histories, deaths, health--> API, pages, metrics
+
+Only the collector's thread writes; readers take a `View`, which never changes, and the histories under a lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from parl_remote.monitor.history import ACTORS, CLUSTER, NODES, History, Keep
+from parl_remote.monitor.model import ActorInfo, DeathInfo, NodeInfo, Snapshot
+
+__all__ = ["Health", "Store", "Totals", "View", "totals_of"]
+
+_DEATHS_KEPT = 2000  # a day of a busy cluster; each is some kilobytes because of its log
+_GONE_KEPT_S = 600.0  # how long the numbers of an actor that ended can still be looked at
+_LATE = 3.0  # intervals without news after which the monitor is no longer healthy
+
+CLUSTER_NUMBERS = ("cpu", "leased", "memory", "gpu", "gpus_leased", "calls", "actors", "waiting", "nodes")
+NODE_NUMBERS = ("cpu", "leased", "memory", "gpu", "gpu_memory", "actors", "load")
+ACTOR_NUMBERS = ("calls", "busy", "cpu", "memory", "queued")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over all nodes and actors; None where no node says."""
+
+    nodes: int
+    cpus: float
+    cpus_used: float
+    cpu_busy: float | None
+    gpus: float
+    gpus_used: float
+    gpu_busy: float | None
+    memory_total: int | None
+    memory_used: int | None
+    actors: int
+    states: dict[str, int]
+    waiting: int
+    calls_per_s: float | None
+    drivers: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A snapshot with what is needed to answer quickly."""
+
+    snapshot: Snapshot
+    totals: Totals
+    nodes: dict[str, NodeInfo] = field(repr=False)
+    actors: dict[str, ActorInfo] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether the monitor knows what it shows; `age_s` is the age of the last snapshot, None before the first."""
+
+    ok: bool
+    age_s: float | None
+    reason: str
+
+
+class Store:
+    """The monitor's memory.
+
+    Args:
+        now: Seconds since the epoch.
+        interval_s: How often a snapshot is expected.
+    """
+
+    def __init__(self, now: Callable[[], float], interval_s: float = 2.0) -> None:
+        self._now = now
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._view: View | None = None
+        self._reason = "the master has not answered yet"
+        self._cluster = History(CLUSTER_NUMBERS, CLUSTER)
+        self._nodes: dict[str, History] = {}
+        self._actors: dict[str, History] = {}
+        self._gone: dict[str, float] = {}
+        self._deaths: dict[str, DeathInfo] = {}
+        self._death_counts: Counter[tuple[str, str]] = Counter()
+        self._ended_calls: Counter[str] = Counter()
+        self._ended_errors: Counter[str] = Counter()
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take a new snapshot."""
+        view = View(
+            snapshot,
+            totals_of(snapshot),
+            {node.node_id: node for node in snapshot.nodes},
+            {actor.actor_id: actor for actor in snapshot.actors},
+        )
+        with self._lock:
+            self._retire(view)
+            self._note(view)
+            for death in reversed(snapshot.deaths):  # newest last, as the dictionary keeps them
+                if death.actor_id not in self._deaths:
+                    self._deaths[death.actor_id] = death
+                    self._death_counts[death.class_name, death.kind] += 1
+            while len(self._deaths) > _DEATHS_KEPT:
+                del self._deaths[next(iter(self._deaths))]
+            self._view, self._reason = view, ""
+
+    def failed(self, reason: str) -> None:
+        """There was no snapshot; what is known stays, with its age."""
+        self._reason = reason
+
+    def _note(self, view: View) -> None:
+        at, totals = view.snapshot.at, view.totals
+        memory_share = _share(totals.memory_used, totals.memory_total)
+        self._cluster.add(
+            at,
+            (
+                totals.cpu_busy,
+                _share(totals.cpus_used, totals.cpus),
+                memory_share,
+                totals.gpu_busy,
+                _share(totals.gpus_used, totals.gpus),
+                totals.calls_per_s,
+                totals.actors,
+                totals.waiting,
+                totals.nodes,
+            ),
+        )
+        for node in view.snapshot.nodes:
+            used = _sum(device.memory_used for device in node.devices)
+            capacity = _sum(device.memory_total for device in node.devices)
+            _history(self._nodes, node.node_id, NODE_NUMBERS, NODES).add(
+                at,
+                (
+                    node.cpu_busy,
+                    _share(node.cpus_used, node.cpus),
+                    _share(node.memory_used, node.memory_total),
+                    node.gpu_busy,
+                    _share(used, capacity),
+                    node.actors,
+                    node.load,
+                ),
+            )
+        for actor in view.snapshot.actors:
+            _history(self._actors, actor.actor_id, ACTOR_NUMBERS, ACTORS).add(
+                at, (actor.calls_per_s, actor.busy, actor.cpu, actor.memory, actor.queued)
+            )
+
+    def _retire(self, view: View) -> None:
+        """Keep what the actors that are gone have counted, and forget their numbers after a while."""
+        at = view.snapshot.at
+        for actor_id, actor in self._view.actors.items() if self._view is not None else ():
+            if actor_id not in view.actors:
+                self._ended_calls[actor.class_name] += actor.calls or 0
+                self._ended_errors[actor.class_name] += actor.errors or 0
+                self._gone[actor_id] = at
+        for node_id in self._nodes.keys() - view.nodes.keys():
+            self._gone.setdefault(node_id, at)
+        for name in [name for name, when in self._gone.items() if at - when > _GONE_KEPT_S]:
+            del self._gone[name]
+            if name not in view.nodes:
+                self._nodes.pop(name, None)
+            if name not in view.actors:
+                self._actors.pop(name, None)
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def view(self) -> View | None:
+        """The last snapshot, None before the first."""
+        return self._view
+
+    def health(self) -> Health:
+        """Whether the master has answered lately."""
+        view = self._view
+        if view is None:
+            return Health(False, None, self._reason)
+        age_s = max(0.0, self._now() - view.snapshot.at)
+        if age_s > _LATE * self._interval_s + 1.0:
+            return Health(False, age_s, self._reason or f"no news of the master for {age_s:.0f} s")
+        return Health(True, age_s, "")
+
+    def deaths(self) -> list[DeathInfo]:
+        """All that are remembered, oldest first."""
+        with self._lock:
+            return list(self._deaths.values())
+
+    def death(self, actor_id: str) -> DeathInfo | None:
+        """One of them."""
+        return self._deaths.get(actor_id)
+
+    def death_counts(self) -> dict[tuple[str, str], int]:
+        """How many since the monitor began, by class and cause."""
+        with self._lock:
+            return dict(self._death_counts)
+
+    def calls(self) -> dict[str, tuple[int, int]]:
+        """Calls and errors by class: of the actors there are and of those that were."""
+        view = self._view
+        with self._lock:
+            calls, errors = Counter(self._ended_calls), Counter(self._ended_errors)
+        for actor in view.snapshot.actors if view is not None else ():
+            calls[actor.class_name] += actor.calls or 0
+            errors[actor.class_name] += actor.errors or 0
+        return {name: (calls[name], errors[name]) for name in calls}
+
+    def cluster_history(self, window_s: float) -> dict[str, list[float | None]]:
+        """The cluster's numbers over the last seconds."""
+        with self._lock:
+            return self._cluster.read(self._now() - window_s)
+
+    def node_history(self, node_id: str, window_s: float, most: int = 400) -> dict[str, list[float | None]] | None:
+        """A node's numbers, None if it was never seen."""
+        with self._lock:
+            history = self._nodes.get(node_id)
+            return None if history is None else history.read(self._now() - window_s, most)
+
+    def actor_history(self, actor_id: str, window_s: float, most: int = 400) -> dict[str, list[float | None]] | None:
+        """An actor's numbers, None if it was never seen, or long ago."""
+        with self._lock:
+            history = self._actors.get(actor_id)
+            return None if history is None else history.read(self._now() - window_s, most)
+
+
+def totals_of(snapshot: Snapshot) -> Totals:
+    """Add a snapshot up; nodes weigh by their CPUs and GPUs."""
+    nodes, actors = snapshot.nodes, snapshot.actors
+    states = Counter(actor.state for actor in actors)
+    cpu = [(node.cpu_busy, node.cpus or 1.0) for node in nodes if node.cpu_busy is not None]
+    gpu = [device.busy for node in nodes for device in node.devices if device.busy is not None]
+    rates = [actor.calls_per_s for actor in actors if actor.calls_per_s is not None]
+    return Totals(
+        nodes=len(nodes),
+        cpus=sum(node.cpus for node in nodes),
+        cpus_used=sum(node.cpus_used for node in nodes),
+        cpu_busy=sum(busy * weight for busy, weight in cpu) / sum(weight for _, weight in cpu) if cpu else None,
+        gpus=sum(node.gpus for node in nodes),
+        gpus_used=sum(node.gpus_used for node in nodes),
+        gpu_busy=sum(gpu) / len(gpu) if gpu else None,
+        memory_total=_sum(node.memory_total for node in nodes),
+        memory_used=_sum(node.memory_used for node in nodes),
+        actors=len(actors),
+        states=dict(states),
+        waiting=snapshot.cluster.waiting,
+        calls_per_s=sum(rates) if rates else None,
+        drivers=len(snapshot.drivers),
+    )
+
+
+def _history(known: dict[str, History], name: str, numbers: tuple[str, ...], keep: Keep) -> History:
+    history = known.get(name)
+    if history is None:
+        history = known[name] = History(numbers, keep)
+    return history
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    measured = [value for value in values if value is not None]
+    return sum(measured) if measured else None
+
+
+def _share(part: float | None, whole: float | None) -> float | None:
+    return part / whole if part is not None and whole else None
