@@ -33,7 +33,10 @@ EXITED = DeathCause(DeathKind.EXIT, exit_code=1)
 
 
 def cluster(
-    *nodes: tuple[str, Resources], clients: tuple[str, ...] = ("c",), nodes_may_join: bool = True
+    *nodes: tuple[str, Resources],
+    clients: tuple[str, ...] = ("c",),
+    nodes_may_join: bool = True,
+    client_grace_s: float = 0.0,
 ) -> ClusterState:
     ids = itertools.count(1)
     state = ClusterState(
@@ -41,6 +44,7 @@ def cluster(
         new_lease_id=lambda: f"lease{next(ids)}",
         started=0.0,
         liveness_limit_s=15.0,
+        client_grace_s=client_grace_s,
         nodes_may_join=nodes_may_join,
     )
     for client_id in clients:
@@ -63,6 +67,11 @@ def ask(
     now: float = 0.0,
 ) -> list[Message]:
     return answers(state.lease_requested(client, LeaseRequest(number, need, timeout_s, "Actor"), now))
+
+
+def ask_as_new(state: ClusterState, client: str) -> list[Message]:
+    state.client_joined(client, client, 1)
+    return ask(state, 1, client=client)
 
 
 def answers(instructions: list[Instruction]) -> list[Message]:
@@ -214,6 +223,47 @@ def test_a_lost_client_frees_its_room_and_its_place_in_the_queue() -> None:
     out = state.client_lost("a")
     assert out[0] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
     assert [one.client_id for one in out if isinstance(one, ToClient)] == ["b"]
+
+
+def test_a_client_whose_connection_broke_keeps_its_actors_if_it_comes_back_in_time() -> None:
+    state = cluster(("n", Resources(cpu=2)), client_grace_s=15.0)
+    ask(state, 1)
+    ask(state, 2)
+    assert state.client_away("c", 1.0) == []
+    assert state.tick(14.0) == []
+    state.client_joined("c", "c", 1)
+    assert state.client_holds("c", ["lease1", "lease2", "of a former life"]) == []
+    state.node_alive("n", Heartbeat(1), 14.0)
+    assert state.tick(28.0) == []
+
+
+def test_a_client_whose_connection_broke_is_lost_if_it_stays_away() -> None:
+    state = cluster(("n", ONE), client_grace_s=5.0)
+    ask(state, 1)
+    assert state.client_away("c", 10.0) == []
+    assert state.next_deadline() == 15.0
+    assert state.tick(15.0)[-1] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
+    assert granted(ask_as_new(state, "d"))
+
+
+def test_a_client_that_is_away_waits_for_nothing_and_asks_again() -> None:
+    state = cluster(("n", ONE), client_grace_s=5.0)
+    ask(state, 1)
+    assert ask(state, 2) == []
+    state.client_away("c", 0.0)
+    state.client_joined("c", "c", 1)
+    assert ask(state, 2) == []
+    assert len(granted(answers(state.lease_released("c", "lease1")))) == 1
+
+
+def test_a_lease_whose_grant_got_lost_is_free_when_its_client_comes_back_without_it() -> None:
+    state = cluster(("n", Resources(cpu=2)), client_grace_s=5.0)
+    ask(state, 1)
+    ask(state, 2)
+    state.client_away("c", 0.0)
+    state.client_joined("c", "c", 1)
+    (revoked,) = state.client_holds("c", ["lease1"])
+    assert revoked == ToNode("n", LeaseRevoked("lease2", "its owner does not know of it"))
 
 
 def test_a_client_cannot_release_what_belongs_to_another() -> None:

@@ -257,13 +257,14 @@ def test_a_shutdown_tells_everyone_and_ends_the_master(cluster: Cluster) -> None
     assert cluster.stopped
 
 
-def test_a_second_client_with_the_same_id_is_turned_away(cluster: Cluster) -> None:
+def test_a_client_that_connects_again_takes_the_place_of_its_old_connection(cluster: Cluster) -> None:
     first = cluster.client("c")
     second = cluster.connect()
     second.say(hello(Role.CLIENT, "c"))
-    assert [type(one) for one in second.heard()] == [Welcome, Bye]
-    assert second.is_dropped()
-    assert not first.is_dropped()
+    second.say(StatusRequest(1))
+    assert [type(one) for one in second.heard()] == [Welcome, Status]
+    assert first.is_dropped()
+    assert not second.is_dropped()
 
 
 # -- peers that do not behave ---------------------------------------------------------------------------------------

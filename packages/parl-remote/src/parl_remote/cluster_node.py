@@ -183,6 +183,7 @@ class ClusterNode:
             new_lease_id=functools.partial(new_id, "lease"),
             started=self._loop.now(),
             liveness_limit_s=self._limits.liveness_limit_s,
+            client_grace_s=self._limits.liveness_limit_s,
         )
         self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
 

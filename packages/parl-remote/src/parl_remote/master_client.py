@@ -46,6 +46,7 @@ from parl_remote.messages import (
     LeaseRefused,
     LeaseRelease,
     LeaseRequest,
+    LeasesHeld,
     Message,
     RefusalCode,
     Role,
@@ -105,6 +106,7 @@ class MasterClient:
         self._on_lost_lease = on_lost_lease
         self._requests = Requests()
         self._answers: dict[int, _Waiting] = {}
+        self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
         self._unsaid: list[LeaseRelease] = []  # for a master that is away
         self._lock = threading.Lock()
         self._lost = ""
@@ -157,6 +159,7 @@ class MasterClient:
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""
+        self._held.pop(lease_id, None)
         if self._away_since is not None:
             self._unsaid.append(LeaseRelease(lease_id))
             return
@@ -239,6 +242,7 @@ class MasterClient:
                 case LeaseRefused(request_id=number):
                     self._answer(number, _refusal(message, self._address))
                 case LeaseLost(lease_id=lease_id, cause=cause):
+                    self._held.pop(lease_id, None)
                     self._on_lost_lease(lease_id, cause)
                 case Bye(reason=reason):
                     self._gone(channel, reason, for_good=True)
@@ -255,6 +259,7 @@ class MasterClient:
             if waiting is not None:
                 waiting.answer.set_exception(answer)
         elif waiting is not None:
+            self._held[answer.lease_id] = None
             waiting.answer.set_result(answer)
         else:
             self.release(answer.lease_id)  # it was given up meanwhile
@@ -312,7 +317,8 @@ class MasterClient:
         """What a master that was restarted, or was away, has not heard; who waited begins to wait anew."""
         unsaid, self._unsaid = self._unsaid, []
         with contextlib.suppress(RemoteError):  # if it is gone again, so is what was waiting for it
-            for message in (*unsaid, *(waiting.request for waiting in list(self._answers.values()))):
+            requests = [waiting.request for waiting in list(self._answers.values())]
+            for message in (LeasesHeld(tuple(self._held)), *unsaid, *requests):
                 self._tell(message)
 
     def _give_up(self, reason: str) -> None:
