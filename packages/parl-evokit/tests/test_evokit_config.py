@@ -151,7 +151,10 @@ def test_any_settings_survive_their_text(
         ("solver {\n  optimiser { }\n}", r"line 2: solver has no field optimiser; did you mean optimizer\?"),
         ("solver { type: BASIC_ES\n\n sampling { gaussian_sampling { sdt: 1 } } }", "line 3: .* did you mean std"),
         ("whatever: 1", "the configuration has no field whatever, only solver, async_es"),
-        ("solver { type: CMAES }", "line 1: type is one of BASIC_ES, CMA_ES, SEP_CMA_ES, not CMAES"),
+        (
+            "solver { type: CMAES }",
+            "line 1: type is one of BASIC_ES, CMA_ES, SEP_CMA_ES, GA, PGPE, SNES, ARS, not CMAES",
+        ),
         ("solver {\n optimizer { base_lr: fast } }", "line 2: base_lr is of type float, which 'fast' is not"),
         ("solver { optimizer { base_lr: '0.1' } }", "base_lr is of type float"),
         ("seed: 1.5", "seed is of type int, which '1.5' is not"),

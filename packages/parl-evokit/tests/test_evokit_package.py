@@ -14,8 +14,12 @@ SOURCE = Path(parl_evokit.__file__).parent
 
 def test_the_public_names_are_exactly_these() -> None:
     assert parl_evokit.__all__ == [
+        "ARS",
         "CMAES",
         "ES",
+        "GA",
+        "PGPE",
+        "SNES",
         "Config",
         "ConfigError",
         "CounterKeys",

@@ -1,34 +1,95 @@
-"""parl-evokit: evolution strategies whose samples are a few bytes and whose updates are exact."""
+"""parl-evokit: evolution strategies whose samples are a few bytes and whose updates are exact.
 
-from parl_evokit._version import __version__
-from parl_evokit.agent import ESAgent
-from parl_evokit.cma_es import CMAES
-from parl_evokit.config import Config
-from parl_evokit.errors import (
-    ConfigError,
-    EvolutionError,
-    InvalidKey,
-    InvalidReward,
-    LayoutMismatch,
-    LogError,
-    NoiseDataError,
-    NothingToUpdate,
-    RecordError,
-    SolverError,
-)
-from parl_evokit.log import LogContents, LogWriter, read_log
-from parl_evokit.models import ModelAdapter, NumpyModel, mlp
-from parl_evokit.noise import CounterKeys, GaussianNoise, NoiseSpec, RandomKeys
-from parl_evokit.openai_es import ES
-from parl_evokit.params import ParameterLayout
-from parl_evokit.records import Record, SamplingInfo
-from parl_evokit.report import UpdateReport
-from parl_evokit.sampling_agent import SamplingAgent
-from parl_evokit.sep_cma_es import SepCMAES
+Names are read from their modules when they are first used, so that a service that only writes logs does not wait for
+what only updates need.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from parl_evokit._version import __version__ as __version__
+    from parl_evokit.agent import ESAgent as ESAgent
+    from parl_evokit.ars import ARS as ARS
+    from parl_evokit.cma_es import CMAES as CMAES
+    from parl_evokit.config import Config as Config
+    from parl_evokit.errors import ConfigError as ConfigError
+    from parl_evokit.errors import EvolutionError as EvolutionError
+    from parl_evokit.errors import InvalidKey as InvalidKey
+    from parl_evokit.errors import InvalidReward as InvalidReward
+    from parl_evokit.errors import LayoutMismatch as LayoutMismatch
+    from parl_evokit.errors import LogError as LogError
+    from parl_evokit.errors import NoiseDataError as NoiseDataError
+    from parl_evokit.errors import NothingToUpdate as NothingToUpdate
+    from parl_evokit.errors import RecordError as RecordError
+    from parl_evokit.errors import SolverError as SolverError
+    from parl_evokit.genetic import GA as GA
+    from parl_evokit.log import LogContents as LogContents
+    from parl_evokit.log import LogWriter as LogWriter
+    from parl_evokit.log import read_log as read_log
+    from parl_evokit.models import ModelAdapter as ModelAdapter
+    from parl_evokit.models import NumpyModel as NumpyModel
+    from parl_evokit.models import mlp as mlp
+    from parl_evokit.noise import CounterKeys as CounterKeys
+    from parl_evokit.noise import GaussianNoise as GaussianNoise
+    from parl_evokit.noise import NoiseSpec as NoiseSpec
+    from parl_evokit.noise import RandomKeys as RandomKeys
+    from parl_evokit.openai_es import ES as ES
+    from parl_evokit.params import ParameterLayout as ParameterLayout
+    from parl_evokit.pgpe import PGPE as PGPE
+    from parl_evokit.records import Record as Record
+    from parl_evokit.records import SamplingInfo as SamplingInfo
+    from parl_evokit.report import UpdateReport as UpdateReport
+    from parl_evokit.sampling_agent import SamplingAgent as SamplingAgent
+    from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
+    from parl_evokit.snes import SNES as SNES
+
+_HOMES = {
+    "ARS": "ars",
+    "CMAES": "cma_es",
+    "Config": "config",
+    "ConfigError": "errors",
+    "CounterKeys": "noise",
+    "ES": "openai_es",
+    "ESAgent": "agent",
+    "EvolutionError": "errors",
+    "GA": "genetic",
+    "GaussianNoise": "noise",
+    "InvalidKey": "errors",
+    "InvalidReward": "errors",
+    "LayoutMismatch": "errors",
+    "LogContents": "log",
+    "LogError": "errors",
+    "LogWriter": "log",
+    "ModelAdapter": "models",
+    "NoiseDataError": "errors",
+    "NoiseSpec": "noise",
+    "NothingToUpdate": "errors",
+    "NumpyModel": "models",
+    "PGPE": "pgpe",
+    "ParameterLayout": "params",
+    "RandomKeys": "noise",
+    "Record": "records",
+    "RecordError": "errors",
+    "SNES": "snes",
+    "SamplingAgent": "sampling_agent",
+    "SamplingInfo": "records",
+    "SepCMAES": "sep_cma_es",
+    "SolverError": "errors",
+    "UpdateReport": "report",
+    "__version__": "_version",
+    "mlp": "models",
+    "read_log": "log",
+}
 
 __all__ = [
+    "ARS",
     "CMAES",
     "ES",
+    "GA",
+    "PGPE",
+    "SNES",
     "Config",
     "ConfigError",
     "CounterKeys",
@@ -59,3 +120,18 @@ __all__ = [
     "mlp",
     "read_log",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -16,27 +16,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import solver_dir
-from parl_evokit.cma_es import CMAES
-from parl_evokit.config import Config, SolverKind
+from parl_evokit.config import Config
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents, read_log
 from parl_evokit.models import ModelAdapter, adapt
-from parl_evokit.openai_es import ES
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampling_agent import SamplingAgent
-from parl_evokit.sep_cma_es import SepCMAES
+from parl_evokit.solvers import solver_class
 from parl_evokit.strategy import Strategy
 
 __all__ = ["ESAgent"]
 
-SOLVERS: dict[SolverKind, type[ES] | type[CMAES] | type[SepCMAES]] = {
-    SolverKind.BASIC_ES: ES,
-    SolverKind.CMA_ES: CMAES,
-    SolverKind.SEP_CMA_ES: SepCMAES,
-}
 Source = Config | Mapping[str, Any] | str | PathLike[str]
 
 
@@ -242,7 +235,7 @@ class ESAgent:
         model = self._having_model(verb)
         if self._config is None:
             raise SolverError(f"{verb}() needs the settings: call load_config() before it")
-        return SOLVERS[self._config.solver.type](model.parameters(), self._config, model.layout)
+        return solver_class(self._config.solver.type)(model.parameters(), self._config, model.layout)
 
     def _having_model(self, verb: str) -> ModelAdapter:
         if self._model is None:

@@ -16,9 +16,11 @@ from parl_evokit.noise.spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
 
 __all__ = [
     "AdamConfig",
+    "AdaptiveStdConfig",
     "AsyncConfig",
     "CmaConfig",
     "Config",
+    "GaConfig",
     "GaussianConfig",
     "KeyKind",
     "MomentumConfig",
@@ -40,6 +42,10 @@ class SolverKind(Enum):
     BASIC_ES = "BASIC_ES"
     CMA_ES = "CMA_ES"
     SEP_CMA_ES = "SEP_CMA_ES"
+    GA = "GA"
+    PGPE = "PGPE"
+    SNES = "SNES"
+    ARS = "ARS"
 
 
 class OptimizerKind(Enum):
@@ -55,6 +61,7 @@ class SamplingKind(Enum):
 
     GAUSSIAN_SAMPLING = "GAUSSIAN_SAMPLING"
     CMA_SAMPLING = "CMA_SAMPLING"
+    GA_SAMPLING = "GA_SAMPLING"
 
 
 class ShapingKind(Enum):
@@ -154,12 +161,49 @@ class CmaConfig:
 
 
 @dataclass(frozen=True)
+class GaConfig:
+    """Selection of the genetic algorithm.
+
+    Attributes:
+        parents: How many of the best breed; 1 or more.
+        elites: How many of the present parents may go on being ones, with the reward they had; 0 or more.
+    """
+
+    parents: int = 20
+    elites: int = 1
+
+    def __post_init__(self) -> None:
+        _require(self.parents >= 1, "parents", self.parents, "1 or more")
+        _require(self.elites >= 0, "elites", self.elites, "0 or more")
+
+
+@dataclass(frozen=True)
+class AdaptiveStdConfig:
+    """How PGPE and SNES adapt a standard deviation for each parameter.
+
+    Attributes:
+        learning_rate: 0 or more; 0 stands for the algorithm's own.
+        max_change: Of PGPE; the part by which an update may change a deviation at most, above 0 to below 1.
+    """
+
+    learning_rate: float = 0.0
+    max_change: float = 0.2
+
+    def __post_init__(self) -> None:
+        _require(
+            self.learning_rate >= 0.0 and isfinite(self.learning_rate), "learning_rate", self.learning_rate, "0 or more"
+        )
+        _require(0.0 < self.max_change < 1.0, "max_change", self.max_change, "above 0 to below 1")
+
+
+@dataclass(frozen=True)
 class SamplingConfig:
-    """The kind of perturbation and its settings; CMA takes seed, table and first step size from `gaussian_sampling`."""
+    """The kind of perturbation and its settings; all kinds take seed, table and std from `gaussian_sampling`."""
 
     type: SamplingKind = SamplingKind.GAUSSIAN_SAMPLING
     gaussian_sampling: GaussianConfig = field(default_factory=GaussianConfig)
     cma_sampling: CmaConfig = field(default_factory=CmaConfig)
+    ga_sampling: GaConfig = field(default_factory=GaConfig)
 
 
 @dataclass(frozen=True)
@@ -201,10 +245,20 @@ class SolverConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
+    adaptive_std: AdaptiveStdConfig = field(default_factory=AdaptiveStdConfig)
 
     def __post_init__(self) -> None:
-        if self.type is SolverKind.BASIC_ES and self.sampling.type is SamplingKind.CMA_SAMPLING:
-            raise ConfigError("CMA_SAMPLING belongs to CMA_ES and SEP_CMA_ES; BASIC_ES has GAUSSIAN_SAMPLING")
+        kind = self.sampling.type
+        if kind is not SamplingKind.GAUSSIAN_SAMPLING and self.type not in _SAMPLED_BY[kind]:
+            wanted = " and ".join(solver.name for solver in _SAMPLED_BY[kind])
+            raise ConfigError(f"{kind.name} belongs to {wanted}; {self.type.name} has GAUSSIAN_SAMPLING")
+
+
+# GAUSSIAN_SAMPLING, being the default, is accepted everywhere.
+_SAMPLED_BY = {
+    SamplingKind.CMA_SAMPLING: (SolverKind.CMA_ES, SolverKind.SEP_CMA_ES),
+    SamplingKind.GA_SAMPLING: (SolverKind.GA,),
+}
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import shaping
-from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind
+from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind, UpdateConfig
 from parl_evokit.intake import Group, Intake
 from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
@@ -29,7 +29,7 @@ from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.sampler import Advance, Sampler
 from parl_evokit.strategy import Strategy
 
-__all__ = ["ES", "make_optimizer"]
+__all__ = ["ES", "make_optimizer", "utilities_of"]
 
 PART = 2**16  # coordinates summed at a time, so that 64-bit sums take little memory
 SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
@@ -76,11 +76,10 @@ class ES(Strategy):
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Equation (1)."""
         update = self.config.solver.update
-        scale = -float(np.float32(self.config.solver.sampling.gaussian_sampling.std)) / UNITS_PER_ONE / intake.used
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
             utilities = self._utilities(group)
-            factor = scale * utilities.unit * _product(update.stale_decay, group.age)
+            factor = self._scale(group, intake) * utilities.unit * _product(update.stale_decay, group.age)
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         for start in range(0, len(gradient), PART):
@@ -93,11 +92,19 @@ class ES(Strategy):
             gradient += np.float32(update.weight_decay) * sampler.parameters
         return gradient
 
+    def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
+        """What one unit of noise with utility 1 adds to the gradient."""
+        return -float(np.float32(self.config.solver.sampling.gaussian_sampling.std)) / UNITS_PER_ONE / intake.used
+
     def _utilities(self, group: Group) -> shaping.Utilities:
-        update = self.config.solver.update
-        if update.shaping is ShapingKind.TOP_K:
-            return shaping.top_directions(group.rewards, group.keys, update.top_k)
-        return SHAPINGS[update.shaping](group.rewards)
+        return utilities_of(group, self.config.solver.update)
+
+
+def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
+    """The utilities of a model's samples, as the settings say."""
+    if update.shaping is ShapingKind.TOP_K:
+        return shaping.top_directions(group.rewards, group.keys, update.top_k)
+    return SHAPINGS[update.shaping](group.rewards)
 
 
 def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:

@@ -6,12 +6,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise import GaussianNoise
+from parl_evokit.noise import CONTROL_KEY, GaussianNoise
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
+from parl_evokit.noise.splitmix import splitmix64
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 
 __all__ = ["Advance", "Best", "Sampler"]
+
+PARENT_INDEX = 2**32
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +28,8 @@ class Sampler:
         model_iter_id: How many updates the model has seen.
         fingerprint: Of noise and model.
         transform: For full CMA, float64 `[n, n]`: the noise is this matrix times normal numbers, in place of `std`.
+        parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
+            place of `parameters`.
     """
 
     noise: GaussianNoise
@@ -33,16 +38,32 @@ class Sampler:
     model_iter_id: int
     fingerprint: int
     transform: NDArray[np.float64] | None = None
+    parents: NDArray[np.float32] | None = None
+
+    def parent_of(self, key: int) -> int:
+        """Which of the parents a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
+
+        The index of a block of noise stays below 2**32, so parents and windows of a table are drawn independently.
+        """
+        assert self.parents is not None
+        return splitmix64(key >> 1, PARENT_INDEX) % len(self.parents)
 
     def perturb(self, key: int, out: FlatVector) -> None:
         """Write the parameters with this key's noise into `out` `[n]`."""
-        if self.transform is None:
+        if self.parents is not None and key != CONTROL_KEY:
+            self.noise.perturb(self.parents[self.parent_of(key)], key, self.std, out=out)
+        elif self.transform is None:
             self.noise.perturb(self.parameters, key, self.std, out=out)
         else:
             out[...] = self.parameters + self.transform @ self.normals(np.array([key], np.uint64))[0]
 
     def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """The parameters with each key's noise, `[k, n]`."""
+        if self.parents is not None:
+            out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
+            for key, row in zip(keys.tolist(), out, strict=True):
+                self.perturb(key, row)
+            return out
         if self.transform is None:
             return self.noise.perturb_many(self.parameters, keys, self.std, out)
         out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
@@ -78,12 +99,14 @@ class Advance:
         std: The next standard deviation.
         gradient_norm: Euclidean norm of the estimated gradient, or of what stands for it.
         transform: The next matrix, where there is one.
+        parents: The next parents, where there are any.
     """
 
     parameters: FlatVector
     std: float | FlatVector
     gradient_norm: float
     transform: NDArray[np.float64] | None = None
+    parents: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True, eq=False)

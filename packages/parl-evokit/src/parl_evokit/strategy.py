@@ -173,6 +173,7 @@ class Strategy(ABC):
             parameters=parameters,
             std=step.std,
             transform=step.transform,
+            parents=step.parents,
             model_iter_id=before.model_iter_id + 1,
         )
         self.keys.start_pair()
@@ -220,9 +221,14 @@ class Strategy(ABC):
     def _mirrored(self) -> bool:
         return self.config.solver.sampling.gaussian_sampling.mirrored
 
-    def _sample_with(self, std: float | FlatVector, transform: NDArray[np.float64] | None = None) -> None:
+    def _sample_with(
+        self,
+        std: float | FlatVector,
+        transform: NDArray[np.float64] | None = None,
+        parents: NDArray[np.float32] | None = None,
+    ) -> None:
         """Sample like this from now on (after loading a state)."""
-        self._sampler = replace(self._sampler, std=std, transform=transform)
+        self._sampler = replace(self._sampler, std=std, transform=transform, parents=parents)
 
     def _new_keys(self) -> KeySource:
         if self.config.keys is KeyKind.COUNTER:

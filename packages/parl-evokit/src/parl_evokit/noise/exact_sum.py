@@ -6,6 +6,7 @@ weights would make these runs short, so they are cut into pieces of a few bits f
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ from parl_evokit.noise.gaussian import GaussianNoise, chunks
 from parl_evokit.noise.keys import CONTROL_KEY, check_keys
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
-__all__ = ["ExactSum"]
+__all__ = ["ExactSum", "sum_of_squares"]
 
 INT32_BUDGET = (2**31 - 1) // LARGEST_UNIT
 LARGEST_WHOLE = 2**12  # weights up to this are not cut: a run has some 30 rows or more
@@ -106,25 +107,28 @@ def _runs(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
 
 
 def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The sum of weight times squared unit over samples: whole numbers `[size]`, exact in any order.
+    """The sum of weight times squared unit over samples, `[size]`: exact in any order, then rounded once.
 
     Args:
         noise: Whose units.
         keys: `[k]`.
-        weights: `[k]`; their sizes add up to less than 2**24, so that no sum reaches 2**53.
+        weights: `[k]`; their sizes add up to less than 2**34, so that no sum reaches 2**63.
         size: How many coordinates, from 0 on.
 
     Raises:
         EvolutionError: The weights are too large.
     """
-    if int(np.abs(weights).sum()) >= 2**24:
-        raise EvolutionError("the weights of a sum of squares add up to less than 2**24, these do not: scale them down")
+    budget = int(np.abs(weights).sum())
+    if budget >= 2**34:
+        raise EvolutionError("the weights of a sum of squares add up to less than 2**34, these do not: scale them down")
+    # Up to 2**53 a float64 holds every whole number, and numpy multiplies floats several times faster.
+    kind: type[Any] = np.float64 if budget < 2**24 else np.int64
     pairs = np.asarray(keys, np.uint64) >> np.uint64(1)
-    total = np.zeros(size)
+    scaled = weights.astype(kind)
+    total = np.empty(size)
     most = max(1, ENTRIES // 4 // max(1, min(size, noise.row_chunk)))
     for chunk in chunks(size, noise.row_chunk):
         rows_of = noise.rows(pairs, chunk.start, chunk.stop - chunk.start)
-        for first in range(0, len(pairs), most):
-            run = slice(first, first + most)
-            total[chunk] += weights[run].astype(np.float64) @ np.square(rows_of(run).astype(np.float64))
+        runs = (slice(first, first + most) for first in range(0, len(pairs), most))
+        total[chunk] = sum((scaled[run] @ np.square(rows_of(run).astype(kind)) for run in runs), kind(0))
     return total

@@ -1,0 +1,157 @@
+"""A genetic algorithm by truncation and mutation (Such et al. 2017, "Deep neuroevolution", arXiv 1712.06567).
+
+    child = parent + std * z          the sample's key says which parent, and is the seed of z
+    the best `parents` of all children and of the `elites` become the next parents; the very best is the model
+
+So a log of keys is all that an update needs, as for the other algorithms, and a parent is itself written down as keys:
+where it began and the mutations since, float32 rounding included (the paper's compact encoding). After `LONGEST_CHAIN`
+mutations chains begin anew at the parents of that moment, so that a state is loaded in bounded time.
+
+Differences from the paper: as many children count as came; children of older parents are set aside; the elite keeps the
+reward that it had, where the paper evaluates the best ten again thirty times. There is no crossover, as in the paper.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit.config import Config
+from parl_evokit.errors import LayoutMismatch
+from parl_evokit.intake import Intake
+from parl_evokit.params import ParameterLayout
+from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.strategy import Strategy
+
+__all__ = ["GA"]
+
+LONGEST_CHAIN = 100
+
+
+class _Parent(NamedTuple):
+    """One parent: the number of its origin, the keys of its mutations since, its reward."""
+
+    origin: int
+    chain: tuple[int, ...]
+    reward: float
+
+
+class GA(Strategy):
+    """GA: keeps the best children as parents of the next ones.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `sampling.gaussian_sampling` (std of mutations; never mirrored) and
+            `sampling.ga_sampling`.
+        layout: Names and shapes of the vector's parts.
+    """
+
+    sampler_name = "ga"
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        super().__init__(mean0, config, layout)
+        self._origins = self.mean[np.newaxis, :].copy()
+        self._parents = [_Parent(0, (), -np.inf)]
+        self._breed_from(self._origins)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy.state`."""
+        return super().state() | {
+            "origins": self._origins.copy(),
+            "origin_of": np.array([parent.origin for parent in self._parents], np.int64),
+            "chain_lengths": np.array([len(parent.chain) for parent in self._parents], np.int64),
+            "chains": np.array([key for parent in self._parents for key in parent.chain], np.uint64),
+            "rewards": np.array([parent.reward for parent in self._parents], np.float64),
+        }
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy.load_state`."""
+        self._check(state)
+        super().load_state(state)
+        self._origins = np.array(state["origins"], np.float32)
+        keys, first = state["chains"].tolist(), 0
+        self._parents = []
+        rows = zip(state["origin_of"].tolist(), state["chain_lengths"].tolist(), state["rewards"].tolist(), strict=True)
+        for origin, length, reward in rows:
+            self._parents.append(_Parent(origin, tuple(keys[first : first + length]), reward))
+            first += length
+        self._breed_from(np.stack([self._built(parent) for parent in self._parents]))
+
+    @property
+    def _max_age(self) -> int:
+        return 0
+
+    @property
+    def _mirrored(self) -> bool:
+        return False
+
+    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
+        (group,) = intake.groups
+        settings = self.config.solver.sampling.ga_sampling
+        children = [
+            (float(reward), int(key)) for reward, key in zip(group.rewards.tolist(), group.keys.tolist(), strict=True)
+        ]
+        # Equal rewards are ordered by key, which does not depend on how samples came; an elite goes first.
+        ranked = sorted(
+            [(-reward, 1, key, key) for reward, key in children]
+            + [(-parent.reward, 0, place, -1) for place, parent in enumerate(self._parents[: settings.elites])]
+        )
+        chosen = ranked[: settings.parents]
+        assert sampler.parents is not None
+        rows = np.empty((len(chosen), self.layout.size), np.float32)
+        parents = []
+        for row, (minus_reward, _, number, key) in zip(rows, chosen, strict=True):
+            if key < 0:
+                row[...] = sampler.parents[number]
+                parents.append(self._parents[number])
+            else:
+                sampler.perturb(key, row)
+                parent = self._parents[sampler.parent_of(key)]
+                parents.append(_Parent(parent.origin, (*parent.chain, key), -minus_reward))
+        if max(len(parent.chain) for parent in parents) > LONGEST_CHAIN:
+            self._origins = rows.copy()
+            parents = [_Parent(place, (), parent.reward) for place, parent in enumerate(parents)]
+        self._parents = parents
+        step = rows[0].astype(np.float64) - sampler.parameters
+        return Advance(rows[0].copy(), sampler.std, float(np.linalg.norm(step)), parents=_frozen(rows))
+
+    def _built(self, parent: _Parent) -> NDArray[np.float32]:
+        """A parent's parameters, by all its mutations in their order."""
+        row: NDArray[np.float32] = self._origins[parent.origin].copy()
+        for key in parent.chain:
+            self.sampler.noise.perturb(row, key, self.sampler.std, out=row)
+        return row
+
+    def _breed_from(self, rows: NDArray[np.float32]) -> None:
+        self._sample_with(self.sampler.std, parents=_frozen(rows))
+
+    def _check(self, state: Mapping[str, NDArray[Any]]) -> None:
+        names = ("origins", "origin_of", "chain_lengths", "chains", "rewards")
+        missing = [name for name in names if name not in state]
+        if missing:
+            raise LayoutMismatch(f"the state of GA lacks {', '.join(missing)}")
+        origins, origin_of, lengths, chains, rewards = (state[name] for name in names)
+        fits = (
+            origins.ndim == 2
+            and origins.shape[1] == self.layout.size
+            and len(origin_of) == len(lengths) == len(rewards) > 0
+            and int(lengths.min()) >= 0
+            and int(lengths.sum()) == len(chains)
+            and int(origin_of.min()) >= 0
+            and int(origin_of.max()) < len(origins)
+        )
+        if not fits:
+            shapes = {name: state[name].shape for name in names}
+            raise LayoutMismatch(f"the state of GA does not fit {self.layout.size} parameters: {shapes}")
+
+
+def _frozen(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    rows = rows.copy()
+    rows.flags.writeable = False
+    return rows
