@@ -2,7 +2,7 @@
 
 The same messages go to the same `ActorHost` as in an actor's process, so arguments and results are copied, exceptions
 cross and names are checked exactly as there; only the process is missing. A call runs in the thread that makes it, at
-once, also with `wait=False`.
+once, also with `wait=False`; those of objects that run several at a time run as there, see `local_calls`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from parl_remote.class_spec import ClassSpec
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorLost, NoResources, NotConnected
 from parl_remote.future import RemoteFuture
+from parl_remote.local_calls import LocalCalls
 from parl_remote.options import ActorOptions
 from parl_remote.resources import Resources
 from parl_remote.transport import Buffer
@@ -39,6 +40,7 @@ class _LocalPath:
         self._class_name = spec.name
         self._names = names
         self._numbers = itertools.count(1)
+        self._calls = LocalCalls(self._host, names.set)
         self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
 
     def submit(
@@ -49,10 +51,13 @@ class _LocalPath:
         future.method = method
         with self._turn, current.local_objects():
             if self._host.machine.state is ActorState.CLOSED:
-                cause = DeathCause(DeathKind.KILLED_BY_USER)
-                future.settle(None, ActorLost(cause, class_name=self._class_name))
+                future.settle(None, self._lost())
                 return future
             call = [memoryview(bytearray(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+            if self._calls.used:
+                future._carrier = self._calls
+                self._calls.submit(call, future)
+                return future
             reply = [memoryview(bytearray(frame)) for frame in self._host.handle(call)]
         answer: Answer = read_answer(reply, method)
         if answer.names is not None:
@@ -63,7 +68,11 @@ class _LocalPath:
     def close(self) -> None:
         with self._turn:
             self._host.machine.state = ActorState.CLOSED
+            self._calls.close(self._lost)
             self._host.drop_instance()
+
+    def _lost(self) -> ActorLost:
+        return ActorLost(DeathCause(DeathKind.KILLED_BY_USER), class_name=self._class_name)
 
 
 class DebugClient:
@@ -99,7 +108,14 @@ class DebugClient:
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
         creation = Creation(
-            tuple(sys.path), tuple(sys.argv), spec.name, b"", spec.names, bytes(arguments[0]), bool(kwargs)
+            tuple(sys.path),
+            tuple(sys.argv),
+            spec.name,
+            b"",
+            spec.names,
+            bytes(arguments[0]),
+            bool(kwargs),
+            options.max_concurrency,
         )
         with self._lock:
             if not self._free.fits(need):

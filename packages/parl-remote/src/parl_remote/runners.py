@@ -71,18 +71,17 @@ class ThreadRunner:
     Args:
         host: The object.
         limit: How many calls run at once.
-        around: Runs a thread's whole work, for what has to be set up in each thread.
     """
 
-    def __init__(self, host: ActorHost, limit: int, around: Callable[[Callable[[], None]], None] | None = None) -> None:
+    def __init__(self, host: ActorHost, limit: int) -> None:
         self._host = host
         self._limit = limit
-        self._around = around
         self._waiting: deque[Job] = deque()
         self._changed = threading.Condition()
         self._threads = 0
         self._idle = 0
         self._running = 0
+        self._closed = False
 
     def take(self, job: Job) -> None:
         """Queue a call; any thread may."""
@@ -95,7 +94,7 @@ class ThreadRunner:
                 return
             self._threads += 1
             name = f"parl-call-{self._threads}"
-        threading.Thread(target=self._live, name=name, daemon=True).start()
+        threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
         """Drop a call that waits; one that runs is answered as usual."""
@@ -110,6 +109,13 @@ class ThreadRunner:
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._running)
 
+    def close(self) -> None:
+        """Drop what waits and let the threads end; what runs, runs to its end."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
     def _drop(self, is_meant: Callable[[Job], bool]) -> None:
         with self._changed:
             dropped = drop_waiting(self._waiting, is_meant)
@@ -117,16 +123,12 @@ class ThreadRunner:
             job.caller.answer(self._host.drop(job.run))
             job.caller.flush()
 
-    def _live(self) -> None:
-        if self._around is not None:
-            self._around(self._work)
-        else:
-            self._work()
-
     def _work(self) -> None:
         while True:
             with self._changed:
                 while not self._waiting:
+                    if self._closed:
+                        return
                     self._idle += 1
                     self._changed.wait()
                     self._idle -= 1
