@@ -217,18 +217,6 @@ def test_a_remote_object_passes_for_an_object_of_its_class(anywhere: str) -> Non
     assert list(inspect.signature(counter.add).parameters) == ["amount", "times"]
 
 
-def test_a_handle_cannot_be_sent_to_another_actor_and_says_so(anywhere: str) -> None:
-    with pytest.raises(SerializationError, match="a handle of a remote Counter cannot be"):
-        Counter().echo(Counter())
-    with pytest.raises(SerializationError, match="a handle of a remote Counter cannot be"):
-        Counter().echo(Counter().add)
-
-
-def test_a_future_cannot_be_sent_and_says_what_can(anywhere: str) -> None:
-    with pytest.raises(SerializationError, match=r"the future of add\(\) cannot be .*: send its result\(\)"):
-        Counter().echo(submit(Counter().add, 1))
-
-
 def test_keyword_arguments_may_have_any_name(anywhere: str) -> None:
     @parl_remote.remote_class
     class Taker:
@@ -268,22 +256,6 @@ def test_a_class_with_its_own_new_and_super_in_both_spellings_is_made_in_the_act
             return self.number, self.args  # type: ignore[attr-defined]  # set in __new__
 
     assert Derived(1).seen() == (2, (1,))
-
-
-def test_an_object_of_a_remote_class_made_in_an_actor_is_an_ordinary_object(anywhere: str) -> None:
-    class Helper:
-        def work(self) -> int:
-            return os.getpid()
-
-    remote_helper = parl_remote.remote_class(Helper)
-
-    @parl_remote.remote_class
-    class Boss:
-        def delegate(self) -> bool:
-            helper = remote_helper()
-            return type(helper) is remote_helper and helper.work() == os.getpid()
-
-    assert Boss().delegate()
 
 
 def test_an_attribute_error_of_the_remote_kind_is_an_attribute_error() -> None:

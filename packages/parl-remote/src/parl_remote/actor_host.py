@@ -17,12 +17,13 @@ import types
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from parl_remote import serialize
+from parl_remote import current, serialize
 from parl_remote.actor_state import ActorEvent, ActorMachine, ActorState
 from parl_remote.call_errors import describe
 from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.errors import RemoteProtocolError, SerializationError
+from parl_remote.parcels import packed, with_luggage
 from parl_remote.transport import Buffer
 
 __all__ = ["ActorHost", "Construct", "Creation", "Run"]
@@ -32,7 +33,13 @@ _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
 _STAYS = int(Flag.STAYS)
 _CALL, _GET, _RESULT = int(Kind.CALL), int(Kind.GET), int(Kind.RESULT)
-_EVENTS = {_CALL: ActorEvent.CALL, _GET: ActorEvent.GET_ATTR, int(Kind.SET): ActorEvent.SET_ATTR}
+_SET, _ASK_NAMES = int(Kind.SET), int(Kind.NAMES)
+_EVENTS = {
+    _CALL: ActorEvent.CALL,
+    _GET: ActorEvent.GET_ATTR,
+    _SET: ActorEvent.SET_ATTR,
+    _ASK_NAMES: ActorEvent.GET_ATTR,
+}
 # Of these, unlike of methods with other names, Python's own statements expect the object and not a copy.
 _MAY_GIVE_ITSELF = frozenset({"__enter__", "__iter__"})
 _NO_KEYWORDS: dict[str, Any] = {}
@@ -43,7 +50,7 @@ class Creation(NamedTuple):
     """The payload of CREATE.
 
     Attributes:
-        sys_path: Where the caller's modules are, to import the class from.
+        sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
         argv: The program's arguments, which the actor's code may want to parse as well.
         class_name: The class's name, for messages that come before the class itself.
         cls: The class, as `class_shipping.dumps_class` gave it.
@@ -53,7 +60,7 @@ class Creation(NamedTuple):
         max_concurrency: How many calls may run at once; None if its class decides.
     """
 
-    sys_path: tuple[str, ...]
+    sys_path: tuple[str | None, ...]
     argv: tuple[str, ...]
     class_name: str
     cls: bytes
@@ -84,7 +91,12 @@ class Run:
 Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
 
 
+def _nobody() -> None:
+    """Nobody else has to be told."""
+
+
 def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
+    """Run a constructor at once."""
     return make()
 
 
@@ -100,6 +112,7 @@ class ActorHost:
         machine: Where the actor is in its life.
         running: The method that was started last, for reports of its end.
         concurrency: How calls are to be run; known once the object is made.
+        on_new_names: Called when the object has other attributes than before, just before a reply that says which.
     """
 
     def __init__(
@@ -117,6 +130,7 @@ class ActorHost:
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
+        self.on_new_names: Callable[[], None] = _nobody
         self._slots: tuple[str, ...] = ()
         self._dict: dict[str, Any] | None = None
 
@@ -133,11 +147,14 @@ class ActorHost:
         if kind == _GET:
             self.machine.on(ActorEvent.GET_ATTR)
             return self._answer(self._get, flags, index, call_id, frames)
-        if kind == Kind.SET:
+        if kind == _SET:
             self.machine.on(ActorEvent.SET_ATTR)
             return self._answer(self._set, flags, index, call_id, frames)
         if kind == Kind.CREATE:
             return self._create(flags, call_id, frames)
+        if kind == _ASK_NAMES:
+            self.machine.on(ActorEvent.GET_ATTR)
+            return self._answer(self._list_names, flags, index, call_id, frames)
         raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
 
     def hold(self, instance: object) -> None:
@@ -183,14 +200,13 @@ class ActorHost:
             value = getattr(self._instance, name)(*args, **kwargs)
             run.stays = value is self._instance and name in _MAY_GIVE_ITSELF
         else:
-            value, reply_flags = (self._get if run.kind == _GET else self._set)(run.flags, run.index, frames)
+            action = {_GET: self._get, _SET: self._set, _ASK_NAMES: self._list_names}[run.kind]
+            value, reply_flags = action(run.flags, run.index, frames)
             run.name = self.running
             run.stays = bool(reply_flags & _STAYS)
         return value
 
-    def finish(
-        self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]
-    ) -> None:
+    def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
         """Hand a call's reply to `send`; any thread may call this.
 
         Args:
@@ -217,10 +233,13 @@ class ActorHost:
             names = self._current_attributes()
             if names != self._attributes:
                 self._attributes = names
+                self.on_new_names()
                 told = None if run.stays else value
-                send(pack(_RESULT, flags | _NAMES, 0, run.call_id, serialize.dumps((told, tuple(names)))))
+                reply = pack(_RESULT, flags | _NAMES, 0, run.call_id, serialize.dumps((told, tuple(names))))
+                send(with_luggage(reply))
                 return
-        send(pack(_RESULT, flags, 0, run.call_id, payload))
+        reply = pack(_RESULT, flags, 0, run.call_id, payload)
+        send(with_luggage(reply) if packed else reply)
 
     def drop(self, run: Run) -> list[Buffer]:
         """The reply for a call that was cancelled before it finished."""
@@ -238,12 +257,12 @@ class ActorHost:
             self._class_name = creation.class_name
             self._methods = creation.names
             self.running = "__init__"
-            sys.path[:] = creation.sys_path
+            sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
             cls = self._load_class(creation.cls)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
             concurrency = concurrency_of(cls, creation.max_concurrency)
-            self.hold(self.construct(concurrency, lambda: cls(*args, **kwargs)))
+            self.hold(self.construct(concurrency, lambda: current.construct_here(cls, args, kwargs)))
             self.concurrency = concurrency
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
         except BaseException as error:
@@ -266,11 +285,14 @@ class ActorHost:
                 names = self._current_attributes()
                 if names != self._attributes:
                     self._attributes = names
+                    self.on_new_names()
                     value, reply_flags = (value, tuple(names)), reply_flags | _NAMES
             if value is None:
                 reply = pack(_RESULT, reply_flags, 0, call_id)
             else:
                 reply = pack(_RESULT, reply_flags, 0, call_id, self._dumps_result(value, self.running))
+                if packed:
+                    reply = with_luggage(reply)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
             return self._failure(error, self.running, call_id)
@@ -322,6 +344,10 @@ class ActorHost:
         self.running = f"set {name}"
         setattr(self._instance, name, value)
         return None, 0
+
+    def _list_names(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
+        self.running = "the names of its attributes"
+        return tuple(self._current_attributes()), 0
 
     def _dumps_result(self, value: object, name: str) -> list[Buffer]:
         try:

@@ -7,8 +7,9 @@
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
 `concurrent_serving`, which read and write through the same process.
 
-It ends when a caller says CLOSE (after everything that was sent before), when the worker's connection closes, and of
-course when it is killed. All threads of the process belong to the user's code.
+It ends when nobody needs it any more (see `holders`; what was sent before CLOSE is done first), when the worker's
+connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
+its own connection to the cluster, which it has once it makes or holds other actors.
 """
 
 from __future__ import annotations
@@ -27,13 +28,15 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from parl_remote import current, processes
+from parl_remote import current, nested, processes
 from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import Concurrency, How
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.holders import Holders
 from parl_remote.memory import allocate
+from parl_remote.parcels import Parcel
 from parl_remote.replies import Outbox, Watchman
 from parl_remote.runners import Job
 from parl_remote.sharing import TICKETS, Sharing
@@ -50,6 +53,8 @@ __all__ = ["ActorProcess", "run_actor"]
 
 _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
+_HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
+_AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
@@ -57,7 +62,7 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("_sent", "channel", "outbox", "sharing", "supervises")
+    __slots__ = ("_sent", "channel", "knows_of_change", "outbox", "parcels", "sharing", "supervises")
 
     def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
         self.channel = channel
@@ -65,9 +70,13 @@ class _Caller:
         self.outbox = Outbox(channel)
         self.sharing: Sharing | None = None
         self.supervises = False
+        self.parcels: dict[int, tuple[object, ...]] = {}  # actors whose handles are on their way to this caller
+        self.knows_of_change = False
 
     def answer(self, reply: list[Buffer]) -> None:
         """Keep a reply until the next flush."""
+        if type(reply) is Parcel:
+            self.parcels[reply.call_id] = reply.refs
         self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
 
     def flush(self) -> None:
@@ -100,6 +109,8 @@ class ActorProcess:
         self.poller = select.epoll()
         self.poller.register(listening.fileno(), select.EPOLLIN)
         self._callers: dict[int, _Caller] = {}
+        self._holders = Holders()
+        host.on_new_names = self._tell_change
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         self._watchman = Watchman()
         self._leaving = False  # this loop, for good or for another one
@@ -112,7 +123,7 @@ class ActorProcess:
             for fd, _ in self.poller.poll():
                 if fd == listening:
                     self._accept()
-                else:
+                elif fd in self._callers:
                     self._read(self._callers[fd])
             self._work()
         if self._serving is not None:
@@ -128,14 +139,16 @@ class ActorProcess:
                 return
             caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
             self._callers[caller.channel.fileno()] = caller
+            self._holders.connected(caller)
             self.poller.register(caller.channel.fileno(), select.EPOLLIN)
 
     def _read(self, caller: _Caller) -> None:
         """Queue what a caller has sent."""
+        caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
-                if frames[0][0] == _CANCEL:
-                    self._cancel(caller, frames)
+                if frames[0][0] in _AT_ONCE:
+                    self._do_at_once(caller, frames)
                 else:
                     self._queue.append((caller, caller.opened(frames)))
         except (ChannelClosed, RemoteProtocolError, IndexError) as error:
@@ -151,6 +164,56 @@ class ActorProcess:
             os._exit(0)  # the worker is gone, and with it everyone who could use this actor
         if self._serving is not None:
             self._serving.runner.forget(caller)
+        self._holders.left(caller, closed=False)
+        self._end_if_unneeded()
+
+    def _do_at_once(self, caller: _Caller, frames: list[memoryview]) -> None:
+        kind, flags, index, number = header_of(frames[0])
+        if kind == _CANCEL:
+            self._cancel(caller, frames)
+        elif kind == _RECEIVED:
+            caller.parcels.pop(number, None)
+        elif kind == _HOLD:
+            self._holders.expect(number)
+        elif kind == _RELEASE:
+            self._holders.expect_no_more(number)
+            self._end_if_unneeded()
+        else:
+            if flags & Flag.SHARES:
+                caller.sharing = Sharing()
+            if index:
+                self._holders.does_not_hold(caller)
+            self._holders.expect_no_more(number)
+            self._end_if_unneeded()
+
+    def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
+        """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""
+        if header_of(frames[0])[2]:
+            self._end()  # it is the owner, who takes it along
+            return
+        self.flush_all()
+        self._holders.left(caller, closed=True)
+        self._end_if_unneeded()
+        if not self.over:
+            self._forget(caller)
+
+    def _end_if_unneeded(self) -> None:
+        if self.over or not self._holders.nobody_left:
+            return
+        self._accept()  # somebody may stand at the door, or be announced by the worker
+        for other in list(self._callers.values()):
+            if other.supervises:
+                self._read(other)
+        if self._holders.nobody_left:
+            self._end()
+
+    def _tell_change(self) -> None:
+        """Tell all callers that there are other attributes; what the one who is answered now gets next says which."""
+        for caller in list(self._callers.values()):
+            if not caller.supervises and not caller.knows_of_change:
+                caller.knows_of_change = True
+                caller.outbox.add(pack(Kind.CHANGED, 0, 0, 0))
+                self._sent(caller)
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Drop a call that has not started, cancel a coroutine; any other is answered as usual."""
@@ -186,10 +249,11 @@ class ActorProcess:
     def _serve(self, caller: _Caller, frames: list[memoryview]) -> None:
         kind = frames[0][0]
         if kind == _CLOSE:
-            self._end()
+            self._close(caller, frames)
         elif kind == _CONFIGURE:
             caller.supervises = True
-            configure(frames)
+            self._holders.does_not_hold(caller)
+            self._holders.is_kept = configure(frames)
         else:
             try:
                 caller.answer(self._host.handle(frames))
@@ -247,9 +311,7 @@ class ActorProcess:
         while queue and serving is not None and not self.over:
             caller, frames = queue.popleft()
             kind = frames[0][0]
-            if kind == _CLOSE:
-                self.over = True
-            elif kind == _CONFIGURE:
+            if kind in (_CLOSE, _CONFIGURE):
                 self._serve(caller, frames)
             else:
                 try:
@@ -270,8 +332,12 @@ class ActorProcess:
                     self._read(caller)
 
 
-def configure(frames: list[memoryview]) -> None:
-    """Make the process fit the lease: log file, environment, directory, number of threads."""
+def configure(frames: list[memoryview]) -> bool:
+    """Make the process fit the lease: log file, environment, directory, number of threads, the way to its cluster.
+
+    Returns:
+        Whether the actor lives although nobody holds it.
+    """
     settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
     processes.redirect_output(settings["log"])
     processes.set_name(f"parl:{settings['class_name']}")
@@ -282,6 +348,9 @@ def configure(frames: list[memoryview]) -> None:
         except OSError as error:
             _log.warning("cannot work in %s: %s", settings["working_dir"], error)
     limit_numeric_threads(settings["threads"])
+    if settings.get("cluster"):
+        current.connect_when_needed(lambda: nested.connect(settings["cluster"], settings["lease_id"]))
+    return bool(settings.get("detached"))
 
 
 def run_actor(listening: socket.socket, parent: int) -> None:
@@ -301,6 +370,7 @@ def run_actor(listening: socket.socket, parent: int) -> None:
         host = ActorHost()
         ActorProcess(listening, host).run()
         host.drop_instance()
+        nested.disconnect()
         atexit._run_exitfuncs()
         code = 0
     except BaseException:

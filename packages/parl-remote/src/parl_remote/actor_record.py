@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Callable
 
 from parl_remote.connection import Connection
 from parl_remote.death import DeathCause, DeathKind
@@ -16,8 +17,12 @@ _UNKNOWN = "the connection to it broke, and nobody said why; Ctrl-C in the middl
 _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
 
 
+def _nobody(names: tuple[str, ...]) -> None:
+    """Nobody wants to know."""
+
+
 class ActorRecord:
-    """One actor of this program.
+    """One actor that this program has made or holds a handle of.
 
     Attributes:
         lease_id: Its lease.
@@ -25,16 +30,20 @@ class ActorRecord:
         class_name: Its class.
         channel: The way to it, once there is one.
         connection: What uses that way.
+        is_borrowed: Whether somebody else has made it.
+        on_names: Told the names of its attributes when they change.
         forked: Whether it belongs to the process that this one was forked from.
     """
 
-    def __init__(self, lease_id: str, node_id: str, class_name: str) -> None:
+    def __init__(self, lease_id: str, node_id: str, class_name: str, *, is_borrowed: bool = False) -> None:
+        self.is_borrowed = is_borrowed
         self.lease_id = lease_id
         self.node_id = node_id
         self.class_name = class_name
         self.channel: Channel | None = None
         self.connection: Connection | None = None
         self.forked = False
+        self.on_names: Callable[[tuple[str, ...]], None] = _nobody
         self._cause: DeathCause | None = None
         self._ended = threading.Event()
 

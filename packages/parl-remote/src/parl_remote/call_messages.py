@@ -8,8 +8,9 @@
     8       ...   payload; with Flag.SPLIT it is the second frame instead
     further frames: buffers that belong to the payload
 
-    caller -> actor   CREATE, CALL, GET, SET, CANCEL, CLOSE      worker -> actor   CONFIGURE (JSON)
-    actor -> caller   CREATED, RESULT, FAILURE
+    caller -> actor   CREATE, CALL, GET, SET, NAMES, CANCEL, CLOSE, JOIN, RECEIVED
+    worker -> actor   CONFIGURE (JSON), HOLD, RELEASE
+    actor -> caller   CREATED, RESULT, FAILURE, CHANGED
 
 Calls are the fast path, so a message here is a tuple of frames and not an object; everything that is not about one
 actor's calls is in `messages`.
@@ -29,7 +30,14 @@ __all__ = ["BY_NAME", "HEADER_BYTES", "Flag", "Kind", "header_of", "pack", "payl
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """What a message is.
+
+    CLOSE: the caller needs the actor no more; with index 1 it is the owner, who takes it along. NAMES: asks for the
+    names of the actor's attributes. HOLD, RELEASE: somebody who is on his way needs the actor; the call's number is
+    his. JOIN: here he is, with that number; with index 1 he does not keep the actor alive. RECEIVED: the handles in
+    the answer of that number have arrived. CHANGED: there are other attributes than the caller knows; said once
+    between two of his messages.
+    """
 
     CREATE = 1
     CALL = 2
@@ -38,9 +46,15 @@ class Kind(IntEnum):
     CANCEL = 5
     CLOSE = 6
     CONFIGURE = 7
+    NAMES = 8
+    HOLD = 9
+    RELEASE = 10
+    JOIN = 11
+    RECEIVED = 12
     CREATED = 16
     RESULT = 17
     FAILURE = 18
+    CHANGED = 19
 
 
 class Flag(IntFlag):
@@ -50,12 +64,14 @@ class Flag(IntFlag):
     SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
     STAYS: what was asked for stays where it is: an attribute that is a method, or, of `__enter__` and `__iter__`, the
     object itself. CANCELLED: a failure that says that the call was dropped before it started. TICKETS: frames lie in
-    shared memory (see `sharing`). SHARES: of CREATE; the caller takes answers with tickets.
+    shared memory (see `sharing`). SHARES: of CREATE and JOIN; the caller takes answers with tickets. HANDLES: of a
+    result; there are handles of actors in it, which are held until RECEIVED.
     """
 
     NONE = 0
     EMPTY = 1
     KEYWORDS = 2
+    HANDLES = 2
     SPLIT = 4
     NAMES = 8
     STAYS = 16

@@ -5,8 +5,9 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
-__all__ = ["ClassAttribute", "ClassSpec"]
+__all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec"]
 
 # Looked up by Python on an object's type, so that the proxy's own class has to have them.
 FORWARDED = [
@@ -42,21 +43,39 @@ class ClassAttribute:
     """Base of what the decorator adds to a class and what is no part of the user's objects."""
 
 
+class ShippedSpec(NamedTuple):
+    """A class as it travels with a handle: what callers need at once, and the class itself, to be read when asked for.
+
+    Attributes:
+        cls: What `class_shipping.dumps_class` gave.
+        name: What messages call it.
+        names: Its methods in the order of their numbers.
+        values: Its other attributes.
+        dynamic: Whether it makes attributes up.
+    """
+
+    cls: bytes
+    name: str
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+    dynamic: bool
+
+
 class ClassSpec:
     """One decorated class.
 
     Attributes:
-        cls: The class.
         name: What messages call it.
         methods: Name -> number of everything that can be called, special methods included.
         values: Other attributes of the class: constants and properties, read from the actor.
         dynamic: Whether the class makes attributes up (`__getattr__`), so that any name may exist.
     """
 
-    __slots__ = ("cls", "dynamic", "methods", "name", "names", "values")
+    __slots__ = ("_cls", "_shipped", "dynamic", "methods", "name", "names", "values")
 
     def __init__(self, cls: type) -> None:
-        self.cls = cls
+        self._cls: type | None = cls
+        self._shipped: ShippedSpec | None = None
         self.name = cls.__qualname__.rpartition("<locals>.")[2]
         callables: list[str] = []
         values: list[str] = []
@@ -74,6 +93,39 @@ class ClassSpec:
         self.methods = {name: number for number, name in enumerate(callables)}
         self.values = frozenset(values)
         self.dynamic = "__getattr__" in dir(cls) or not _is_inherited_from_object(cls, "__getattribute__")
+
+    @classmethod
+    def of_shipped(cls, shipped: ShippedSpec) -> ClassSpec:
+        """What came with a handle from another process."""
+        spec = cls.__new__(cls)
+        spec._cls = None
+        spec._shipped = shipped
+        spec.name = shipped.name
+        spec.names = shipped.names
+        spec.methods = {name: number for number, name in enumerate(shipped.names)}
+        spec.values = frozenset(shipped.values)
+        spec.dynamic = shipped.dynamic
+        return spec
+
+    def shipped(self) -> ShippedSpec:
+        """What goes with a handle to another process.
+
+        Raises:
+            SerializationError: Something that the class needs cannot be sent.
+        """
+        if self._shipped is None:
+            from parl_remote.class_shipping import dumps_class
+
+            values = tuple(sorted(self.values))
+            self._shipped = ShippedSpec(dumps_class(self.cls), self.name, self.names, values, self.dynamic)
+        return self._shipped
+
+    @property
+    def cls(self) -> type:
+        """The class; one that came with a handle is read now, and is `object` if it cannot be read here."""
+        if self._cls is None:
+            self._cls = _read(self._shipped.cls) if self._shipped is not None else object
+        return self._cls
 
     @property
     def special_methods(self) -> list[str]:
@@ -99,6 +151,16 @@ class ClassSpec:
         near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return f"{self.name!r} actor has no attribute {name!r}{hint}"
+
+
+def _read(cls: bytes) -> type:
+    from parl_remote import serialize
+
+    try:
+        found: Any = serialize.loads(cls)
+    except Exception:  # a module that this process does not have: calls work without the class, isinstance cannot
+        return object
+    return found if isinstance(found, type) else object
 
 
 def _is_inherited_from_object(cls: type, name: str) -> bool:

@@ -12,12 +12,14 @@ import contextlib
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from parl_remote import serialize
 from parl_remote.actor_record import ActorRecord
-from parl_remote.actor_ref import ActorRef, AttributeNames
+from parl_remote.actor_ref import ActorRef, AttributeNames, CallPath, settled
+from parl_remote.borrowing import Borrowing, GonePath, place_of
 from parl_remote.call_messages import Kind
 from parl_remote.class_shipping import dumps_class
 from parl_remote.class_spec import ClassSpec
@@ -28,10 +30,13 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, NotConnected
 from parl_remote.farewell import Farewell, say_close
 from parl_remote.files.places import Place, Places
+from parl_remote.handles import ActorPlace
 from parl_remote.loop import Loop
 from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
+from parl_remote.messages.naming import UnwatchActor
 from parl_remote.options import ActorOptions
+from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
 
@@ -53,6 +58,7 @@ class Client:
         lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
         places: Where actors run, with which files.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
+        inside_actor: The lease of the actor that this process is; empty for a program.
 
     Raises:
         ClusterUnreachable: Nobody answers.
@@ -67,6 +73,7 @@ class Client:
         lease_timeout_s: float | None,
         places: Places,
         same_host_shortcut: bool = True,
+        inside_actor: str = "",
     ) -> None:
         self._address = address
         self._places = places
@@ -76,12 +83,20 @@ class Client:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._records: dict[str, ActorRecord] = {}
+        self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
+        self._borrow_lock = threading.Lock()
         self._none_left = threading.Event()
         self._closed = False
         self._loop = Loop()
         self._identity = identity = ClientIdentity()
         self._master = MasterClient(
-            self._loop, cluster, identity, address=address, limits=limits, on_lost_lease=self._lost
+            self._loop,
+            cluster,
+            identity,
+            address=address,
+            limits=limits,
+            on_lost_lease=self._lost,
+            when_needed=bool(inside_actor),  # who only holds actors of others needs no master
         )
         self._workers = WorkerClients(
             self._loop,
@@ -92,7 +107,10 @@ class Client:
             on_died=self._lost,
             on_worker_gone=self._worker_gone,
         )
-        self._farewell = Farewell(self._loop, self._records.get, self._release)
+        self._borrowing = Borrowing(
+            self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
+        )
+        self._farewell = Farewell(self._loop, self._release, self._forget_borrowed)
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
         self._logs: LogForwarder | None = None
@@ -132,6 +150,7 @@ class Client:
         """
         self._check_open()
         cls = dumps_class(spec.cls)
+        args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         creation = (
             tuple(sys.argv),
@@ -157,13 +176,47 @@ class Client:
         except BaseException:
             self._release(record)
             raise
-        lease_id = record.lease_id
+        ref = self._reference(spec, record, connection, names, place_of(granted))
+        self._refs[record.lease_id] = ref
+        return ref
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
+        """The reference to an actor that a handle leads to; see `current.ActorMaker`.
+
+        An actor that is gone gives a reference, too; its calls say why.
+
+        Raises:
+            NotConnected: The connection is closed, or the handle is of no cluster of this kind.
+        """
+        self._check_open()
+        if not isinstance(place, ActorPlace):
+            raise NotConnected(f"this handle belongs to another kind of cluster than {self._address!r}")
+        with self._borrow_lock:
+            known = self._refs.get(place.lease_id)
+            if known is not None:
+                return known
+            record = self._records.get(place.lease_id)
+            if record is None:  # else it was made here, dropped, and others still hold it
+                record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
+                self._borrowing.records[place.lease_id] = record
+            names = AttributeNames(attributes)
+            record.on_names = names.set
+            path = self._borrowing.reach(place, record) or GonePath(record)
+            ref = self._reference(spec, record, path, names, place)
+            self._refs[place.lease_id] = ref
+            return ref
+
+    def _reference(
+        self, spec: ClassSpec, record: ActorRecord, path: CallPath, names: AttributeNames, place: ActorPlace
+    ) -> ActorRef:
+        channel = record.channel
         return ActorRef(
             spec,
-            connection,
-            let_go=lambda: self._let_go(lease_id),
-            destroy=lambda: self._destroy(lease_id),
+            path,
+            let_go=lambda: self._let_go(record, channel),
+            destroy=lambda: self._destroy(record),
             attributes=names,
+            place=place,
         )
 
     def _start(
@@ -176,19 +229,30 @@ class Client:
             raise record.error("") from None
         if self._logs is not None:
             self._logs.follow(granted)
-        return Connection(record.channel, background=self._background_loop, lost=record.error, on_names=names.set)
+        record.on_names = names.set
+        return self._connection_to(record, record.channel)
+
+    def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
+        return Connection(channel, background=self._background_loop, lost=record.error, on_names=record.on_names)
 
     # -- ends of actors ------------------------------------------------------------------------------------------
 
-    def _let_go(self, lease_id: str) -> None:
+    def _let_go(self, record: ActorRecord, channel: Channel | None) -> None:
         if os.getpid() == self._pid:
-            self._farewell.drop(lease_id)
+            self._farewell.drop(record, channel)
 
-    def _destroy(self, lease_id: str) -> None:
-        record = self._records.get(lease_id)
-        if record is not None:
-            self._workers.stop(record.node_id, lease_id)
+    def _destroy(self, record: ActorRecord) -> None:
+        if not record.has_ended:
+            who = " by one who holds a handle" if record.is_borrowed else ""
+            self._workers.stop(record.node_id, record.lease_id, who)
             record.await_end()
+
+    def _forget_borrowed(self, record: ActorRecord) -> None:
+        """Nobody here has a handle of it any more."""
+        if self._borrowing.records.get(record.lease_id) is record:
+            del self._borrowing.records[record.lease_id]
+            if not record.has_ended:
+                self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
 
     def _release(self, record: ActorRecord) -> None:
         """Give a lease back whose actor never came to life."""
@@ -199,8 +263,11 @@ class Client:
         cause = DeathCause(DeathKind.NODE_LOST, detail="the connection to its worker closed")
         for record in [record for record in list(self._records.values()) if record.node_id == node_id]:
             self._lost(record.lease_id, cause)
+        for lease_id in self._borrowing.on_node(node_id):
+            self._borrowing.lost(lease_id, cause)
 
     def _lost(self, lease_id: str, cause: DeathCause) -> None:
+        self._borrowing.lost(lease_id, cause)
         record = self._records.get(lease_id)
         if record is not None:
             record.end(cause)
@@ -242,7 +309,7 @@ class Client:
             record.end(cause)
             if record.channel is not None:
                 with contextlib.suppress(ChannelClosed):
-                    say_close(record.channel)
+                    say_close(record.channel, with_owner=True)
         if self._records:
             self._none_left.wait(_GOODBYE_S)
         if self._logs is not None:
@@ -256,6 +323,9 @@ class Client:
                 thread.join(self._limits.linger_s)
         for record in list(self._records.values()):
             self._forget(record, cause)
+        for lease_id in list(self._borrowing.records):
+            self._borrowing.lost(lease_id, cause)
+        self._farewell.hang_up()
         self._master.hang_up()
         self._workers.hang_up()
         for loop, thread in loops:
@@ -270,7 +340,7 @@ class Client:
         self._workers.abandon()
         if self._logs is not None:
             self._logs.abandon()
-        for record in self._records.values():
+        for record in (*self._records.values(), *self._borrowing.records.values()):
             record.forked = True
             if isinstance(record.channel, UnixChannel):
                 record.channel.abandon()

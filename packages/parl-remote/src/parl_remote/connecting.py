@@ -19,7 +19,7 @@ from parl_remote.files.places import Places
 if TYPE_CHECKING:
     from parl_remote.client import Client
 
-__all__ = ["connect", "disconnect", "get_global_client"]
+__all__ = ["connect", "disconnect", "get_global_client", "mind_forks"]
 
 _LOCAL = "local"
 _DEBUG = "debug"
@@ -97,9 +97,9 @@ def connect(
         if importlib.util.find_spec(name.partition(".")[0]) is None:
             raise ModuleNotFoundError(f"preload names {name!r}, which this program cannot import either", name=name)
     with _changing:
-        if current.objects_are_local():
+        if current.inside_actor():
             raise RemoteError(
-                "an actor is connected already; objects of remote classes are ordinary ones in it. If this is the "
+                "an actor is connected already, to the cluster that it belongs to. If this is the "
                 "program's own parl.connect(), in a module that actors import, put it under if __name__ == '__main__'"
             )
         open_now = current.peek()
@@ -127,7 +127,7 @@ def connect(
                 client.forward_logs()
             current.install(client)
         atexit.register(disconnect)
-        _mind_forks()
+        mind_forks()
 
 
 def disconnect() -> None:
@@ -208,7 +208,7 @@ def _open_cluster(
 
 
 @functools.cache
-def _mind_forks() -> None:
+def mind_forks() -> None:
     """From the first connection on, forked children let go of it; importing alone registers nothing."""
     os.register_at_fork(after_in_child=_after_fork)
 

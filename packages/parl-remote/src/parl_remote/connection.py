@@ -36,6 +36,8 @@ _EMPTY = int(Flag.EMPTY)
 _RESULT = int(Kind.RESULT)
 _CREATE = int(Kind.CREATE)
 _SHARES = int(Flag.SHARES)
+_HANDLES = int(Flag.HANDLES)
+_CHANGED = int(Kind.CHANGED)
 _MOST_CALLS = 2**32
 
 
@@ -93,11 +95,19 @@ class Connection:
         self._watched: set[RemoteFuture[Any]] = set()
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._is_lost = False
+        self._names_changed = False
 
     # -- out -----------------------------------------------------------------------------------------------------
 
     def submit(
-        self, kind: int, flags: int, index: int, payload: Sequence[Buffer], method: str, owner: object
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
         """Send a message that will be answered.
 
@@ -108,9 +118,13 @@ class Connection:
             payload: What `serialize.dumps` gave, or nothing.
             method: The method's name, for messages.
             owner: Kept alive until the answer is there.
+            future: Settled with the answer; a new one if None.
         """
-        future: RemoteFuture[Any] = RemoteFuture(self, owner)
-        future.method = method
+        if future is None:
+            future = RemoteFuture(self, owner)
+            future.method = method
+        else:
+            self._adopt(future, owner)
         future.call_id = call_id = next(self._numbers) % _MOST_CALLS
         self._pending[call_id] = future
         try:
@@ -129,6 +143,31 @@ class Connection:
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return future
+
+    @property
+    def channel(self) -> Channel:
+        """The way to the actor."""
+        return self._channel
+
+    def _adopt(self, future: RemoteFuture[Any], owner: object) -> None:
+        """Bring the result of a call that was held back; somebody may wait for it already."""
+        future._owner = owner
+        future._carrier = self
+        if future._made_condition is not None:
+            self.watch(future)
+
+    def join(self, token: int, *, holds: bool) -> None:
+        """Tell an actor that somebody else has made that this caller has arrived.
+
+        Args:
+            token: What the actor's worker gave for it.
+            holds: Whether the actor shall live as long as this connection.
+
+        Raises:
+            ChannelClosed: The actor has ended.
+        """
+        flags = 0 if self._sharing is None else _SHARES
+        self._channel.send(pack(Kind.JOIN, flags, 0 if holds else 1, token))
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
@@ -241,14 +280,36 @@ class Connection:
             frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
         future = self._pending.pop(call_id, None)
         if future is None:
-            return  # it was cancelled
+            self._take_unasked(kind, flags, call_id)
+            return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
             return
         answer = read_answer(frames, future.method)
+        if flags & _HANDLES:
+            self._confirm(call_id)
         if answer.names is not None:
+            self._names_changed = False  # this is what it was about
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
+
+    def _take_unasked(self, kind: int, flags: int, call_id: int) -> None:
+        """The answer to a call that was cancelled, or something that nobody asked for."""
+        if kind == _CHANGED:
+            self._names_changed = True
+        elif kind == _RESULT and flags & _HANDLES:
+            self._confirm(call_id)
+
+    def _confirm(self, call_id: int) -> None:
+        """The handles in an answer are connected: the actor that sent them may let go."""
+        with contextlib.suppress(ChannelClosed, ResultTimeout):  # then it holds them as long as this connection
+            self._channel.send(pack(Kind.RECEIVED, 0, 0, call_id), 0.0)
+
+    def names_changed(self) -> bool:
+        """See `actor_ref.CallPath.names_changed`."""
+        self.look()
+        changed, self._names_changed = self._names_changed, False
+        return changed
 
     def _settle(
         self, future: RemoteFuture[Any], value: Any, error: BaseException | None = None, *, cancelled: bool = False

@@ -1,7 +1,7 @@
 """The one place that knows which cluster this process is connected to.
 
-`parl_remote.connect` opens the connection, `disconnect` or the end of the program closes it. Everything else gets the
-client passed in.
+`parl_remote.connect` opens the connection, `disconnect` or the end of the program closes it. An actor's process is
+connected to the cluster that it belongs to, when it first needs that. Everything else gets the client passed in.
 """
 
 from __future__ import annotations
@@ -14,14 +14,27 @@ from typing import TYPE_CHECKING, Protocol
 from parl_remote.errors import NotConnected
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
     from parl_remote.actor_ref import ActorRef
     from parl_remote.class_spec import ClassSpec
     from parl_remote.options import ActorOptions
 
-__all__ = ["ActorMaker", "become_actor", "clear", "client", "install", "local_objects", "objects_are_local", "peek"]
+__all__ = [
+    "ActorMaker",
+    "become_actor",
+    "clear",
+    "client",
+    "connect_when_needed",
+    "construct_here",
+    "inside_actor",
+    "install",
+    "is_constructed_here",
+    "local_objects",
+    "objects_are_local",
+    "peek",
+]
 
 
 class ActorMaker(Protocol):
@@ -35,6 +48,15 @@ class ActorMaker(Protocol):
         self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> ActorRef:
         """Make an actor and run its constructor."""
+
+    def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
+        """The reference to an actor that somebody else has made, or this program before; see `handles`.
+
+        Args:
+            place: What that one's reference has as its `place`.
+            spec: Its class.
+            attributes: Names of its attributes as far as they are known; None if they are not.
+        """
 
     @property
     def actor_num(self) -> int:
@@ -53,6 +75,8 @@ class _State:
     def __init__(self) -> None:
         self.client: ActorMaker | None = None
         self.inside_actor = False
+        self.make: Callable[[], ActorMaker] | None = None
+        self.making = threading.Lock()
         self.local = threading.local()
 
 
@@ -66,7 +90,11 @@ def client() -> ActorMaker:
         NotConnected: There is none.
     """
     if _state.client is None:
-        raise NotConnected("call parl.connect() before making objects of remote classes")
+        if _state.make is None:
+            raise NotConnected("call parl.connect() before making objects of remote classes")
+        with _state.making:
+            if _state.client is None:
+                _state.client = _state.make()
     return _state.client
 
 
@@ -87,9 +115,37 @@ def clear() -> ActorMaker | None:
 
 
 def become_actor() -> None:
-    """From now on objects of remote classes are ordinary ones in this process."""
+    """This process is an actor; until it knows its cluster, objects of remote classes are ordinary ones in it."""
     _state.client = None
     _state.inside_actor = True
+
+
+def connect_when_needed(make: Callable[[], ActorMaker]) -> None:
+    """Have the connection made by `make` when `client` is called for the first time."""
+    _state.make = make
+
+
+def inside_actor() -> bool:
+    """Whether this process is an actor."""
+    return _state.inside_actor
+
+
+def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Make the object that this actor is; remote objects that its constructor makes become actors of their own."""
+    before = getattr(_state.local, "constructed", None)
+    _state.local.constructed = cls
+    try:
+        return cls(*args, **kwargs)
+    finally:
+        _state.local.constructed = before
+
+
+def is_constructed_here(cls: type) -> bool:
+    """Whether the next object of a class is the one that `construct_here` is making; says so once."""
+    if getattr(_state.local, "constructed", None) is not cls:
+        return False
+    _state.local.constructed = None
+    return True
 
 
 @contextlib.contextmanager
@@ -105,4 +161,4 @@ def local_objects() -> Iterator[None]:
 
 def objects_are_local() -> bool:
     """Whether objects of remote classes are ordinary ones here and now."""
-    return _state.inside_actor or getattr(_state.local, "active", False)
+    return (_state.inside_actor and _state.make is None) or getattr(_state.local, "active", False)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from parl_remote import current, serialize
+from parl_remote import serialize
 from parl_remote.actor_host import ActorHost, Creation
-from parl_remote.actor_ref import ActorRef, AttributeNames
+from parl_remote.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote.actor_state import ActorState
 from parl_remote.answers import Answer, read_answer
 from parl_remote.call_messages import Kind, pack
@@ -29,7 +30,7 @@ from parl_remote.options import ActorOptions
 from parl_remote.resources import Resources
 from parl_remote.transport import Buffer
 
-__all__ = ["DebugClient"]
+__all__ = ["DebugClient", "DebugPlace"]
 
 
 class _LocalPath:
@@ -44,12 +45,20 @@ class _LocalPath:
         self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
 
     def submit(
-        self, kind: int, flags: int, index: int, payload: Sequence[Buffer], method: str, owner: object
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
         """See `actor_ref.CallPath`."""
-        future: RemoteFuture[Any] = RemoteFuture(None, owner)
-        future.method = method
-        with self._turn, current.local_objects():
+        if future is None:
+            future = RemoteFuture(None, owner)
+            future.method = method
+        with self._turn:
             if self._host.machine.state is ActorState.CLOSED:
                 future.settle(None, self._lost())
                 return future
@@ -58,12 +67,18 @@ class _LocalPath:
                 future._carrier = self._calls
                 self._calls.submit(call, future)
                 return future
-            reply = [memoryview(bytearray(frame)) for frame in self._host.handle(call)]
+            sent = self._host.handle(call)
+            reply = [memoryview(bytearray(frame)) for frame in sent]
         answer: Answer = read_answer(reply, method)
+        del sent  # the actors whose handles are in the reply; now it has been read
         if answer.names is not None:
             self._names.set(answer.names)
         future.settle(answer.value, answer.error)
         return future
+
+    def names_changed(self) -> bool:
+        """All callers share one list of names."""
+        return False
 
     def close(self) -> None:
         with self._turn:
@@ -73,6 +88,13 @@ class _LocalPath:
 
     def _lost(self) -> ActorLost:
         return ActorLost(DeathCause(DeathKind.KILLED_BY_USER), class_name=self._class_name)
+
+
+class DebugPlace(NamedTuple):
+    """Where an actor is: in this process, under a number."""
+
+    client: int
+    number: int
 
 
 class DebugClient:
@@ -86,6 +108,8 @@ class DebugClient:
         self._total = self._free = Resources(cpu=slots)
         self._lock = threading.RLock()
         self._paths: set[_LocalPath] = set()
+        self._refs: weakref.WeakValueDictionary[object, ActorRef] = weakref.WeakValueDictionary()
+        self._numbers = itertools.count(1)
         self._closed = False
 
     @property
@@ -105,6 +129,7 @@ class DebugClient:
         if self._closed:
             raise NotConnected("the connection is closed; call parl.connect() again")
         need = options.resources
+        args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
         creation = Creation(
@@ -140,7 +165,23 @@ class DebugClient:
         except BaseException:
             end()
             raise
-        return ActorRef(spec, path, let_go=end, destroy=end, attributes=names)
+        place = DebugPlace(id(self), next(self._numbers))
+        ref = self._refs[place] = ActorRef(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        return ref
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
+        """The reference to an actor of this process; see `current.ActorMaker`.
+
+        Raises:
+            ActorLost: It has ended.
+            NotConnected: The handle comes from elsewhere.
+        """
+        ref = self._refs.get(place) if isinstance(place, DebugPlace) else None
+        if ref is not None:
+            return ref
+        if isinstance(place, DebugPlace) and place.client == id(self):
+            raise ActorLost(DeathCause(DeathKind.STOPPED, detail="nobody held it any more"), class_name=spec.name)
+        raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
 
     def close(self) -> None:
         """End all actors."""

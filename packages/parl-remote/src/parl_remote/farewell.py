@@ -1,4 +1,8 @@
-"""Ending actors that nobody refers to any more: politely, after what was sent to them, and without waiting for it."""
+"""Ending or letting go of actors that nobody here refers to any more: politely, and without waiting for it.
+
+own actor       CLOSE after what was sent to it; it ends, unless others hold it too, and its worker says so
+borrowed actor  CLOSE, then the connection closes, and its worker need not tell us of its end
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,18 @@ __all__ = ["Farewell", "say_close"]
 _RETRY_S = 0.01  # between attempts to say CLOSE to an actor whose socket is full
 
 
-def say_close(channel: Channel) -> bool:
-    """Tell an actor to end after what was sent before; False if its socket is full just now.
+def say_close(channel: Channel, *, with_owner: bool = False) -> bool:
+    """Tell an actor that it is not needed here after what was sent before; False if its socket is full just now.
+
+    Args:
+        channel: The way to it.
+        with_owner: Whether it shall end although others may need it, because the program that made it ends.
 
     Raises:
         ChannelClosed: It has ended already.
     """
     try:
-        channel.send(pack(Kind.CLOSE, 0, 0, 0), 0.0)
+        channel.send(pack(Kind.CLOSE, 0, int(with_owner), 0), 0.0)
     except ResultTimeout:
         return False
     return True
@@ -34,49 +42,81 @@ class Farewell:
 
     Args:
         loop: The client's loop.
-        find: The actor on a lease, None if it is gone.
         give_back: Gives a lease back whose actor cannot be told.
+        forget: Forgets a borrowed actor.
     """
 
     def __init__(
-        self, loop: Loop, find: Callable[[str], ActorRecord | None], give_back: Callable[[ActorRecord], None]
+        self,
+        loop: Loop,
+        give_back: Callable[[ActorRecord], None],
+        forget: Callable[[ActorRecord], None],
     ) -> None:
         self._loop = loop
-        self._find = find
         self._give_back = give_back
-        self._dropped: deque[str] = deque()
+        self._forget = forget
+        self._dropped: deque[tuple[ActorRecord, Channel | None]] = deque()
+        self._parting: set[Channel] = set()
 
-    def drop(self, lease_id: str) -> None:
-        """Nobody refers to an actor any more. Called in the middle of anything: takes no lock, waits for nothing."""
-        self._dropped.append(lease_id)
+    def drop(self, record: ActorRecord, channel: Channel | None) -> None:
+        """Nobody refers to an actor any more. Called in the middle of anything: takes no lock, waits for nothing.
+
+        Args:
+            record: The actor.
+            channel: The way to it; by now there may be another one, for a handle that has come back meanwhile.
+        """
+        self._dropped.append((record, channel))
         self._loop.call_soon(self._collect)
+
+    def hang_up(self) -> None:
+        """Close what is left, once the loop has stopped."""
+        for channel in self._parting:
+            channel.close()
+        self._parting.clear()
 
     def _collect(self) -> None:
         while self._dropped:
-            record = self._find(self._dropped.popleft())
-            if record is not None:
-                self._part(record)
+            record, channel = self._dropped.popleft()
+            if record.channel is channel:
+                record.channel = record.connection = None
+            if channel is None or record.has_ended:
+                if channel is not None:
+                    channel.close()
+                (self._forget if record.is_borrowed else self._give_back)(record)
+            else:
+                self._parting.add(channel)
+                self._part(record, channel)
 
-    def _part(self, record: ActorRecord) -> None:
-        channel = record.channel
-        if channel is None or record.has_ended:
-            self._give_back(record)
-            return
+    def _part(self, record: ActorRecord, channel: Channel) -> None:
         try:
-            if say_close(channel):
-                self._loop.add(channel, lambda: self._discard_answers(channel))  # nobody else will read them
-                return
-        except ChannelClosed:
-            return  # it has ended already, and its worker says so
-        self._discard_answers(channel)
-        self._loop.call_later(_RETRY_S, lambda: self._part(record))
+            said = say_close(channel)
+        except ChannelClosed:  # it has ended already, and its worker says so
+            self._done(record, channel)
+            return
+        if said and record.is_borrowed:
+            self._done(record, channel)
+        elif said:
+            self._loop.add(channel, lambda: self._read_on(record, channel))  # nobody else will
+        elif self._discard_answers(record, channel):
+            self._loop.call_later(_RETRY_S, lambda: self._part(record, channel))
 
-    def _discard_answers(self, channel: Channel) -> None:
+    def _read_on(self, record: ActorRecord, channel: Channel) -> None:
+        self._discard_answers(record, channel)
+
+    def _discard_answers(self, record: ActorRecord, channel: Channel) -> bool:
+        """Read what nobody wants; False if the connection is over."""
         try:
             while True:
                 channel.receive(0.0)
         except ResultTimeout:
-            pass
+            return True
         except (ChannelClosed, RemoteProtocolError):
-            self._loop.remove(channel)
-            channel.close()
+            self._done(record, channel)
+            return False
+
+    def _done(self, record: ActorRecord, channel: Channel) -> None:
+        self._loop.remove(channel)
+        self._parting.discard(channel)
+        channel.close()
+        if record.is_borrowed:
+            self._forget(record)

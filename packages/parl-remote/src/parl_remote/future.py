@@ -13,13 +13,17 @@ from collections.abc import Callable, Generator
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
-from parl_remote.errors import ResultTimeout
+from parl_remote.errors import ResultTimeout, SerializationError
 
-__all__ = ["Carrier", "RemoteFuture"]
+__all__ = ["Carrier", "FutureTravels", "RemoteFuture"]
 
 T = TypeVar("T")
 
 _making_condition = threading.Lock()
+
+
+class FutureTravels(SerializationError):
+    """A future was to be pickled; who sends a call then waits for its value, and nobody else can do anything."""
 
 
 class Carrier(Protocol):
@@ -175,7 +179,10 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return asyncio.wrap_future(self).__await__()
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
-        raise TypeError(f"the future of {self.method}() cannot be copied or sent to an actor: send its result()")
+        raise FutureTravels(
+            f"the future of {self.method}() cannot be sent inside something else, returned or copied: "
+            "pass it as an argument of its own, or send its result()"
+        )
 
     def __repr__(self) -> str:
         return f"<RemoteFuture of {self.method or 'a call'}: {self._state.lower()}>"

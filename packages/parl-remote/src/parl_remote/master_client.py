@@ -83,6 +83,7 @@ class MasterClient:
         address: What people call the cluster.
         limits: Times.
         on_lost_lease: Told of leases that ended, with the cause; called in the loop.
+        when_needed: Whether the link is made when something is asked for the first time, not now.
 
     Raises:
         ClusterUnreachable: Nobody answers.
@@ -97,6 +98,7 @@ class MasterClient:
         address: str,
         limits: Limits,
         on_lost_lease: Callable[[str, DeathCause], None],
+        when_needed: bool = False,
     ) -> None:
         self._loop = loop
         self._cluster = cluster
@@ -112,8 +114,12 @@ class MasterClient:
         self._lost = ""
         self._away_since: float | None = None  # while it is knocked at the master's address
         self._closed = False
-        self._channel = self._dial()
-        self._listen(self._channel)
+        self._channel: Channel | None = None
+        if when_needed:
+            self._lost = "nothing was asked of it yet"
+        else:
+            self._channel = self._dial()
+            self._listen(self._channel)
         self._heard = self._last_beat = loop.now()
         self._beats = itertools.count(1)
         loop.call_later(limits.heartbeat_interval_s, self._beat)
@@ -168,13 +174,15 @@ class MasterClient:
 
     def close(self) -> None:
         """Say goodbye; the loop must have stopped, or stop soon."""
-        with contextlib.suppress(ChannelClosed, ResultTimeout):
-            self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
+        if self._channel is not None:
+            with contextlib.suppress(ChannelClosed, ResultTimeout):
+                self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
         self._lost, self._closed = self._lost or "disconnected", True
 
     def hang_up(self) -> None:
         """Close the link, once the loop has stopped."""
-        self._channel.close()
+        if self._channel is not None:
+            self._channel.close()
 
     def abandon(self) -> None:
         """Let go of the link in the child of a fork."""
@@ -194,8 +202,10 @@ class MasterClient:
     def _tell(self, message: Message) -> None:
         if self._lost:
             self._reconnect()
+        channel = self._channel
+        assert channel is not None  # `_reconnect` has made one
         try:
-            self._channel.send([encode(message)])
+            channel.send([encode(message)])
         except ChannelClosed:
             raise ClusterUnreachable(f"the master at {self._address} is gone", address=self._address) from None
 
@@ -225,7 +235,7 @@ class MasterClient:
         if now - self._last_beat > 2 * interval_s:
             self._heard = now  # it was this process that slept, and what the master has said is still to be read
         self._last_beat = now
-        if not self._lost:
+        if not self._lost and self._channel is not None:
             if now - self._heard > self._limits.liveness_limit_s:
                 self._gone(self._channel, f"no sign of life for {now - self._heard:.0f} s")
             else:

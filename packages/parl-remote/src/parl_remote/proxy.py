@@ -16,8 +16,9 @@ from parl_remote.answers import STAYS
 from parl_remote.class_spec import ClassSpec
 from parl_remote.errors import RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
+from parl_remote.handles import arrive, arrive_method, luggage
 
-__all__ = ["RemoteMethod", "RemoteObject", "make_proxy", "proxy_class", "reference_of"]
+__all__ = ["RemoteMethod", "RemoteObject", "bound_method", "make_proxy", "proxy_class", "reference_of"]
 
 _set = object.__setattr__
 _get = object.__getattribute__
@@ -55,8 +56,9 @@ class RemoteMethod:
         method = getattr(function, "__get__", None)
         return method(self._ref) if method is not None else function  # type: ignore[no-any-return]
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        _refuse_to_travel(self._ref)
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        handle = make_proxy(proxy_class(self._ref.spec), self._ref, wait=self._wait)
+        return arrive_method, (handle, self.__name__, self._wait)
 
     def __repr__(self) -> str:
         return f"<remote method {self._ref.spec.name}.{self.__name__}>"
@@ -87,6 +89,8 @@ class RemoteObject:
             return ref.destroy
         if spec.dynamic:
             return self._parl_read(name)
+        if ref.refresh() and name in ref.attributes:  # another caller's call has made it
+            return self._parl_read(name)
         raise AttributeError(spec.unknown(name, ref.attributes.names), name=name)
 
     def _parl_read(self, name: str) -> Any:
@@ -108,17 +112,22 @@ class RemoteObject:
 
     def __dir__(self) -> list[str]:
         ref = self._parl_ref
+        ref.refresh()
         return sorted({*ref.spec.names, *ref.spec.values, *ref.attributes.names})
 
     def __repr__(self) -> str:
         return f"<remote {self._parl_ref.spec.name}>"
 
-    def __reduce_ex__(self, protocol: object) -> NoReturn:
-        _refuse_to_travel(self._parl_ref)
+    def __eq__(self, other: object) -> bool:
+        return reference_of(other) is self._parl_ref
 
+    def __hash__(self) -> int:
+        return hash(self._parl_ref)
 
-def _refuse_to_travel(ref: ActorRef) -> NoReturn:
-    raise TypeError(f"a handle of a remote {ref.spec.name} cannot be copied, pickled or sent to another actor")
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        ref: ActorRef = _get(self, "_parl_ref")
+        luggage.note(ref)
+        return arrive, (ref.place, ref.spec.shipped(), _get(self, "_parl_wait"), tuple(ref.attributes.names))
 
 
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
@@ -157,6 +166,11 @@ def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteO
     _set(proxy, "_parl_ref", ref)
     _set(proxy, "_parl_wait", wait)
     return proxy
+
+
+def bound_method(proxy: RemoteObject, name: str, *, wait: bool) -> RemoteMethod:
+    """A method of a proxy, also where an attribute of the same name hides it."""
+    return RemoteMethod(_get(proxy, "_parl_ref"), name, wait)
 
 
 def reference_of(proxy: object) -> ActorRef | None:

@@ -39,7 +39,7 @@ class RemoteNew:
         self._proxies: type[RemoteObject] | None = None
 
     def __call__(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        if cls is not self.cls or current.objects_are_local():
+        if cls is not self.cls or current.objects_are_local() or current.is_constructed_here(cls):
             return self.local(cls, args, kwargs)
         return self.remote(self.options, args, kwargs)
 

@@ -19,9 +19,11 @@ from types import ModuleType
 from typing import Any
 
 from parl_remote.errors import SerializationError
+from parl_remote.future import FutureTravels
+from parl_remote.tensors import Reducers, reducers
 from parl_remote.transport import Buffer
 
-__all__ = ["dumps", "dumps_arguments", "loads", "ship_by_value"]
+__all__ = ["dumps", "dumps_arguments", "loads", "pickled", "refusal", "ship_by_value", "stand_in", "with_stand_ins"]
 
 # Below this a copy into the pickle stream is cheaper than one more frame.
 _OUT_OF_BAND_BYTES = 8192
@@ -29,6 +31,9 @@ _OUT_OF_BAND_BYTES = 8192
 # Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,
 # which it mirrors in the form that can be searched for in a pickle.
 _by_value: list[bytes] = [b"__main__"]
+
+# Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
+_stand_ins: dict[type[Any], Callable[[Any], object]] = {}
 
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
 
@@ -51,21 +56,47 @@ def dumps(value: object) -> list[Buffer]:
         frames.append(raw)
         return False
 
+    frames[0] = pickled(value, keep_outside, reducers(), frames)
+    return frames
+
+
+def pickled(
+    value: object,
+    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    table: Reducers | None,
+    kept: list[Any],
+) -> bytes:
+    """The pickle alone.
+
+    Args:
+        value: What to pickle.
+        keep_outside: Takes each buffer; says False if it has kept it, True if it is to go into the pickle.
+        table: How to take apart objects of some classes; None for no special ones.
+        kept: Where `keep_outside` puts buffers, after a first entry; emptied down to that if the first way failed.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
     try:
-        data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+        if table is None:
+            data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+        else:
+            stream = io.BytesIO()
+            pickler = pickle.Pickler(stream, 5, buffer_callback=keep_outside)
+            pickler.dispatch_table = table
+            pickler.dump(value)
+            data = stream.getvalue()
         for mark in _by_value:
             if mark in data:
                 break
         else:
-            frames[0] = data
-            return frames
+            return data
     except _PLAIN_ERRORS:
         pass  # cloudpickle may know how; if not, its error is the one to show
-    del frames[1:]
+    del kept[1:]
     stream = io.BytesIO()
-    _by_value_pickler()(stream, 5, buffer_callback=keep_outside).dump(value)
-    frames[0] = stream.getvalue()
-    return frames
+    _by_value_pickler()(stream, table, keep_outside).dump(value)
+    return stream.getvalue()
 
 
 def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
@@ -90,16 +121,44 @@ def dumps_arguments(
 
     Raises:
         SerializationError: It names the argument that cannot be sent.
+        FutureTravels: There is a future among or in the arguments.
     """
+    if _stand_ins:
+        args, kwargs = with_stand_ins(args, kwargs)
     try:
         return dumps((args, kwargs) if kwargs else args)
+    except FutureTravels:
+        raise
     except Exception as error:
-        what = _culprit(args, kwargs, names)
-        raise SerializationError(
-            f"{what} of {call}() cannot be sent to the actor: {type(error).__name__}: {error}. "
-            "Send plain data, or make it inside the actor.",
-            what=f"{what} of {call}",
-        ) from error
+        raise refusal(error, args, kwargs, call, names) from error
+
+
+def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of a call, those replaced that are something else when they stand by themselves."""
+    if not _stand_ins.keys().isdisjoint(map(type, args)):
+        args = tuple(_stand_ins[type(one)](one) if type(one) in _stand_ins else one for one in args)
+    if kwargs and not _stand_ins.keys().isdisjoint(map(type, kwargs.values())):
+        kwargs = {key: _stand_ins[type(one)](one) if type(one) in _stand_ins else one for key, one in kwargs.items()}
+    return args, kwargs
+
+
+def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
+    """Have objects of a class that are arguments by themselves, not within others, replaced before they are pickled."""
+    _stand_ins[kind] = replace
+
+
+def refusal(
+    error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+) -> SerializationError:
+    """The error for arguments that cannot be sent, see `dumps_arguments`."""
+    what = _culprit(args, kwargs, names)
+    if isinstance(error, FutureTravels):
+        return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
+    return SerializationError(
+        f"{what} of {call}() cannot be sent to the actor: {type(error).__name__}: {error}. "
+        "Send plain data, or make it inside the actor.",
+        what=f"{what} of {call}",
+    )
 
 
 def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
@@ -130,6 +189,15 @@ def _by_value_pickler() -> type[Any]:
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        dispatch_table: Mapping[Any, Any]
+
+        def __init__(
+            self, stream: io.BytesIO, table: Reducers | None, keep_outside: Callable[[pickle.PickleBuffer], bool]
+        ) -> None:
+            super().__init__(stream, 5, buffer_callback=keep_outside)
+            if table is not None:
+                self.dispatch_table = {**self.dispatch_table, **table}
+
         def reducer_override(self, value: Any) -> Any:
             if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}

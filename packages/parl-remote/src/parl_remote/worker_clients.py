@@ -92,7 +92,7 @@ class WorkerClients:
         self._starts[start.lease_id] = started
         try:
             self._link_to(granted).send([encode(start)])
-            return self._dial_actor(granted, started.result().address)
+            return self.dial_actor(granted, started.result().address)
         finally:
             self._starts.pop(start.lease_id, None)
 
@@ -132,12 +132,16 @@ class WorkerClients:
         """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
         self._pushes[kind] = handler
 
-    def stop(self, node_id: str, lease_id: str) -> None:
+    def stop(self, node_id: str, lease_id: str, reason: str = "") -> None:
         """Have an actor killed."""
+        self.tell(node_id, StopActor(lease_id, reason))
+
+    def tell(self, node_id: str, message: Message) -> None:
+        """Tell a worker something, if there is a link to it; a worker that is gone need not know."""
         link = self._links.get(node_id)
         if link is not None:
             with contextlib.suppress(ChannelClosed):
-                link.send([encode(StopActor(lease_id))])
+                link.send([encode(message)])
 
     def give_up(self, lease_id: str, cause: DeathCause) -> None:
         """Let `start` raise if it waits for this lease."""
@@ -179,8 +183,12 @@ class WorkerClients:
         greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
         return link
 
-    def _dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
-        """The way to an actor: its own socket on this host, else through its worker's one port."""
+    def dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
+        """The way to an actor: its own socket on this host, else through its worker's one port.
+
+        Raises:
+            RemoteError: It has ended, or its worker cannot be reached.
+        """
         if self._is_here(granted, address):
             return UnixChannel.connect(address, allocate=allocate)
         link = self._dial_worker(granted)

@@ -23,7 +23,10 @@ __all__ = ["TOPICS", "all_kinds", "decode", "encode"]
 # and a private cluster has to answer within two hundred.
 TOPICS: dict[str, tuple[str, ...]] = {
     "files": ("FilesSeen", "FolderAnswer", "PrepareFolder", "SeeFiles", "StoreParts"),
+    "health": ("CheckHost", "HostReport", "NodeReached", "ReachNode"),
     "logs": ("ActorsWrote", "FollowActors", "LogText", "ReadLog"),
+    "naming": ("ActorFound", "ActorWatched", "DescribeActor", "FindActor", "UnwatchActor", "WatchActor"),
+    "objects": ("FetchObject", "HoldObject", "ObjectContent", "ReleaseObject", "StoreObject"),
     "overview": (
         "ActorKilled",
         "ActorList",

@@ -1,0 +1,91 @@
+"""About actors that somebody else has made: finding them by name, holding them, hearing of their ends.
+
+client -> master   FindActor -> ActorFound
+client -> worker   WatchActor -> ActorWatched, then ActorDied; UnwatchActor; DescribeActor from who has made it
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parl_remote.death import DeathCause
+from parl_remote.messages.base import Message
+
+__all__ = [
+    "ActorFound",
+    "ActorWatched",
+    "DescribeActor",
+    "FindActor",
+    "UnwatchActor",
+    "WatchActor",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class FindActor(Message):
+    """Where is the actor of that name, or the one that took the place of the actor on that lease?"""
+
+    request_id: int
+    actor_name: str = ""
+    lease_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ActorFound(Message):
+    """It is there; the fields are those of LeaseGranted."""
+
+    request_id: int
+    lease_id: str
+    node_id: str
+    node_addresses: tuple[str, ...]
+    socket_dir: str
+    host_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class WatchActor(Message):
+    """A client wants to talk to an actor that another one has made; the actor is held until it does, or is gone.
+
+    Attributes:
+        request_id: The client's number for it.
+        lease_id: The actor's lease.
+        described: Whether the client needs its description; the answer then waits until the actor has one.
+    """
+
+    request_id: int
+    lease_id: str
+    described: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ActorWatched(Message):
+    """Where the actor is, or why it is not there any more.
+
+    Attributes:
+        request_id: Which request this answers.
+        address: A unix socket's path on the worker's host.
+        token: What the client says to the actor when it arrives.
+        description: What DescribeActor said of it.
+        cause: Why it ended, if it has.
+    """
+
+    request_id: int
+    address: str = ""
+    token: int = 0
+    description: str = ""
+    cause: DeathCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnwatchActor(Message):
+    """The client has let go of the actor."""
+
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeActor(Message):
+    """What others need to know of a named actor that has been made: its class, opaque to the worker."""
+
+    lease_id: str
+    description: str

@@ -1,0 +1,447 @@
+"""Handles travel, actors make actors, and an actor lives as long as anybody holds it: the same in this process, in a
+private cluster and in a real one, over unix sockets and over TCP.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, DeathKind, SerializationError, current, submit
+
+
+@parl_remote.remote_class
+class Cell:
+    """Keeps something."""
+
+    def __init__(self, content: Any = None) -> None:
+        self.content = content
+
+    def get(self) -> Any:
+        return self.content
+
+    def put(self, content: Any) -> None:
+        self.content = content
+
+    def name_it(self, name: str) -> None:
+        setattr(self, name, True)
+
+    def forget(self) -> None:
+        self.content = None
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def add(self, first: Any, second: Any = 0) -> Any:
+        return first + second
+
+    def get_through(self) -> Any:
+        return self.content.get()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        return function(*args)
+
+    def fail(self) -> None:
+        raise KeyError("on purpose")
+
+    def equals(self, other: Any) -> bool:
+        return bool(self.content == other)
+
+    def __len__(self) -> int:
+        return 3
+
+
+@parl_remote.remote_class
+class Maker:
+    """Makes actors."""
+
+    def __init__(self) -> None:
+        self.kept: list[Any] = []
+
+    def make(self, content: Any = None) -> Any:
+        return Cell(content)
+
+    def make_and_keep(self, content: Any = None) -> Any:
+        self.kept.append(Cell(content))
+        return self.kept[-1]
+
+    def make_many(self, count: int) -> list[Any]:
+        return [Cell(number) for number in range(count)]
+
+    def drop(self) -> None:
+        self.kept.clear()
+
+    def make_maker(self) -> Any:
+        return Maker()
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def local_type(self) -> bool:
+        return type(self) is Maker
+
+    def fail_to_make(self) -> str:
+        try:
+            Cell.options(n_cpu=10_000, lease_timeout_s=0)()
+        except parl_remote.NoResources as error:
+            return str(error)
+        return "made"
+
+
+def _xparl(*arguments: object) -> None:
+    command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def gone(pid: int, within_s: float = 5.0) -> bool:
+    """Whether a process has ended within a time."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        with open(f"/proc/{pid}/stat") as file:
+            if file.read().rpartition(")")[2].split()[0] in "ZX":
+                return True
+        threading.Event().wait(0.005)
+    return False
+
+
+def test_an_actor_gets_the_handle_of_another_one_and_calls_it(everywhere: str) -> None:
+    cell, other = Cell(5), Cell()
+    other.put(cell)
+    assert other.get_through() == 5
+    cell.put(6)
+    assert other.get_through() == 6
+
+
+def test_a_handle_that_comes_home_is_the_same_actor(everywhere: str) -> None:
+    cell, other = Cell(1), Cell()
+    other.put(cell)
+    back = other.get()
+    assert back == cell
+    assert hash(back) == hash(cell)
+    assert back != other
+    assert back.process() == cell.process()
+    assert isinstance(back, Cell)
+    assert len(back) == 3
+    assert other.equals(cell)
+
+
+def test_handles_travel_in_containers_and_as_methods(everywhere: str) -> None:
+    cells = [Cell(number) for number in range(3)]
+    keeper = Cell({"cells": cells, "method": cells[1].get})
+    kept = keeper.get()
+    assert [cell.get() for cell in kept["cells"]] == [0, 1, 2]
+    assert kept["method"]() == 1
+    assert Cell().call(cells[2].get) == 2
+    assert Cell().call(cells[0].add, 1, 2) == 3
+
+
+def test_a_handle_keeps_its_wait(everywhere: str) -> None:
+    cell = Cell.options(wait=False)(4)
+    assert Cell(cell).get().get().result() == 4
+
+
+def test_an_actor_makes_actors_of_their_own(everywhere: str) -> None:
+    maker = Maker()
+    assert maker.local_type()
+    cell = maker.make_and_keep("made")
+    assert isinstance(cell, Cell)
+    assert cell.get() == "made"
+    if everywhere != "debug":
+        assert len({os.getpid(), maker.process(), cell.process()}) == 3
+
+
+def test_actors_made_in_actors_make_actors(everywhere: str) -> None:
+    maker = Maker()
+    second = maker.make_maker()
+    third = second.make_maker()
+    assert third.make_and_keep(3).get() == 3
+
+
+def test_many_handles_come_in_one_answer(everywhere: str) -> None:
+    maker = Maker()
+    cells = maker.make_many(4)
+    assert [cell.get() for cell in cells] == [0, 1, 2, 3]
+
+
+def test_an_actor_that_cannot_have_another_one_gets_the_error(everywhere: str) -> None:
+    assert "10000" in Maker().fail_to_make()
+
+
+def test_an_actor_lives_while_a_borrower_holds_it_and_ends_with_the_last_one(everywhere: str) -> None:
+    cell, borrower = Cell(7), Cell()
+    pid = cell.process()
+    borrower.put(cell)
+    del cell
+    assert borrower.get_through() == 7
+    borrower.forget()
+    if everywhere != "debug":
+        assert gone(pid)
+
+
+def test_an_actor_whose_owner_holds_it_outlives_its_borrowers(everywhere: str) -> None:
+    cell, borrower = Cell(7), Cell()
+    borrower.put(cell)
+    borrower.forget()
+    del borrower
+    assert cell.get() == 7
+
+
+def test_a_handle_that_nobody_has_yet_is_held_on_its_way(everywhere: str) -> None:
+    maker, keeper = Maker(), Cell()
+    for number in range(10):
+        keeper.put(maker.make(number))
+        assert keeper.get_through() == number
+
+
+def test_a_handle_comes_back_after_its_owner_dropped_it(everywhere: str) -> None:
+    cell, keeper = Cell(8), Cell()
+    keeper.put(cell)
+    del cell
+    again = keeper.get()
+    keeper.forget()
+    assert again.get() == 8
+
+
+def test_an_actor_may_hold_its_own_handle_without_living_for_ever(everywhere: str) -> None:
+    cell = Cell()
+    pid = cell.process()
+    cell.put(cell)
+    assert cell.get() == cell
+    del cell
+    if everywhere != "debug":
+        assert gone(pid)
+
+
+def test_two_threads_receive_the_same_handle(everywhere: str) -> None:
+    cell, keeper = Cell(2), Cell()
+    keeper.put(cell)
+    del cell
+    got: list[Any] = []
+    threads = [threading.Thread(target=lambda: got.append(keeper.get())) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert [one.get() for one in got] == [2, 2, 2, 2]
+
+
+def test_what_a_dead_borrowed_actor_died_of_is_known_to_all(clusters: str) -> None:
+    cell, borrower = Cell(), Cell()
+    borrower.put(cell)
+    assert borrower.get_through() is None
+    os.kill(cell.process(), signal.SIGKILL)
+    for call in (cell.get, borrower.get_through):
+        with pytest.raises(ActorLost) as lost:
+            call()
+        assert lost.value.cause.kind is DeathKind.SIGNAL
+        assert lost.value.cause.signal == signal.SIGKILL
+    assert borrower.process() > 0
+
+
+def test_a_handle_that_arrives_after_its_actor_died_says_of_what(clusters: str) -> None:
+    cell, carrier, borrower = Cell(), Cell(), Cell()
+    carrier.put(cell)
+    os.kill(cell.process(), signal.SIGKILL)
+    with pytest.raises(ActorLost):
+        cell.get()
+    borrower.put(cell)
+    with pytest.raises(ActorLost) as lost:
+        borrower.get_through()
+    assert lost.value.cause.signal == signal.SIGKILL
+
+
+def test_actors_of_an_actor_end_with_it(clusters: str) -> None:
+    maker = Maker()
+    cell = maker.make_and_keep(1)
+    pid = cell.process()
+    os.kill(maker.process(), signal.SIGKILL)
+    with pytest.raises(ActorLost):
+        maker.process()
+    with pytest.raises(ActorLost) as lost:
+        while True:
+            cell.get()
+    assert lost.value.cause.kind is DeathKind.CLIENT_GONE
+    assert gone(pid)
+
+
+def test_destroying_through_a_borrowed_handle_ends_the_actor(everywhere: str) -> None:
+    maker = Maker()
+    cell = maker.make_and_keep(1)
+    cell.destroy()
+    with pytest.raises(ActorLost) as lost:
+        cell.get()
+    assert lost.value.cause.kind is DeathKind.KILLED_BY_USER
+
+
+def test_a_borrower_knows_the_attributes_without_asking(everywhere: str) -> None:
+    cell, keeper = Cell(), Cell()
+    keeper.put(cell)
+    borrowed = keeper.get()
+    assert hasattr(borrowed, "content")
+    assert hasattr(borrowed, "get")
+    assert not hasattr(borrowed, "gte")
+    cell.name_it("late")
+    assert hasattr(borrowed, "late")
+    keeper.call(cell.name_it, "later")
+    assert hasattr(cell, "later")
+    with pytest.raises(AttributeError, match="did you mean content"):
+        borrowed.contents  # noqa: B018
+
+
+def test_a_future_as_an_argument_arrives_as_its_value(everywhere: str) -> None:
+    first, second = Cell(3), Cell()
+    assert second.add(submit(first.get), second=submit(first.get)) == 6
+    assert submit(second.add, submit(first.get), 4).result() == 7
+    assert Cell(submit(first.get)).get() == 3
+
+
+def test_futures_of_futures_form_a_pipeline(everywhere: str) -> None:
+    cells = [Cell() for _ in range(3)]
+    future = submit(cells[0].add, 1, 0)
+    for number in range(12):
+        future = submit(cells[number % 3].add, future, 1)
+    assert future.result() == 13
+
+
+def test_calls_after_one_that_waits_stay_behind_it(clusters: str) -> None:
+    class Gate:
+        def wait(self, path: str) -> int:
+            while not Path(path).exists():
+                time.sleep(0.002)
+            return 1
+
+    gate, cell = parl_remote.remote_class(Gate)(), Cell()
+    path = f"/tmp/gate-{os.getpid()}-{id(gate)}"
+    try:
+        put = submit(cell.put, submit(gate.wait, path))
+        get = submit(cell.get)
+        assert not put.done()
+        assert not get.done()
+        Path(path).touch()
+        assert get.result(10) == 1
+        assert put.result(10) is None
+        assert cell.get() == 1
+    finally:
+        Path(path).unlink(missing_ok=True)
+
+
+def test_the_error_of_a_future_becomes_that_of_the_call(everywhere: str) -> None:
+    first, second = Cell(), Cell(2)
+    with pytest.raises(KeyError, match="on purpose"):
+        second.put(submit(first.fail))
+    assert second.get() == 2
+
+
+def test_a_call_that_waits_can_be_cancelled_and_timed_out(clusters: str) -> None:
+    class Sleeper:
+        def sleep(self, seconds: float) -> None:
+            time.sleep(seconds)
+
+    sleeper, cell = parl_remote.remote_class(Sleeper)(), Cell(1)
+    slow = submit(sleeper.sleep, 0.6)
+    waits = submit(cell.put, slow)
+    with pytest.raises(parl_remote.ResultTimeout):
+        waits.result(0.01)
+    assert waits.cancel()
+    assert waits.cancelled()
+    assert cell.get() == 1
+
+
+def test_a_future_in_a_container_is_refused_by_name(everywhere: str) -> None:
+    cell = Cell()
+    with pytest.raises(SerializationError, match=r"argument 'content' \(a list\) of Cell.put\(\).*pass it alone"):
+        cell.put([submit(cell.get)])
+
+
+def test_arrays_go_with_handles(everywhere: str) -> None:
+    array = np.arange(300_000, dtype=np.float64)
+    cell, keeper = Cell(array), Cell()
+    keeper.put((cell, array))
+    back, copy = keeper.get()
+    np.testing.assert_array_equal(back.get(), copy)
+
+
+def test_a_handle_can_be_pickled_by_hand_while_its_actor_lives(everywhere: str) -> None:
+    cell = Cell(1)
+    assert pickle.loads(pickle.dumps(cell)).get() == 1
+    assert pickle.loads(pickle.dumps(cell.get))() == 1
+
+
+class _Clusters:
+    """Connections of every kind, each opened when a test first wants it and kept for the others."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._clients: dict[str, current.ActorMaker] = {}
+        self._ports: dict[str, int] = {}
+
+    def use(self, kind: str) -> None:
+        current.clear()
+        if kind not in self._clients:
+            self._open(kind)
+            self._clients[kind] = current.client()
+        current.install(self._clients[kind])
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            client.close()
+        current.clear()
+        for kind, port in self._ports.items():
+            with self._environment(kind):
+                _xparl("stop", "--port", port)
+
+    def _open(self, kind: str) -> None:
+        if kind in {"debug", "private"}:
+            parl_remote.connect(cpu_num=24, debug=kind == "debug")
+            return
+        with self._environment(kind), socket.create_server(("127.0.0.1", 0)) as free:
+            port = self._ports[kind] = free.getsockname()[1]
+            free.close()
+            _xparl("start", "--port", port, "--cpu_num", 24)
+            parl_remote.connect(f"127.0.0.1:{port}")
+
+    @contextlib.contextmanager
+    def _environment(self, kind: str) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PARL_RUN_DIR", str(self._directory / kind))
+            patch.setenv("PARL_FORCE_TCP", "1" if kind == "tcp" else "0")
+            yield
+
+
+@pytest.fixture(scope="module")
+def any_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[_Clusters]:
+    clusters = _Clusters(tmp_path_factory.mktemp("run"))
+    yield clusters
+    clusters.close()
+
+
+@pytest.fixture(params=["debug", "private", "unix", "tcp"])
+def everywhere(request: pytest.FixtureRequest, any_cluster: _Clusters) -> str:
+    """Actors in this process, in a private cluster, in a real one by unix sockets, and by TCP."""
+    any_cluster.use(request.param)
+    return str(request.param)
+
+
+@pytest.fixture(params=["private", "unix", "tcp"])
+def clusters(request: pytest.FixtureRequest, any_cluster: _Clusters) -> str:
+    """Clusters of processes of every kind."""
+    any_cluster.use(request.param)
+    return str(request.param)
