@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import selectors
+import select
 from collections.abc import Sequence
 
 import zmq
@@ -69,7 +69,7 @@ class ZmqListener:
         self._socket.curve_publickey = curve.server_public
         self._socket.curve_secretkey = curve.server_secret
         self._monitor = monitored(self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._selector = selectors.DefaultSelector()
+        self._epoll = select.epoll()
         self._closed = False
         self._numbers = itertools.count(1)
         self._peers: dict[bytes, int] = {}
@@ -85,8 +85,14 @@ class ZmqListener:
             raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
         endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
         self._address = endpoint.removeprefix("tcp://")
-        for source in (self._socket, self._zap.socket, self._monitor):
-            self._selector.register(descriptor(source), selectors.EVENT_READ)
+        self._messages_by = descriptor(self._socket)
+        self._zap_by = descriptor(self._zap.socket)
+        self._monitored_by = descriptor(self._monitor)
+        for source in (self._messages_by, self._zap_by, self._monitored_by):
+            self._epoll.register(source, select.EPOLLIN)
+        self._zap.serve()  # zmq announces something only after it has been seen that there was nothing
+        self._note_connections()
+        self._more = True
 
     @property
     def address(self) -> str:
@@ -100,14 +106,17 @@ class ZmqListener:
 
     def poll(self) -> list[Event]:
         """What happened since the last call."""
-        self._zap.serve()
-        self._note_connections()
+        announced = {source for source, _ in self._epoll.poll(0)}
+        if self._zap_by in announced:
+            self._zap.serve()
+        if self._monitored_by in announced:
+            self._note_connections()
         events: list[Event] = []
-        drained = self._take_messages(events)
+        drained = (not self._more and self._messages_by not in announced) or self._take_messages(events)
         if drained:  # what lost peers sent before they went has been taken
             events += [Closed(peer, "the connection was lost") for peer in self._lost if self._forget(peer)]
             self._lost.clear()
-        self._more = not drained or readable(self._socket)
+        self._more = not drained
         return events
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
@@ -126,7 +135,7 @@ class ZmqListener:
 
     def fileno(self) -> int:
         """Readable when `poll` may have something."""
-        return self._selector.fileno()
+        return self._epoll.fileno()
 
     def pending(self) -> bool:
         """Whether messages wait that zmq has already announced."""
@@ -140,7 +149,7 @@ class ZmqListener:
         for peer in list(self._routes):
             self.drop(peer)
         self._more = False
-        self._selector.close()
+        self._epoll.close()
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close()
@@ -161,13 +170,14 @@ class ZmqListener:
 
     def _take_messages(self, events: list[Event]) -> bool:
         """Take messages until none is left, at most `_AT_ONCE`; whether none is left."""
+        receive = self._socket.recv
         for _ in range(_AT_ONCE):
             if not readable(self._socket):
                 return True
-            route = self._socket.recv(NOW)
-            parts = [part := self._socket.recv(NOW, copy=False)]
+            route = receive(NOW)
+            parts = [part := receive(NOW, copy=False)]
             while part.more:
-                parts.append(part := self._socket.recv(NOW, copy=False))
+                parts.append(part := receive(NOW, copy=False))
             self._take(route, parts, events)
         return False
 
