@@ -134,7 +134,17 @@ def _ask_finders(name: str, path: Iterable[str] | None) -> importlib.machinery.M
             continue
         if isinstance(spec, importlib.machinery.ModuleSpec):
             return spec
-    return None
+    return _nested_namespace(name, path) if path is not None else None
+
+
+def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
+    """A namespace package within another one; Python's own finder wants the outer one imported to find it."""
+    places = [place for above in path if os.path.isdir(place := os.path.join(above, name.rpartition(".")[2]))]
+    if not places:
+        return None
+    spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+    spec.submodule_search_locations = places
+    return spec
 
 
 @functools.cache

@@ -108,6 +108,7 @@ class WorkerFiles:
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()
+            self._blobs.close()
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _do(self, link: Link, request_id: int, job: Callable[[], Message]) -> None:

@@ -90,7 +90,8 @@ class Blobs:
         if not is_digest(digest):
             raise RemoteProtocolError(f"{digest[:80]!r} is no SHA-256")
         if digest in self._sizes:
-            return  # somebody else was quicker
+            self._give_up(who, digest)  # somebody else was quicker
+            return
         coming = self._coming(who, digest, size, offset)
         if coming.got != offset or coming.size != size or offset + len(data) > size:
             raise RemoteProtocolError(f"{len(data)} bytes at {offset} of {size} do not follow on {coming.got}")
@@ -127,6 +128,11 @@ class Blobs:
         """Somebody will send nothing any more."""
         for known, digest in [key for key in self._incoming if key[0] == who]:
             self._give_up(known, digest)
+
+    def close(self) -> None:
+        """Nothing will be sent any more."""
+        for who, digest in list(self._incoming):
+            self._give_up(who, digest)
 
     def shrink(self, needed: Collection[str], limit: int | None = None) -> None:
         """Remove what was used least recently until the rest fits the limit; what is needed stays."""

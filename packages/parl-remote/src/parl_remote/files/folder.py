@@ -38,6 +38,7 @@ def make_folder(folder: Path, manifest: Manifest, blobs: Blobs) -> None:
         OSError: It cannot be written.
     """
     partial = folder.with_name(f"{folder.name}.partial")
+    remove_folder(partial)
     partial.mkdir(parents=True, mode=0o700)
     try:
         made: set[str] = set()
@@ -94,6 +95,4 @@ def _write(path: Path, entry: Entry, source: Path) -> None:
 
 
 def _two_names(path: str) -> RemoteError:
-    return RemoteError(
-        f"this host takes {path!r} and another of the names for the same, perhaps by upper and lower case"
-    )
+    return RemoteError(f"this host takes {path!r} and another name for the same, perhaps by upper and lower case")
