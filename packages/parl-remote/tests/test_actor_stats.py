@@ -22,11 +22,17 @@ def read(page: Path) -> CallStats:
     return stats
 
 
+def begin(meter: CallMeter, method: str) -> float:
+    began = meter.began()
+    meter.runs(method)
+    return began
+
+
 def test_calls_errors_and_time_are_seen_by_another_reader(page: Path) -> None:
     meter = CallMeter()
     meter.publish(page)
-    meter.ended(meter.began("add"))
-    meter.failed(meter.began("divide"), ZeroDivisionError("division by zero\nsecond line"))
+    meter.ended(begin(meter, "add"))
+    meter.failed(begin(meter, "divide"), ZeroDivisionError("division by zero\nsecond line"))
     stats = read(page)
     assert (stats.calls, stats.errors, stats.in_flight, stats.running) == (2, 1, 0, "")
     assert stats.last_error == "ZeroDivisionError: division by zero"
@@ -37,8 +43,8 @@ def test_calls_errors_and_time_are_seen_by_another_reader(page: Path) -> None:
 def test_a_call_that_runs_is_seen_with_its_method_and_for_how_long(page: Path) -> None:
     meter = CallMeter()
     meter.publish(page)
-    meter.ended(meter.began("fit"))
-    began = meter.began("predict")
+    meter.ended(begin(meter, "fit"))
+    began = begin(meter, "predict")
     first, second = read(page), read(page)
     assert (first.running, first.in_flight) == ("predict", 1)
     assert second.running_s > first.running_s > 0
@@ -49,8 +55,8 @@ def test_a_call_that_runs_is_seen_with_its_method_and_for_how_long(page: Path) -
 
 def test_what_was_counted_before_the_page_was_published_is_not_lost(page: Path) -> None:
     meter = CallMeter()
-    meter.ended(meter.began("__init__"))
-    began = meter.began("step")
+    meter.ended(begin(meter, "reset"))
+    began = begin(meter, "step")
     meter.publish(page)
     assert read(page).calls == 1
     assert read(page).running == "step"
@@ -61,7 +67,7 @@ def test_what_was_counted_before_the_page_was_published_is_not_lost(page: Path) 
 def test_calls_that_overlap_are_all_counted(page: Path) -> None:
     meter = CallMeter()
     meter.publish(page)
-    first, second = meter.began("a"), meter.began("b")
+    first, second = begin(meter, "a"), begin(meter, "b")
     assert (read(page).in_flight, read(page).running) == (2, "b")
     meter.ended(second)
     assert read(page).in_flight == 1
@@ -72,7 +78,7 @@ def test_calls_that_overlap_are_all_counted(page: Path) -> None:
 def test_long_names_and_errors_of_any_text_are_cut_to_fit(page: Path) -> None:
     meter = CallMeter()
     meter.publish(page)
-    began = meter.began("m" * 1000)
+    began = begin(meter, "m" * 1000)
     assert set(read(page).running) == {"m"}
     meter.failed(began, ValueError("ä" * 5000))
     assert read(page).last_error.startswith("ValueError: äää")
@@ -86,7 +92,7 @@ def test_an_error_whose_text_cannot_be_made_is_still_counted(page: Path) -> None
 
     meter = CallMeter()
     meter.publish(page)
-    meter.failed(meter.began("f"), Sour())
+    meter.failed(begin(meter, "f"), Sour())
     assert read(page).last_error.startswith("Sour: ")
 
 
@@ -112,14 +118,14 @@ def test_the_page_is_private_and_follows_no_link(page: Path, tmp_path: Path) -> 
 def test_threads_that_call_at_once_lose_no_count(page: Path) -> None:
     alone = CallMeter()
     alone.publish(page)
-    alone.ended(alone.began("__init__"))
+    alone.ended(begin(alone, "__init__"))
     meter = SharedCallMeter(alone)
     rounds = 5000
 
     def work() -> None:
         for _ in range(rounds):
-            meter.ended(meter.began("step"))
-        meter.failed(meter.began("step"), ValueError("the last one"))
+            meter.ended(begin(meter, "step"))
+        meter.failed(begin(meter, "step"), ValueError("the last one"))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -128,3 +134,23 @@ def test_threads_that_call_at_once_lose_no_count(page: Path) -> None:
         thread.join(30)
     stats = read(page)
     assert (stats.calls, stats.errors, stats.in_flight) == (4 * (rounds + 1) + 1, 4, 0)
+
+
+def test_a_constructor_is_no_call_but_takes_time(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    began = begin(meter, "__init__")
+    assert (read(page).running, read(page).in_flight) == ("__init__", 1)
+    meter.constructed(began)
+    assert (read(page).calls, read(page).in_flight) == (0, 0)
+    assert read(page).busy_s > 0
+
+
+def test_calls_that_wait_are_seen(page: Path) -> None:
+    meter = CallMeter()
+    meter.publish(page)
+    meter.waiting(3)
+    assert (read(page).waiting, meter.has_waiting) == (3, True)
+    assert SharedCallMeter(meter).has_waiting
+    meter.waiting(0)
+    assert (read(page).waiting, meter.has_waiting) == (0, False)

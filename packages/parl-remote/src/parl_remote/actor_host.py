@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote import current, serialize
 from parl_remote.actor_state import ActorEvent, ActorMachine, ActorState
+from parl_remote.actor_stats import CallMeter, SharedCallMeter
 from parl_remote.call_errors import describe
 from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
@@ -79,13 +80,14 @@ class Run:
         stays: Whether its result stays in the actor.
     """
 
-    __slots__ = ("call_id", "flags", "frames", "index", "kind", "name", "stays")
+    __slots__ = ("began", "call_id", "flags", "frames", "index", "kind", "name", "stays")
 
     def __init__(self, frames: Sequence[memoryview]) -> None:
         self.kind, self.flags, self.index, self.call_id = header_of(frames[0])
         self.frames: Sequence[memoryview] = frames
         self.name = ""
         self.stays = False
+        self.began = 0.0
 
 
 Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
@@ -111,6 +113,7 @@ class ActorHost:
         construct: Runs the constructor where calls will run later; it is told how that will be.
         machine: Where the actor is in its life.
         running: The method that was started last, for reports of its end.
+        meter: Counts the calls.
         concurrency: How calls are to be run; known once the object is made.
         on_new_names: Called when the object has other attributes than before, just before a reply that says which.
     """
@@ -126,6 +129,7 @@ class ActorHost:
         self._finishing = threading.Lock()  # only where several calls run at a time
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
+        self.meter = CallMeter()
         self._instance: object = None
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
@@ -192,6 +196,7 @@ class ActorHost:
             BaseException: Whatever the method raised.
         """
         frames, run.frames = run.frames, ()
+        run.began = self.meter.began()
         if run.kind == _CALL:
             if run.index != BY_NAME:
                 run.name = self._methods[run.index]
@@ -224,10 +229,12 @@ class ActorHost:
                 error = failure
         if error is not None:
             reply = self._failure(error, run.name, run.call_id)
+            self.meter.failed(run.began, error)
             with self._finishing:
                 self.machine.on(ActorEvent.FAILED)
             send(reply)
             return
+        self.meter.ended(run.began)
         with self._finishing:
             self.machine.on(ActorEvent.FINISHED)
             names = self._current_attributes()
@@ -243,6 +250,8 @@ class ActorHost:
 
     def drop(self, run: Run) -> list[Buffer]:
         """The reply for a call that was cancelled before it finished."""
+        if run.began:
+            self.meter.ended(run.began)
         with self._finishing:
             self.machine.on(ActorEvent.FAILED)
         return pack(Kind.FAILURE, Flag.CANCELLED, 0, run.call_id)
@@ -251,6 +260,8 @@ class ActorHost:
 
     def _create(self, flags: int, call_id: int, frames: Sequence[memoryview]) -> list[Buffer]:
         self.machine.on(ActorEvent.CREATE)
+        began = self.meter.began()
+        self.meter.runs("__init__")
         try:
             data, buffers = payload_of(flags, frames)
             creation = Creation(*serialize.loads(data))
@@ -267,7 +278,11 @@ class ActorHost:
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
+            self.meter.failed(began, error)
             return self._failure(error, "__init__", call_id)
+        self.meter.constructed(began)
+        if concurrency is not ONE_BY_ONE:
+            self.meter = SharedCallMeter(self.meter)
         self.machine.on(ActorEvent.FINISHED)
         return reply
 
@@ -279,6 +294,7 @@ class ActorHost:
         call_id: int,
         frames: Sequence[memoryview],
     ) -> list[Buffer]:
+        began = self.meter.began()
         try:
             value, reply_flags = action(flags, index, frames)
             if self._dict is None or self._slots or self._dict.keys() != self._attributes:
@@ -295,13 +311,16 @@ class ActorHost:
                     reply = with_luggage(reply)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
+            self.meter.failed(began, error)
             return self._failure(error, self.running, call_id)
+        self.meter.ended(began)
         self.machine.on(ActorEvent.FINISHED)
         return reply
 
     def _call(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:
         if flags & _EMPTY and index != BY_NAME:
             self.running = name = self._methods[index]
+            self.meter.runs(name)
             value = getattr(self._instance, name)()
             if value is self._instance and name in _MAY_GIVE_ITSELF:
                 return None, _STAYS
@@ -313,12 +332,14 @@ class ActorHost:
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
         """What is called, and with what."""
         self.running = name = "" if index == BY_NAME else self._methods[index]
+        self.meter.runs(name)
         if flags & _EMPTY:
             return name, (), _NO_KEYWORDS
         payload = self._loads_arguments(name, flags, frames)
         if not name:
             name, payload = payload
             self.running = name
+            self.meter.runs(name)
         return (name, *payload) if flags & _KEYWORDS else (name, payload, _NO_KEYWORDS)
 
     def _loads_arguments(self, name: str, flags: int, frames: Sequence[memoryview]) -> Any:
@@ -334,6 +355,7 @@ class ActorHost:
     def _get(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         name = serialize.loads(*payload_of(flags, frames))
         self.running = f"get {name}"
+        self.meter.runs(self.running)
         value = getattr(self._instance, name)
         if isinstance(value, _METHOD_TYPES):
             return None, _STAYS
@@ -342,6 +364,7 @@ class ActorHost:
     def _set(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         name, value = serialize.loads(*payload_of(flags, frames))
         self.running = f"set {name}"
+        self.meter.runs(self.running)
         setattr(self._instance, name, value)
         return None, 0
 

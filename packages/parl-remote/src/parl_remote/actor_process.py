@@ -243,6 +243,9 @@ class ActorProcess:
             if took_s > _SLOW_S:
                 for other in list(self._callers.values()):
                     self._read(other)
+                self._host.meter.waiting(len(queue))
+        if self._host.meter.has_waiting:
+            self._host.meter.waiting(0)
         if self._leaving:
             self.flush_all()
 
@@ -253,7 +256,7 @@ class ActorProcess:
         elif kind == _CONFIGURE:
             caller.supervises = True
             self._holders.does_not_hold(caller)
-            self._holders.is_kept = configure(frames)
+            self._holders.is_kept = configure(frames, self._host)
         else:
             try:
                 caller.answer(self._host.handle(frames))
@@ -332,7 +335,7 @@ class ActorProcess:
                     self._read(caller)
 
 
-def configure(frames: list[memoryview]) -> bool:
+def configure(frames: list[memoryview], host: ActorHost) -> bool:
     """Make the process fit the lease: log file, environment, directory, number of threads, the way to its cluster.
 
     Returns:
@@ -348,6 +351,11 @@ def configure(frames: list[memoryview]) -> bool:
         except OSError as error:
             _log.warning("cannot work in %s: %s", settings["working_dir"], error)
     limit_numeric_threads(settings["threads"])
+    if settings.get("calls"):
+        try:
+            host.meter.publish(settings["calls"])
+        except OSError as error:
+            _log.warning("nobody will see how busy this actor is: %s", error)
     if settings.get("cluster"):
         current.connect_when_needed(lambda: nested.connect(settings["cluster"], settings["lease_id"]))
     return bool(settings.get("detached"))

@@ -1,6 +1,6 @@
 """What an actor's process tells its worker about its calls: one page of shared memory that costs a call no message.
 
-    actor   CallMeter.began, ended, failed --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
+    actor   CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
 
     offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
            128  the method that began last: length, UTF-8
@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["CallMeter", "CallStats", "SharedCallMeter", "read_stats"]
+__all__ = ["CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
 
 _LAYOUT = 1.0
 _BYTES = 1024
@@ -59,9 +59,13 @@ class CallStats:
 
 
 class CallMeter:
-    """The actor's side, for calls of one thread. It counts from the start, and others see it once it is published."""
+    """The actor's side, for calls of one thread. It counts from the start, and others see it once it is published.
 
-    __slots__ = ("_bytes", "_method", "_numbers", "_page")
+    Attributes:
+        has_waiting: Whether it says that calls wait.
+    """
+
+    __slots__ = ("_bytes", "_method", "_numbers", "_page", "has_waiting")
 
     _method: str
 
@@ -83,15 +87,18 @@ class CallMeter:
         page[:] = bytes(self._bytes)
         self._use(page)
 
-    def began(self, method: str) -> float:
-        """A call of a method begins now; give the result to `ended` or `failed`."""
-        if method is not self._method:
-            self._method = method
-            self._write(_METHOD, method, _ERROR - _METHOD)
+    def began(self) -> float:
+        """A call begins now; give the result to `ended` or `failed`."""
         numbers = self._numbers
         numbers[_BEGUN] += 1.0
         numbers[_SINCE] = since = _clock()
         return since
+
+    def runs(self, method: str) -> None:
+        """The call that began last is of this method."""
+        if method is not self._method:
+            self._method = method
+            self._write(_METHOD, method, _ERROR - _METHOD)
 
     def ended(self, began: float) -> None:
         """That call is over."""
@@ -104,8 +111,14 @@ class CallMeter:
         self._note(error)
         self.ended(began)
 
+    def constructed(self, began: float) -> None:
+        """What began was the constructor, which is no call: it is over, and leaves only its time."""
+        self._numbers[_BUSY] += _clock() - began
+        self._numbers[_BEGUN] -= 1.0
+
     def waiting(self, count: int) -> None:
         """So many calls are received and not begun."""
+        self.has_waiting = count > 0
         self._numbers[_WAITING] = count
 
     def _note(self, error: BaseException) -> None:
@@ -119,6 +132,7 @@ class CallMeter:
         self._numbers = self._bytes[: _NUMBERS * 8].cast("d")
         self._numbers[_VERSION] = _LAYOUT
         self._method = ""
+        self.has_waiting = self._numbers[_WAITING] > 0
 
     def _write(self, offset: int, text: str, room: int) -> None:
         data = text.encode(errors="replace")[: room - 2]
@@ -139,10 +153,15 @@ class SharedCallMeter(CallMeter):
         self._lock = threading.Lock()
         self._use(before._page)
 
-    def began(self, method: str) -> float:
+    def began(self) -> float:
         """See `CallMeter.began`."""
         with self._lock:
-            return super().began(method)
+            return super().began()
+
+    def runs(self, method: str) -> None:
+        """See `CallMeter.runs`."""
+        with self._lock:
+            super().runs(method)
 
     def ended(self, began: float) -> None:
         """See `CallMeter.ended`."""
@@ -181,6 +200,15 @@ def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
         last_error=_read(page, _ERROR, _BYTES - _ERROR),
         error_age_s=max(0.0, now - numbers[_ERROR_AT]) if numbers[_ERROR_AT] else 0.0,
     )
+
+
+def last_method(path: str | os.PathLike[str]) -> str:
+    """The method that began last, whether it still runs or not; empty if none did."""
+    try:
+        page = Path(path).read_bytes()
+    except OSError:
+        return ""
+    return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == _BYTES else ""
 
 
 def _read(page: bytes, offset: int, room: int) -> str:
