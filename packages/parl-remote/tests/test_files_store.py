@@ -252,7 +252,7 @@ class Client:
         self.link = Link(hello, 1, lambda frames: self.answers.append(decode(frames[0])), lambda: None)
 
     def ask(self, message: Message, *data: bytes) -> Message:
-        self._part.received(self.link, message, [memoryview(b""), *map(memoryview, data)])
+        self._part.received(self.link, message, [memoryview(piece) for piece in (b"", *data)])
         for _ in range(1000):
             if self.answers:
                 return self.answers.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.machinery
 import sys
 from collections.abc import Iterable
@@ -25,10 +26,14 @@ def dumps_class(cls: type) -> bytes:
     try:
         return bytes(serialize.dumps(cls)[0])
     except Exception as error:
+        from parl_remote.class_culprit import culprit_of
+
+        culprit = culprit_of(cls)
+        blamed = f"It needs {culprit}, which" if culprit else f"Something that its methods use, in {cls.__module__},"
         raise SerializationError(
             f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
-            f"Something that its methods use, a global of {cls.__module__} perhaps, cannot be pickled.",
-            what=f"class {cls.__qualname__}",
+            f"{blamed} cannot be pickled; make it inside the actor, in __init__ for example.",
+            what=culprit or f"class {cls.__qualname__}",
         ) from error
 
 
@@ -37,9 +42,14 @@ def importable_elsewhere(module: ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ in sys.builtin_module_names
+    return _is_found(module.__name__, file, tuple(map(str, sys.path)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_found(module: str, file: str, sys_path: tuple[str, ...]) -> bool:  # noqa: ARG001  # the finders look at sys.path
     path = None
     name = ""
-    parts = module.__name__.split(".")
+    parts = module.split(".")
     if not all(part.isidentifier() for part in parts):
         return False  # a name that a test runner made of a path; no import statement can say it
     for part in parts:

@@ -1,0 +1,95 @@
+"""Classes on their way to actors: what cannot be sent is named, whoever uses it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import timeit
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from parl_remote.class_shipping import dumps_class, importable_elsewhere
+from parl_remote.errors import SerializationError
+
+HEAD = """
+import functools, threading, json
+lock = threading.Lock()
+table = {"inner": lock}
+def helper():
+    return deeper()
+def deeper():
+    return lock
+def around():
+    handle = threading.Lock()
+    class Actor:
+        def run(self):
+            return handle
+    return Actor
+class Base:
+    guard = lock
+"""
+
+
+def made(body: str, name: str = "Actor") -> type[Any]:
+    """A class of a module that nobody else can import, so that it is sent by value."""
+    module = types.ModuleType("made for a test")
+    sys.modules[module.__name__] = module
+    exec(HEAD + body, module.__dict__)
+    found: type[Any] = getattr(module, name)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "culprit"),
+    [
+        (
+            "class Actor:\n def run(self): return lock",
+            r"'lock' of made for a test, which Actor\.run uses \(a lock\)",
+        ),
+        (
+            "class Actor:\n def run(self): return [lambda: table]",
+            r"global 'table' .* Actor\.run uses \(a dict\)",
+        ),
+        ("class Actor:\n def run(self): return helper()", r"the global 'lock' of made for a test, which deeper uses"),
+        ("class Actor:\n @property\n def run(self): return lock", r"the global 'lock' .* which Actor\.run uses"),
+        ("class Actor:\n @staticmethod\n def run(): return lock", r"the global 'lock' .* which Actor\.run uses"),
+        ("class Actor:\n @functools.cached_property\n def run(self): return lock", r"global 'lock' .* Actor\.run uses"),
+        ("class Actor:\n shared = lock", r"the attribute 'shared' of Actor \(a lock\)"),
+        ("class Actor(Base): pass", r"the attribute 'guard' of Base \(a lock\)"),
+        ("class Actor:\n def run(self, wait=lock): pass", r"the default of 'wait' of Actor\.run \(a lock\)"),
+        ("class Actor:\n def run(self): return Base", r"the attribute 'guard' of Base \(a lock\)"),
+        ("Actor = around()", r"the variable 'handle' around around\.<locals>\.Actor\.run \(a lock\)"),
+    ],
+)
+def test_what_keeps_a_class_from_being_sent_is_named(body: str, culprit: str) -> None:
+    with pytest.raises(SerializationError, match=culprit) as refused:
+        dumps_class(made(body))
+    assert "cannot be sent to an actor: TypeError: cannot pickle" in str(refused.value)
+    assert "make it inside the actor" in str(refused.value)
+    assert refused.value.what
+
+
+def test_a_class_that_can_be_sent_is(connect: Callable[..., None]) -> None:
+    assert dumps_class(made("class Actor:\n def run(self): return json.dumps(1)"))
+
+
+def test_looking_for_a_module_again_costs_next_to_nothing() -> None:
+    """Every actor's creation asks; the figures of the second time are microseconds against tenths of milliseconds."""
+    assert importable_elsewhere(functools)
+    often = timeit.timeit(lambda: importable_elsewhere(functools), number=1000)
+    assert often < 0.1
+
+
+def test_a_module_is_looked_for_again_once_the_path_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "found_later.py").touch()
+    module = types.ModuleType("found_later")
+    module.__file__ = str(tmp_path / "found_later.py")
+    assert not importable_elsewhere(module)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert importable_elsewhere(module)
