@@ -26,6 +26,7 @@ from parl_remote.master import Master
 from parl_remote.master_link import MasterLink, worker_hello
 from parl_remote.messages import Message, NodeJoin, Role
 from parl_remote.rejoin import RejoiningLink
+from parl_remote.parts import Part
 from parl_remote.resources import Resources
 from parl_remote.security import ClusterKey
 from parl_remote.thread_counts import chosen_by_user
@@ -174,6 +175,7 @@ class ClusterNode:
             gpus=settings.gpus,
             limit_threads=not chosen_by_user(os.environ),
         )
+        worker.parts.add(("CheckHost",), self._health_part)
         self._reception.serve(Role.WORKER, worker)
         return worker
 
@@ -186,6 +188,17 @@ class ClusterNode:
             client_grace_s=self._limits.liveness_limit_s,
         )
         self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
+        self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
+
+    def _health_part(self, state: ClusterState | None = None) -> Part:
+        """What answers `xparl doctor`; a master knows its nodes' addresses."""
+        from parl_remote.host_check import HostCheck  # asked for by people, now and then
+
+        def addresses(node_id: str) -> tuple[str, ...]:
+            nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()
+            return next((node.addresses for node in nodes if node.node_id == node_id), ())
+
+        return HostCheck(self._loop, Path(self._settings.directory), addresses if state is not None else None)
 
     def _join(self, worker: Worker) -> None:
         """Offer this node's worker to its master, here or elsewhere."""

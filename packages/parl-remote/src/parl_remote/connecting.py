@@ -184,8 +184,12 @@ def _open_private(
         from parl_remote.client import Client  # only now, while the node starts
 
         return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
-    except BaseException:
+    except BaseException as error:
         cluster.kill()
+        if isinstance(error, RemoteError):
+            from parl_remote.doctor.explain import explained  # only where something is wrong
+
+            explained(error, _LOCAL, found)
         raise
 
 
@@ -197,14 +201,20 @@ def _open_cluster(
     from parl_remote.rendezvous import ClusterAddress
 
     found = environment()
-    return Client(
-        address,
-        RealCluster(ClusterAddress(address, found, key_file)),
-        limits=found.limits,
-        lease_timeout_s=lease_timeout_s,
-        places=Places(files, same_host_shortcut=found.same_host_shortcut),
-        same_host_shortcut=found.same_host_shortcut,
-    )
+    try:
+        return Client(
+            address,
+            RealCluster(ClusterAddress(address, found, key_file)),
+            limits=found.limits,
+            lease_timeout_s=lease_timeout_s,
+            places=Places(files, same_host_shortcut=found.same_host_shortcut),
+            same_host_shortcut=found.same_host_shortcut,
+        )
+    except RemoteError as error:
+        from parl_remote.doctor.explain import explained  # only where something is wrong
+
+        explained(error, address, found)
+        raise
 
 
 @functools.cache

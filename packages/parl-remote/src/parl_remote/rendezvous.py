@@ -6,9 +6,11 @@ a cluster that the same user started on this host, the one in its run files.
 
 from __future__ import annotations
 
+import copy
 import os
 import socket
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from parl_remote.addresses import Address, advertised_by, is_this_host
@@ -43,6 +45,12 @@ class ClusterAddress:
 
     def __str__(self) -> str:
         return str(self.address)
+
+    def within(self, timeout_s: float) -> ClusterAddress:
+        """The same cluster for somebody with less patience."""
+        other = copy.copy(self)
+        other._limits = replace(self._limits, connect_timeout_s=min(timeout_s, self._limits.connect_timeout_s))
+        return other
 
     def connect_master(self) -> Channel:
         """A channel to the master.

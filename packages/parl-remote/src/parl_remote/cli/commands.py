@@ -17,6 +17,7 @@ _MODULES = {
     "status": "status",
     "stop": "stop",
     "key": "key",
+    "doctor": "doctor",
 }
 
 

@@ -14,9 +14,12 @@ from parl_remote.cli.start import explain_old_options
 from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
+from parl_remote.doctor.explain import explained
 from parl_remote.errors import RemoteError
 from parl_remote.identity import new_id
-from parl_remote.rendezvous import find_key
+from parl_remote.inquiry import Inquiry
+from parl_remote.messages import Role
+from parl_remote.rendezvous import ClusterAddress
 from parl_remote.run_files import RunFiles
 from parl_remote.security import write_private_file
 
@@ -73,12 +76,15 @@ def command(
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
     try:
         master = Address.parse(address)
-        key = find_key(master, found, key_file)
+        cluster = ClusterAddress(str(master), found, key_file)
+        Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # are we wanted there?
         listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
         node_id = new_id("worker")
         directory = RunFiles(found.run_dirs).worker_directory(node_id)
-        write_private_file(directory / "key", key.to_text() + "\n")
-    except (RemoteError, OSError, ValueError) as error:
+        write_private_file(directory / "key", cluster.key.to_text() + "\n")
+    except RemoteError as error:
+        raise click.ClickException(str(explained(error, address, found))) from error
+    except (OSError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     settings = NodeSettings(
         directory=str(directory),

@@ -1,0 +1,155 @@
+"""What can be wrong with this host: room to write, limits, keys, leftovers of clusters that crashed."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from parl_remote.config import Environment
+from parl_remote.doctor.finding import Finding, fine, note, problem
+from parl_remote.errors import AuthenticationFailed
+from parl_remote.host_check import shared_memory_free, write_error
+from parl_remote.identity import host_name
+from parl_remote.run_files import RunFiles
+from parl_remote.security import ClusterKey, make_private_dir
+
+__all__ = ["check_here"]
+
+_MIB = 2**20
+_LITTLE_DISK = 200 * _MIB  # a handful of logs; below it some actor's output is what fills the disk
+_LITTLE_SHARED = 128 * _MIB  # containers get 64 MiB unless told otherwise
+_FEW_DESCRIPTORS = 4096  # a node needs some for each actor and each peer
+_FEW_PROCESSES = 256
+
+
+def check_here(found: Environment) -> Iterator[Finding]:
+    """Look at this host.
+
+    Args:
+        found: Which directories and keys are used.
+    """
+    yield from _disks(found)
+    yield from _shared_memory()
+    yield from _limits()
+    yield from _given_key(found)
+    yield from _run_files(found)
+
+
+def _disks(found: Environment) -> Iterator[Finding]:
+    seen = []
+    for name, directory in (("run files", _existing(found.run_dirs[0])), ("sockets", _existing(found.socket_parent))):
+        if directory in seen:
+            continue
+        seen.append(directory)
+        variable = "PARL_RUN_DIR" if name == "run files" else "TMPDIR"
+        if error := write_error(directory):
+            yield problem(
+                "disk",
+                f"{directory}, where {name} go, cannot be written to: {error}",
+                f"make room there or mend its rights, or set {variable} to another directory",
+            )
+            continue
+        free = shutil.disk_usage(directory).free
+        if free < _LITTLE_DISK:
+            yield problem(
+                "disk",
+                f"{directory}, where {name} go, has only {free / _MIB:.0f} MiB free",
+                f"make room there, or set {variable} to a directory on another disk",
+            )
+        else:
+            yield fine("disk", f"{directory} ({name}) has {free / 2**30:.1f} GiB free")
+
+
+def _existing(directory: Path) -> Path:
+    """The directory, or the first above it that is there."""
+    return next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
+
+
+def _shared_memory() -> Iterator[Finding]:
+    free = shared_memory_free()
+    if free < 0:
+        yield note(
+            "shared memory",
+            "there is no /dev/shm; PARL needs none, but torch's data loaders and others do",
+            "mount -t tmpfs -o size=2g tmpfs /dev/shm (in a container: --shm-size=2g)",
+        )
+    elif free < _LITTLE_SHARED:
+        yield note(
+            "shared memory",
+            f"/dev/shm has only {free / _MIB:.0f} MiB free; PARL does not use it, but torch's data loaders do",
+            "mount -o remount,size=2g /dev/shm (in a container: --shm-size=2g)",
+        )
+    elif error := write_error(Path("/dev/shm")):
+        yield note("shared memory", f"/dev/shm cannot be written to: {error}", "chmod 1777 /dev/shm")
+    else:
+        yield fine("shared memory", f"/dev/shm has {free / 2**30:.1f} GiB free")
+
+
+def _limits() -> Iterator[Finding]:
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < _FEW_DESCRIPTORS:
+        yield note(
+            "descriptors",
+            f"a process may have {hard} files open here; a node needs about four for each actor",
+            f"ulimit -Hn {2**16} before xparl start (or LimitNOFILE= in the systemd unit)",
+        )
+    else:
+        yield fine("descriptors", f"a process may have {hard} files open")
+    most = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if most != resource.RLIM_INFINITY and most < _FEW_PROCESSES:
+        yield note(
+            "processes",
+            f"this user may have {most} processes at once; each actor is one",
+            f"ulimit -u {2**14} before xparl start (or LimitNPROC= in the systemd unit)",
+        )
+    size = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if size != resource.RLIM_INFINITY:
+        yield note(
+            "file size",
+            f"a file may be {size / _MIB:.0f} MiB long; larger arrays cannot be shared, and longer logs end a process",
+            "ulimit -f unlimited",
+        )
+
+
+def _given_key(found: Environment) -> Iterator[Finding]:
+    try:
+        if found.key_file is not None:
+            ClusterKey.from_file(found.key_file)
+            yield fine("key", f"PARL_KEY_FILE names a key that only you can read ({found.key_file})")
+        elif found.key is not None:
+            ClusterKey.from_text(found.key, source="PARL_KEY")
+            yield fine("key", "PARL_KEY holds a key")
+    except AuthenticationFailed as error:
+        yield problem("key", str(error), _key_remedy(error, found.key_file))
+
+
+def _key_remedy(error: AuthenticationFailed, path: Path | None) -> str:
+    if "mode" in str(error) and path is not None:
+        return f"chmod 600 {path}"
+    return "copy the key file that `xparl start` names to this host, mode 0600, and let PARL_KEY_FILE name it"
+
+
+def _run_files(found: Environment) -> Iterator[Finding]:
+    for directory in found.run_dirs:
+        if directory.exists():
+            try:
+                make_private_dir(directory)
+            except (AuthenticationFailed, OSError) as error:
+                yield problem("run files", str(error), f"chmod 700 {directory}")
+    files = RunFiles(found.run_dirs)
+    for where, cluster in files.clusters():
+        if cluster.host_name == host_name() and not cluster.process.alive():
+            yield note(
+                "run files",
+                f"the cluster on port {cluster.port} of this host crashed or was killed; {where} is left of it",
+                f"xparl start --port {cluster.port} takes it up again, xparl stop --port {cluster.port} clears it away",
+            )
+    for where, worker in files.workers():
+        if where.name.startswith(f"{host_name()}-") and not worker.process.alive():
+            yield note(
+                "run files",
+                f"a worker of {worker.master} on this host crashed or was killed; {where} is left of it",
+                f"xparl connect --address {worker.master} starts another one, xparl stop clears it away",
+            )

@@ -1,0 +1,495 @@
+"""`xparl doctor` and failing connections: real faults, and what is said about them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote.addresses import Address
+from parl_remote.config import environment
+from parl_remote.doctor.finding import Finding, Severity
+from parl_remote.doctor.modules import imports_of
+from parl_remote.doctor.reach import check_reach
+from parl_remote.handshake import Link, Reception
+from parl_remote.inquiry import Inquiry
+from parl_remote.loop import Loop
+from parl_remote.messages import (
+    Hello,
+    Message,
+    NodeStatus,
+    RefusalCode,
+    Refused,
+    Role,
+    Status,
+    StatusRequest,
+    decode,
+    encode,
+)
+from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote.rendezvous import ClusterAddress
+from parl_remote.resources import Resources
+from parl_remote.security import ClusterKey
+from parl_remote.transport import Received
+from parl_remote.transport_zmq import ZmqListener
+
+XPARL = [sys.executable, "-m", "parl_remote.cli"]
+
+
+@contextlib.contextmanager
+def served(accept: Callable[[socket.socket], object] | None = None) -> Iterator[int]:
+    """A port at which something listens that is no cluster; connections are kept open until the end."""
+    kept: list[socket.socket] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    connection, _ = listening.accept()
+                    kept.append(connection)
+                    if accept is not None:
+                        accept(connection)
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join(5)
+    for connection in kept:
+        connection.close()
+
+
+def closed_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user without clusters."""
+    for name in list(os.environ):
+        if name.startswith(("PARL_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+    return tmp_path
+
+
+@pytest.fixture
+def xparl(home: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
+    """The command, as this user runs it; his clusters are stopped at the end."""
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*XPARL, *map(str, arguments)],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    yield run
+    run("stop")
+
+
+def found_by(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
+    """The findings of `xparl doctor --json`."""
+    assert done.stdout, done.stderr
+    return [finding for place in json.loads(done.stdout)["places"] for finding in place["findings"]]
+
+
+def problems_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, str]]:
+    return [finding for finding in found_by(done) if finding["severity"] == "problem"]
+
+
+def reach(port: int, host: str = "127.0.0.1") -> Finding:
+    return check_reach(Address(host, port), environment({"HOME": "/nonexistent"}), 1.0)
+
+
+# -- the way to a port ------------------------------------------------------------------------------------------------
+
+
+def test_a_closed_port_of_this_host_is_told_with_the_command_that_opens_it() -> None:
+    port = closed_port()
+    finding = reach(port)
+    assert (finding.check, finding.severity) == ("port", Severity.PROBLEM)
+    assert "nobody listens" in finding.what
+    assert f"xparl start --port {port}" in finding.remedy
+
+
+def test_a_listener_that_never_answers_is_told_from_a_cluster() -> None:
+    with served() as port:
+        finding = reach(port)
+    assert "takes connections and says nothing" in finding.what
+    assert finding.remedy
+
+
+def test_another_program_is_told_by_what_it_says() -> None:
+    with served(lambda connection: connection.sendall(b"SSH-2.0-OpenSSH_9.2\r\n")) as port:
+        finding = reach(port)
+    assert "another program answers" in finding.what
+    assert "SSH-2.0-OpenSSH_9.2" in finding.what
+
+
+def test_an_unknown_name_is_told() -> None:
+    finding = reach(8037, "no-such-host.invalid")
+    assert (finding.check, finding.severity) == ("address", Severity.PROBLEM)
+    assert "no-such-host.invalid" in finding.what
+
+
+def test_a_host_that_swallows_packets_is_told_within_the_time_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(address: tuple[str, int], timeout: float) -> socket.socket:
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", never)
+    finding = reach(8037)
+    assert "does not answer at all within 1 s" in finding.what
+    assert "open TCP port 8037" in finding.remedy
+
+
+def test_a_cluster_can_be_reached() -> None:
+    listener = ZmqListener("127.0.0.1", 0, ClusterKey.generate())
+    try:
+        finding = reach(Address.parse(listener.address).port)
+    finally:
+        listener.close()
+    assert finding.severity is Severity.FINE, finding
+
+
+# -- connect that fails -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("fault", ["closed", "silent", "other program"])
+def test_a_connect_that_fails_says_what_to_do_without_taking_much_longer(
+    fault: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARL_KEY", ClusterKey.generate().to_text())
+    monkeypatch.setenv("PARL_CONNECT_TIMEOUT", "1.0")
+    with contextlib.ExitStack() as stack:
+        if fault == "closed":
+            port = closed_port()
+        elif fault == "silent":
+            port = stack.enter_context(served())
+        else:
+            port = stack.enter_context(served(lambda connection: connection.sendall(b"220 mail ready\r\n")))
+        began = time.monotonic()
+        with pytest.raises(parl_remote.ClusterUnreachable) as caught:
+            parl_remote.connect(f"localhost:{port}")
+        took_s = time.monotonic() - began
+    assert took_s < 1.0 + 3.0
+    text = str(caught.value)
+    assert "what to do: " in text
+    assert f"xparl doctor --address localhost:{port}" in text
+    expected = {"closed": "xparl start", "silent": "ss -ltnp", "other program": "220 mail ready"}[fault]
+    assert expected in text
+    assert caught.value.address == f"localhost:{port}"
+
+
+def test_connect_with_another_clusters_key_says_which_key_to_use(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    monkeypatch.setenv("PARL_KEY", ClusterKey.generate().to_text())
+    with pytest.raises(parl_remote.AuthenticationFailed) as caught:
+        parl_remote.connect(f"localhost:{port}")
+    assert "what to do: PARL_KEY holds another cluster's key: unset it" in str(caught.value)
+    refused = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1)
+    assert refused.returncode == 1
+    assert "what to do: PARL_KEY holds another cluster's key" in refused.stderr
+
+
+def test_connect_with_a_readable_key_file_says_chmod(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    (key,) = (home / ".parl").glob("*/key")
+    copied = home / "copied.key"
+    copied.write_text(key.read_text())
+    copied.chmod(0o644)
+    with pytest.raises(parl_remote.AuthenticationFailed) as caught:
+        parl_remote.connect(f"localhost:{port}", key_file=copied)
+    assert f"what to do: chmod 0600 {copied}" in str(caught.value)
+    done = xparl("doctor", "--json", PARL_KEY_FILE=str(copied))
+    assert done.returncode == 1
+    assert any(finding["remedy"] == f"chmod 600 {copied}" for finding in problems_of(done))
+
+
+# -- a cluster, looked at ---------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_cluster_has_no_problem_and_exit_status_zero(
+    xparl: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    done = xparl("doctor", "--port", port, "--module", "numpy", "--json")
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["ok"] is True
+    said = xparl("doctor", "--address", f"localhost:{port}")
+    assert "Nothing is wrong." in said.stdout
+    assert "1 of 1 CPUs are free" in said.stdout
+
+
+def test_a_module_that_a_worker_lacks_is_named_with_the_command_that_installs_it(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    port = closed_port()
+    script = tmp_path / "train.py"
+    (tmp_path / "beside.py").touch()
+    script.write_text(
+        "import os, numpy, absent_one.part\nimport beside\nfrom absent_two import thing\n"
+        "try:\n    import absent_but_optional\nexcept ImportError:\n    pass\nraise SystemExit('it was run')\n"
+    )
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    done = xparl("doctor", "--port", port, "--script", script, "--json")
+    assert done.returncode == 1
+    (finding,) = problems_of(done)
+    assert finding["check"] == "modules"
+    assert finding["what"].endswith("does not find absent_one, absent_two")
+    assert re.search(r"-m pip install absent_one absent_two$", finding["remedy"])
+
+
+def test_a_full_cluster_names_who_has_the_cpus(xparl: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    program = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import sys, parl_remote as parl\n"
+            "@parl.remote_class\nclass A:\n    pass\n"
+            f"parl.connect('localhost:{port}'); a = A(); print('made', flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "made\n"
+        done = xparl("doctor", "--port", port, "--json")
+    finally:
+        program.kill()
+        program.communicate()
+    assert done.returncode == 1
+    (finding,) = problems_of(done)
+    assert finding["check"] == "cpus"
+    assert "1 of 1 are taken" in finding["what"]
+    assert f"(process {program.pid}) has 1 actor" in finding["what"]
+
+
+def test_a_cluster_that_was_killed_is_told_from_one_that_runs(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 0).returncode == 0
+    (record,) = (home / ".parl").glob("*/cluster.json")
+    os.kill(json.loads(record.read_text())["process"]["pid"], 9)
+    done = xparl("doctor", "--json")
+    assert done.returncode == 1
+    stale = [finding for finding in found_by(done) if finding["check"] == "run files"]
+    assert [f"xparl stop --port {port} clears it away" in finding["remedy"] for finding in stale] == [True]
+
+
+# -- a master that is not as it should be -----------------------------------------------------------------------------
+
+
+class FakeMaster:
+    """Speaks the real protocol, and says what a test wants: other clocks, other workers."""
+
+    def __init__(self, nodes: Sequence[NodeStatus] = (), *, ahead_s: float = 0.0, reaches: str | None = None) -> None:
+        self.key = ClusterKey.generate()
+        self._nodes = tuple(nodes)
+        self._ahead_s = ahead_s
+        self._reaches = reaches
+        self._loop = Loop()
+        self._listener = ZmqListener("127.0.0.1", 0, self.key)
+        limits = environment({"HOME": "/nonexistent"}).limits
+        reception = Reception(self._loop, node_id="node-fake", cluster_id="fake", host_id="fake", limits=limits)
+        reception.serve(Role.MASTER, self)
+        reception.serve(Role.WORKER, self)
+        reception.listen(self._listener)
+        self.address = self._listener.address
+        self.port = Address.parse(self.address).port
+        self._thread = threading.Thread(target=self._loop.run, daemon=True)
+        self._thread.start()
+
+    def opened(self, link: Link) -> None:
+        pass
+
+    def closed(self, link: Link, reason: str) -> None:
+        pass
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        answer = self._answer(decode(frames[0]))
+        if answer is not None:
+            link.tell(answer)
+
+    def _answer(self, message: Message) -> Message | None:
+        match message:
+            case StatusRequest(request_id=number):
+                total = Resources(cpu=4)
+                return Status(number, "fake", 1.0, total, total, 0, 0, len(self._nodes), 0, 0, self._nodes)
+            case CheckHost(request_id=number, modules=modules):
+                now = time.time() + self._ahead_s
+                versions = {"python": "3.2.1", "parl-remote": "0.0.1"}
+                return HostReport(number, "fakehost", "fake", now, "/usr/bin/python3", versions, missing=modules)
+            case ReachNode(request_id=number):
+                return NodeReached(number, self._reaches is None, self._reaches or "")
+        return None
+
+    def close(self) -> None:
+        self._loop.stop()
+        self._thread.join(5)
+        self._listener.close()
+
+
+@pytest.fixture
+def fake(xparl: Any) -> Iterator[Callable[..., FakeMaster]]:
+    masters = []
+
+    def make(*arguments: Any, **options: Any) -> FakeMaster:
+        masters.append(FakeMaster(*arguments, **options))
+        return masters[-1]
+
+    yield make
+    for master in masters:
+        master.close()
+
+
+def node_at(address: str, node_id: str = "worker-1") -> NodeStatus:
+    room = Resources(cpu=4)
+    return NodeStatus(node_id, "second", (address,), room, room, 0, 0.0, 0, 0.0)
+
+
+def doctor(xparl: Any, master: FakeMaster, *more: str) -> list[dict[str, str]]:
+    done = xparl("doctor", "--address", master.address, "--json", *more, PARL_KEY=master.key.to_text())
+    return problems_of(done)
+
+
+def test_a_clock_that_differs_is_told_with_by_how_much(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    (finding,) = [one for one in doctor(xparl, fake([], ahead_s=-90.0)) if one["check"] == "clock"]
+    assert re.search(r"clock of the master \(on fakehost\) is (89|90)\.\d s behind this host's", finding["what"])
+    assert "timedatectl" in finding["remedy"]
+
+
+def test_a_worker_at_a_wrong_address_is_tried_from_both_sides(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    master = fake([node_at(f"127.0.0.1:{closed_port()}")], reaches="Connection refused")
+    (finding,) = [one for one in doctor(xparl, master) if one["check"] == "worker"]
+    assert "from here: " in finding["what"]
+    assert "from the master: Connection refused" in finding["what"]
+    assert "its address is wrong" in finding["remedy"]
+    assert "--host" in finding["remedy"]
+
+
+def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
+    xparl: Any, fake: Callable[..., FakeMaster]
+) -> None:
+    port = closed_port()
+    (finding,) = [one for one in doctor(xparl, fake([node_at(f"127.0.0.1:{port}")])) if one["check"] == "worker"]
+    assert "the master does reach it" in finding["what"]
+    assert f"open TCP port {port} of second" in finding["remedy"]
+
+
+def test_an_address_at_which_another_node_answers_is_wrong(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    master = fake([])
+    master._nodes = (node_at(master.address),)  # it answers there itself, under its own id
+    (finding,) = [one for one in doctor(xparl, master) if one["check"] == "worker"]
+    assert "another node answers there (node-fake)" in finding["what"]
+
+
+def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    master = fake([])
+    master._nodes = (node_at(master.address, "node-fake"),)
+    problems = doctor(xparl, master, "--module", "torch")
+    assert ["worker second runs Python 3.2.1" in one["what"] for one in problems if one["check"] == "version"] == [True]
+    (modules,) = [one for one in problems if one["check"] == "modules"]
+    assert modules["remedy"] == "on fakehost: /usr/bin/python3 -m pip install torch"
+
+
+def test_a_cluster_without_workers_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    (finding,) = [one for one in doctor(xparl, fake([])) if one["check"] == "cpus"]
+    assert "no worker" in finding["what"]
+
+
+def test_an_old_protocol_is_told_with_both_versions(xparl: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = ClusterKey.generate()
+    listener = ZmqListener("127.0.0.1", 0, key)
+    loop = Loop()
+
+    def refuse() -> None:
+        for event in listener.poll():
+            if isinstance(event, Received):
+                assert isinstance(decode(event.frames[0]), Hello)
+                refusal = Refused(RefusalCode.VERSION, "The peer is parl-remote 9.9.", 98, 99)
+                listener.send(event.peer, [encode(refusal)])
+                listener.drop(event.peer)
+
+    loop.add(listener, refuse)
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    try:
+        done = xparl("doctor", "--address", listener.address, "--json", PARL_KEY=key.to_text())
+        monkeypatch.setenv("PARL_KEY", key.to_text())
+        with pytest.raises(parl_remote.VersionMismatch, match="what to do: install the newer parl-remote here"):
+            parl_remote.connect(listener.address)
+    finally:
+        loop.stop()
+        thread.join(5)
+        listener.close()
+    (finding,) = problems_of(done)
+    assert finding["check"] == "version"
+    assert "versions 98 to 99" in finding["what"]
+
+
+# -- smaller parts ----------------------------------------------------------------------------------------------------
+
+
+def test_only_imports_that_a_program_cannot_do_without_are_looked_for(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    (tmp_path / "package").mkdir()
+    script.write_text(
+        "from __future__ import annotations\n"
+        "import json, torch.nn as nn\n"
+        "from typing import TYPE_CHECKING\n"
+        "from . import nothing\n"
+        "import package.module\n"
+        "if TYPE_CHECKING:\n    import only_for_types\n"
+        "def later():\n    import gymnasium\n"
+        "class A:\n    from scipy import stats\n"
+        "try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"
+    )
+    assert imports_of(script) == ("gymnasium", "scipy", "torch")
+
+
+def test_a_node_answers_only_so_many_questions_about_its_health(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    found = environment()
+    cluster = ClusterAddress(f"localhost:{port}", found)
+    for role in (Role.MASTER, Role.WORKER):
+        with Inquiry(cluster.connect_master(), role, found.limits, "test") as node:
+            with pytest.raises(parl_remote.RemoteError, match="at most 500 modules"):
+                node.ask(lambda number: CheckHost(number, ("m",) * 501), HostReport)
+            report = node.ask(lambda number: CheckHost(number, ("numpy", "absent")), HostReport)
+            assert report.missing == ("absent",)
+            assert report.disk_error == ""
