@@ -36,6 +36,7 @@ from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.messages.naming import UnwatchActor
 from parl_remote.options import ActorOptions
+from parl_remote.pending_calls import kind_of_reference
 from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
@@ -176,7 +177,7 @@ class Client:
         except BaseException:
             self._release(record)
             raise
-        ref = self._reference(spec, record, connection, names, place_of(granted))
+        ref = self._reference(spec, record, connection, names, place_of(granted), options)
         self._refs[record.lease_id] = ref
         return ref
 
@@ -207,10 +208,16 @@ class Client:
             return ref
 
     def _reference(
-        self, spec: ClassSpec, record: ActorRecord, path: CallPath, names: AttributeNames, place: ActorPlace
+        self,
+        spec: ClassSpec,
+        record: ActorRecord,
+        path: CallPath,
+        names: AttributeNames,
+        place: ActorPlace,
+        options: ActorOptions | None = None,
     ) -> ActorRef:
         channel = record.channel
-        return ActorRef(
+        return kind_of_reference(options)(
             spec,
             path,
             let_go=lambda: self._let_go(record, channel),

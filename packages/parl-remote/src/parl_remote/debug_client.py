@@ -27,6 +27,7 @@ from parl_remote.errors import ActorLost, NoResources, NotConnected
 from parl_remote.future import RemoteFuture
 from parl_remote.local_calls import LocalCalls
 from parl_remote.options import ActorOptions
+from parl_remote.pending_calls import kind_of_reference
 from parl_remote.resources import Resources
 from parl_remote.transport import Buffer
 
@@ -166,7 +167,8 @@ class DebugClient:
             end()
             raise
         place = DebugPlace(id(self), next(self._numbers))
-        ref = self._refs[place] = ActorRef(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        make = kind_of_reference(options)
+        ref = self._refs[place] = make(spec, path, let_go=end, destroy=end, attributes=names, place=place)
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
