@@ -32,8 +32,11 @@ if TYPE_CHECKING:
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
     from parl_remote.errors import ClusterUnreachable as ClusterUnreachable
     from parl_remote.errors import FutureFunctionError as FutureFunctionError
+    from parl_remote.errors import NameTaken as NameTaken
     from parl_remote.errors import NoResources as NoResources
+    from parl_remote.errors import NoSuchActor as NoSuchActor
     from parl_remote.errors import NotConnected as NotConnected
+    from parl_remote.errors import ObjectLost as ObjectLost
     from parl_remote.errors import ProtocolError as ProtocolError
     from parl_remote.errors import RemoteAttributeError as RemoteAttributeError
     from parl_remote.errors import RemoteCallError as RemoteCallError
@@ -46,6 +49,10 @@ if TYPE_CHECKING:
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
     from parl_remote.future import RemoteFuture as RemoteFuture
+    from parl_remote.named_actors import get_actor as get_actor
+    from parl_remote.named_actors import kill as kill
+    from parl_remote.object_ref import ObjectRef as ObjectRef
+    from parl_remote.object_ref import put as put
 
 _HOMES = {
     "__version__": "_version",
@@ -58,6 +65,10 @@ _HOMES = {
     "submit": "decorator",
     "with_options": "decorator",
     "RemoteFuture": "future",
+    "get_actor": "named_actors",
+    "kill": "named_actors",
+    "ObjectRef": "object_ref",
+    "put": "object_ref",
     **dict.fromkeys(
         (
             "ActorError",
@@ -65,8 +76,11 @@ _HOMES = {
             "AuthenticationFailed",
             "ClusterUnreachable",
             "FutureFunctionError",
+            "NameTaken",
             "NoResources",
+            "NoSuchActor",
             "NotConnected",
+            "ObjectLost",
             "ProtocolError",
             "RemoteAttributeError",
             "RemoteCallError",
@@ -91,8 +105,12 @@ __all__ = [
     "DeathCause",
     "DeathKind",
     "FutureFunctionError",
+    "NameTaken",
     "NoResources",
+    "NoSuchActor",
     "NotConnected",
+    "ObjectLost",
+    "ObjectRef",
     "ProtocolError",
     "RemoteAttributeError",
     "RemoteCallError",
@@ -108,7 +126,10 @@ __all__ = [
     "__version__",
     "connect",
     "disconnect",
+    "get_actor",
     "get_global_client",
+    "kill",
+    "put",
     "remote_class",
     "submit",
     "with_options",

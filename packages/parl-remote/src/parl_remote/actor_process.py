@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from parl_remote import current, nested, processes
+from parl_remote import current, nested, object_places, processes
 from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
@@ -374,6 +374,7 @@ def run_actor(listening: socket.socket, parent: int) -> None:
         processes.reset_signals()
         os.environ["XPARL"] = "True"
         current.become_actor()
+        object_places.look_in(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
         host = ActorHost()
         ActorProcess(listening, host).run()

@@ -112,6 +112,7 @@ class ActorRef:
         call, flags = f"{self.spec.name}.{name}", _KEYWORDS if kwargs else 0
         index = self.spec.methods.get(name, BY_NAME)
         if index == BY_NAME:
+            args, kwargs = serialize.with_stand_ins(args, kwargs)
             packed = (name, (args, kwargs) if kwargs else args)
             return flags, index, serialize.dumps_arguments(packed, {}, call, list)
         if not args and not kwargs:

@@ -30,7 +30,7 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, NotConnected
 from parl_remote.farewell import Farewell, say_close
 from parl_remote.files.places import Place, Places
-from parl_remote.handles import ActorPlace
+from parl_remote.handles import ActorPlace, luggage
 from parl_remote.loop import Loop
 from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
@@ -43,6 +43,7 @@ from parl_remote.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     from parl_remote.log_forwarding import LogForwarder
+    from parl_remote.object_transfer import NodeObjects, ObjectTransfers
 
 __all__ = ["Client"]
 
@@ -115,6 +116,7 @@ class Client:
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
         self._logs: LogForwarder | None = None
+        self._objects: ObjectTransfers | None = None
 
     def forward_logs(self) -> None:
         """Show what actors write as lines of this program's own output, from the next actor on."""
@@ -173,7 +175,7 @@ class Client:
             payload = serialize.dumps((place.sys_path, *creation))
             names = AttributeNames()
             record.connection = connection = self._start(record, granted, options, place, names)
-            connection.submit(Kind.CREATE, 0, 0, [*payload, *arguments[1:]], "__init__", None).result()
+            connection.submit(Kind.CREATE, 0, 0, [*payload, *arguments[1:]], "__init__", luggage.take()).result()
         except BaseException:
             self._release(record)
             raise
@@ -240,7 +242,22 @@ class Client:
         return self._connection_to(record, record.channel)
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
-        return Connection(channel, background=self._background_loop, lost=record.error, on_names=record.on_names)
+        return Connection(
+            channel,
+            background=self._background_loop,
+            lost=record.error,
+            on_names=record.on_names,
+            objects=lambda: self._objects_on(record.node_id),
+        )
+
+    def _objects_on(self, node_id: str) -> NodeObjects:
+        """What brings values of `put` to a worker whose memory cannot be shared."""
+        with self._lock:
+            if self._objects is None:
+                from parl_remote.object_transfer import ObjectTransfers  # only between hosts
+
+                self._objects = ObjectTransfers(self._workers.dial_again, self._loop.call_soon)
+            return self._objects.at(node_id)
 
     # -- ends of actors ------------------------------------------------------------------------------------------
 
@@ -321,6 +338,8 @@ class Client:
             self._none_left.wait(_GOODBYE_S)
         if self._logs is not None:
             self._logs.close()
+        if self._objects is not None:
+            self._objects.close()
         self._master.close()
         self._cluster.close()
         loops = [pair for pair in ((self._loop, self._thread), self._background) if pair is not None]

@@ -20,15 +20,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parl_remote.answers import read_answer
 from parl_remote.call_messages import Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.loop import Loop
+from parl_remote.object_places import reading_from
 from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.transport import Buffer, Channel
+
+if TYPE_CHECKING:
+    from parl_remote.object_transfer import NodeObjects
 
 __all__ = ["Connection"]
 
@@ -67,6 +71,7 @@ class Connection:
         lost: Makes the error for a call that will not be answered, from the name of the method that was running when
             the actor was lost, empty for calls that come later; may wait for the cause.
         on_names: Told the actor's attributes when it has been made, and when they change.
+        objects: Gives what brings values of `put` to the actor's node; asked where memory cannot be shared with it.
     """
 
     def __init__(
@@ -76,8 +81,10 @@ class Connection:
         background: Callable[[], Loop],
         lost: Callable[[str], Exception],
         on_names: Callable[[tuple[str, ...]], None],
+        objects: Callable[[], NodeObjects] | None = None,
     ) -> None:
         self._channel = channel
+        self._objects = objects
         self._sharing = Sharing.through(channel)
         # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
         self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
@@ -129,6 +136,8 @@ class Connection:
         self._pending[call_id] = future
         try:
             if self._sharing is None:
+                if type(owner) is tuple and self._objects is not None:
+                    self._objects().deliver(owner)
                 self._channel.send(pack(kind, flags, index, call_id, payload))
             else:
                 frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
@@ -285,9 +294,12 @@ class Connection:
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
             return
-        answer = read_answer(frames, future.method)
         if flags & _HANDLES:
+            with reading_from(None if self._sharing is not None or self._objects is None else self._objects()):
+                answer = read_answer(frames, future.method)
             self._confirm(call_id)
+        else:
+            answer = read_answer(frames, future.method)
         if answer.names is not None:
             self._names_changed = False  # this is what it was about
             self._on_names(answer.names)

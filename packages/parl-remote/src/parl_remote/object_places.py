@@ -16,9 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from parl_remote.object_memory import Place
-
 if TYPE_CHECKING:
+    from parl_remote.object_memory import Place
     from parl_remote.object_ref import ObjectRef
 
 __all__ = ["Source", "brought", "forget_note", "look_in", "note", "reading_from", "sender"]
@@ -56,6 +55,8 @@ def brought(object_id: str) -> Place | None:
     """Where this node's worker has a value that was sent to it, None if it was not."""
     if _here.directory is None:
         return None
+    from parl_remote.object_memory import Place  # here, because every connection imports this module
+
     try:
         text = os.readlink(_note_of(_here.directory, object_id))
         return Place(*map(int, text.split(":")))
@@ -85,8 +86,8 @@ def _note_of(socket_directory: Path, object_id: str) -> Path:
 
 
 @contextlib.contextmanager
-def reading_from(source: Source) -> Iterator[None]:
-    """Within this block this thread reads a message from another host."""
+def reading_from(source: Source | None) -> Iterator[None]:
+    """Within this block this thread reads a message from another host; None if it was from this one."""
     before, _here.sender = _here.sender, source
     try:
         yield

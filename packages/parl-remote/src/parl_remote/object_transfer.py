@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 
 from parl_remote.errors import ChannelClosed, ObjectLost, RemoteError, ResultTimeout
-from parl_remote.messages import Failed, LeaseGranted, Message, decode, encode
+from parl_remote.messages import Failed, Message, decode, encode
 from parl_remote.messages.objects import FetchObject, HoldObject, ReleaseObject, StoreObject
 from parl_remote.object_memory import Place
 from parl_remote.object_ref import ObjectRef
@@ -123,20 +123,21 @@ class ObjectTransfers:
     """The values that a client has on workers, by worker.
 
     Args:
-        dial: Makes a link to the worker of a lease.
+        dial: Makes a link to a worker, from its id.
         call_soon: See `NodeObjects`.
     """
 
-    def __init__(
-        self, dial: Callable[[LeaseGranted], Channel], call_soon: Callable[[Callable[[], None]], None]
-    ) -> None:
+    def __init__(self, dial: Callable[[str], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
         self._dial = dial
         self._call_soon = call_soon
         self._nodes: dict[str, NodeObjects] = {}
 
-    def at(self, granted: LeaseGranted) -> NodeObjects:
-        """Those on the worker of a lease."""
-        return self._nodes.setdefault(granted.node_id, NodeObjects(lambda: self._dial(granted), self._call_soon))
+    def at(self, node_id: str) -> NodeObjects:
+        """Those on one worker."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            self._nodes[node_id] = node = NodeObjects(lambda: self._dial(node_id), self._call_soon)
+        return node
 
     def close(self) -> None:
         """Let go of all."""

@@ -76,6 +76,7 @@ class WorkerClients:
         self._on_died = on_died
         self._on_worker_gone = on_worker_gone
         self._links: dict[str, Channel] = {}
+        self._reached: dict[str, LeaseGranted] = {}  # by node: some lease there, which says how to reach it
         self._starts: dict[str, Future[ActorStarted]] = {}
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
@@ -128,6 +129,10 @@ class WorkerClients:
         path = os.path.join(at.socket_dir, "node.sock")
         return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._dial_worker(at)
 
+    def dial_again(self, node_id: str) -> Channel:
+        """The same for a worker that there is or was a link to."""
+        return self.dial(self._reached[node_id])
+
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
         """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
         self._pushes[kind] = handler
@@ -170,6 +175,7 @@ class WorkerClients:
             if known is not None:
                 return known
             self._links[node_id] = link = self.dial(granted)
+            self._reached[node_id] = granted
         self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
         return link
 
