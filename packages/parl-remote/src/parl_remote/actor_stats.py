@@ -18,12 +18,11 @@ import os
 import threading
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
-__all__ = ["CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
+__all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
 
 _LAYOUT = 1.0
-_BYTES = 1024
+PAGE_BYTES = 1024
 _VERSION, _CALLS, _ERRORS, _BUSY, _BEGUN, _WAITING, _SINCE, _ERROR_AT = range(8)
 _NUMBERS = 8
 _METHOD = 128
@@ -70,7 +69,7 @@ class CallMeter:
     _method: str
 
     def __init__(self) -> None:
-        self._use(bytearray(_BYTES))
+        self._use(bytearray(PAGE_BYTES))
 
     def publish(self, path: str | os.PathLike[str]) -> None:
         """Put the page into a file of its own, where the worker looks.
@@ -80,8 +79,8 @@ class CallMeter:
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, _BYTES)  # or a disk that fills up later would end the process
-            page = mmap.mmap(descriptor, _BYTES)
+            os.posix_fallocate(descriptor, 0, PAGE_BYTES)  # or a disk that fills up later would end the process
+            page = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
         page[:] = bytes(self._bytes)
@@ -124,7 +123,7 @@ class CallMeter:
     def _note(self, error: BaseException) -> None:
         self._numbers[_ERRORS] += 1.0
         self._numbers[_ERROR_AT] = _clock()
-        self._write(_ERROR, _one_line(error), _BYTES - _ERROR)
+        self._write(_ERROR, _one_line(error), PAGE_BYTES - _ERROR)
 
     def _use(self, page: bytearray | mmap.mmap) -> None:
         self._page = page  # a view alone would not keep the mapping's object
@@ -177,11 +176,8 @@ class SharedCallMeter(CallMeter):
 
 def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
     """What an actor's page says, None if there is none (yet, or any more)."""
-    try:
-        page = Path(path).read_bytes()
-    except OSError:
-        return None
-    if len(page) != _BYTES:
+    page = _page(path)
+    if len(page) != PAGE_BYTES:
         return None
     numbers = memoryview(page)[: _NUMBERS * 8].cast("d")
     if numbers[_VERSION] != _LAYOUT:
@@ -197,18 +193,24 @@ def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
         waiting=max(0, int(numbers[_WAITING])),
         running=_read(page, _METHOD, _ERROR - _METHOD) if in_flight else "",
         running_s=running_s,
-        last_error=_read(page, _ERROR, _BYTES - _ERROR),
+        last_error=_read(page, _ERROR, PAGE_BYTES - _ERROR),
         error_age_s=max(0.0, now - numbers[_ERROR_AT]) if numbers[_ERROR_AT] else 0.0,
     )
 
 
 def last_method(path: str | os.PathLike[str]) -> str:
     """The method that began last, whether it still runs or not; empty if none did."""
+    page = _page(path)
+    return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
+
+
+def _page(path: str | os.PathLike[str]) -> bytes:
+    """The page itself, without what may stand behind it (see `stack_dumps`); nothing if it cannot be read."""
     try:
-        page = Path(path).read_bytes()
+        with open(path, "rb", buffering=0) as file:
+            return file.read(PAGE_BYTES)
     except OSError:
-        return ""
-    return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == _BYTES else ""
+        return b""
 
 
 def _read(page: bytes, offset: int, room: int) -> str:

@@ -44,6 +44,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "NodeNumbers",
         "WhyWaiting",
     ),
+    "stacks": ("DumpStack", "StackDump"),
 }
 
 _KINDS: dict[str, type[Message]] = {

@@ -1,0 +1,33 @@
+"""What an actor's threads do now, asked for from its worker.
+
+client -> worker   DumpStack  -> StackDump
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from parl_remote.messages.base import Message
+
+__all__ = ["DumpStack", "StackDump"]
+
+
+@dataclass(frozen=True, slots=True)
+class DumpStack(Message):
+    """Asks for StackDump; Failed if there is no such actor, or its process cannot say."""
+
+    request_id: int
+    lease_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackDump(Message):
+    """The stacks of all Python threads of an actor, the deepest frame first, as faulthandler prints them.
+
+    Attributes:
+        request_id: Which request this answers.
+        text: The stacks; the last of it is missing if it is longer than 256 KiB.
+    """
+
+    request_id: int
+    text: str
