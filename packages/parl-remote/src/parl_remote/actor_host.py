@@ -23,7 +23,9 @@ from parl_remote.actor_stats import CallMeter, SharedCallMeter
 from parl_remote.call_errors import describe
 from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
+from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
+from parl_remote.last_word import LastWord
 from parl_remote.parcels import packed, with_luggage
 from parl_remote.transport import Buffer
 
@@ -130,6 +132,7 @@ class ActorHost:
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
         self.meter = CallMeter()
+        self.last_word = LastWord(DeathKind.RELEASED)
         self._instance: object = None
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
@@ -270,14 +273,18 @@ class ActorHost:
             self.running = "__init__"
             sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
+            self.last_word = LastWord(DeathKind.IMPORT)
             cls = self._load_class(creation.cls)
+            self.last_word = LastWord(DeathKind.CONSTRUCTOR)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
             concurrency = concurrency_of(cls, creation.max_concurrency)
             self.hold(self.construct(concurrency, lambda: current.construct_here(cls, args, kwargs)))
             self.concurrency = concurrency
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
+            self.last_word = LastWord(DeathKind.RELEASED)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
+            self.last_word = self.last_word.because_of(error)
             self.meter.failed(began, error)
             return self._failure(error, "__init__", call_id)
         self.meter.constructed(began)

@@ -7,8 +7,10 @@ want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spar
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
+import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -37,14 +39,18 @@ class PooledActor:
         pid: Its process number.
         address: The path of its socket.
         log: Where what it prints goes once it is in use.
-        cause: Why it was killed, if it was.
+        stats: Where it counts its calls once it is in use.
+        cause: Why it was killed, or asked to end, if it was.
+        peak: The most bytes of it that were ever in memory, known once it has ended.
     """
 
     number: int
     pid: int
     address: str
     log: Path
+    stats: str
     cause: DeathCause | None = None
+    peak: int = 0
 
 
 class ActorPool:
@@ -108,7 +114,12 @@ class ActorPool:
         """End an actor at once; its end is reported with this cause, or an earlier one."""
         if actor.cause is None:
             actor.cause = cause
-            self._zygote.kill(actor.number)
+        self._zygote.kill(actor.number)
+
+    def note(self, actor: PooledActor, cause: DeathCause) -> None:
+        """Report an actor's end with this cause, or an earlier one; somebody asks it to end by itself."""
+        if actor.cause is None:
+            actor.cause = cause
 
     def close(self) -> None:
         """Kill all actors and the zygote, and wait for them."""
@@ -127,7 +138,8 @@ class ActorPool:
                     self._forked(number, pid)
                 case {"refused": int(_), "reason": str(reason)}:
                     self._refused(reason)
-                case {"ended": int(number), "status": int(status)} if number in self._actors:
+                case {"ended": int(number), "status": int(status), "peak": int(peak)} if number in self._actors:
+                    self._actors[number].peak = peak
                     self._ended(self._actors[number], processes.death_of(status))
                 case {"ready": _, "failed": dict(failed)}:
                     for name, why in failed.items():
@@ -140,7 +152,8 @@ class ActorPool:
         self._ordered -= 1
         self._zygote_deaths = 0
         log = self._log_directory / f"actor-{number}.log"
-        self._actors[number] = actor = PooledActor(number, pid, f"{self._directory}/a{number}.sock", log)
+        place = f"{self._directory}/a{number}"
+        self._actors[number] = actor = PooledActor(number, pid, f"{place}.sock", log, f"{place}.calls")
         self._spares.append(actor)
 
     def _refused(self, reason: str) -> None:
@@ -163,6 +176,8 @@ class ActorPool:
             known = actor.cause or cause  # that we killed it says less than why we did
             lines = processes.tail(actor.log, self._log_tail_lines)
             self._on_ended(actor, dataclasses.replace(known, log_tail=lines))
+            with contextlib.suppress(OSError):
+                os.unlink(actor.stats)
 
     def _zygote_died(self) -> None:
         """All its actors have died with it; the next ones need another."""

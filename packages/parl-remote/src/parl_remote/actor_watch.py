@@ -1,30 +1,47 @@
 """Looks after running actors from outside: how much memory they take, and whether somebody has stopped them.
 
-An actor that has ended is reported by the zygote; what is left to look for is one that will never end by itself.
+An actor that has ended is reported by the zygote; what is left to look for is one that will never end by itself. What
+is seen is kept for a minute, for the report of an actor's end.
 """
 
 from __future__ import annotations
 
 import signal
+import time
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from parl_remote import processes
 from parl_remote.config import Limits
-from parl_remote.death import DeathCause, DeathKind
+from parl_remote.death import DeathCause, DeathKind, MemorySample
+from parl_remote.host_memory import OutOfMemoryHint
 from parl_remote.loop import Loop
 
-__all__ = ["ActorWatch"]
+__all__ = ["ActorWatch", "Watched"]
 
-_MEMORY_SAMPLE_S = 0.5  # the promise is that an actor ends within a second of passing its limit
+_SAMPLE_S = 1.0
+_LIMITED_SAMPLE_S = 0.5  # the promise is that an actor ends within a second of passing its limit
+_KEPT = 60
 
 
 @dataclass(slots=True)
-class _Watched:
+class Watched:
+    """What was seen of one actor.
+
+    Attributes:
+        pid: Its process.
+        memory_limit: What it may grow by, in bytes; None for no limit.
+        memory_at_start: How large it was when it became an actor.
+        stopped_since: When it was first seen stopped by a signal, on the loop's clock; None if it runs.
+        memory: How large it was, the last minute of it.
+    """
+
     pid: int
     memory_limit: int | None
     memory_at_start: int
     stopped_since: float | None = None
+    memory: deque[MemorySample] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
 
 class ActorWatch:
@@ -32,7 +49,7 @@ class ActorWatch:
 
     Args:
         loop: The node's loop.
-        limits: How long a process may be stopped, and how often to look.
+        limits: How long a process may be stopped.
         end: Told the number of an actor that has to end, and why.
     """
 
@@ -40,51 +57,69 @@ class ActorWatch:
         self._loop = loop
         self._limits = limits
         self._end = end
-        self._watched: dict[int, _Watched] = {}
+        self._watched: dict[int, Watched] = {}
         self._looking = False
+        self.out_of_memory = OutOfMemoryHint()
 
     def add(self, number: int, pid: int, memory_limit: int | None) -> None:
         """Look after actor `number`; `memory_limit` is what it may grow by, in bytes."""
-        at_start = processes.resident_bytes(pid) if memory_limit is not None else 0
-        self._watched[number] = _Watched(pid, memory_limit, at_start)
+        one = self._watched[number] = Watched(pid, memory_limit, processes.resident_bytes(pid))
+        one.memory.append(MemorySample(time.time(), one.memory_at_start))
         if not self._looking:
             self._look_later()
 
-    def remove(self, number: int) -> None:
-        """It has ended; unknown ones are ignored."""
-        self._watched.pop(number, None)
+    def get(self, number: int) -> Watched | None:
+        """What was seen of an actor."""
+        return self._watched.get(number)
+
+    def remove(self, number: int) -> Watched | None:
+        """It has ended; None for unknown ones."""
+        return self._watched.pop(number, None)
 
     def _look_later(self) -> None:
         limited = any(one.memory_limit is not None for one in self._watched.values())
         self._looking = True
-        self._loop.call_later(_MEMORY_SAMPLE_S if limited else self._limits.heartbeat_interval_s, self._look)
+        delay_s = _LIMITED_SAMPLE_S if limited else _SAMPLE_S
+        for one in self._watched.values():
+            if one.stopped_since is not None:  # not a moment later than it has to be
+                delay_s = min(delay_s, max(0.01, one.stopped_since + self._patience_s - self._loop.now()))
+        self._loop.call_later(delay_s, self._look)
 
     def _look(self) -> None:
         self._looking = False
+        at = round(time.time(), 3)
+        self.out_of_memory.look()
         for number, one in list(self._watched.items()):
-            cause = self._too_much_memory(one) or self._stopped_too_long(one)
+            one.memory.append(MemorySample(at, processes.resident_bytes(one.pid)))
+            cause = _too_much_memory(one) or self._stopped_too_long(one)
             if cause is not None:
-                self.remove(number)
                 self._end(number, cause)
         if self._watched:
             self._look_later()
 
-    def _too_much_memory(self, one: _Watched) -> DeathCause | None:
-        if one.memory_limit is None:
-            return None
-        used = processes.resident_bytes(one.pid) - one.memory_at_start
-        if used <= one.memory_limit:
-            return None
-        sizes = f"it used {used / 2**20:.0f} MiB, its limit is {one.memory_limit / 2**20:.0f} MiB"
-        return DeathCause(DeathKind.MEMORY, detail=sizes)
+    @property
+    def _patience_s(self) -> float:
+        """How long one may be seen stopped: it may have been that for a whole sample before it was seen."""
+        limit_s = self._limits.liveness_limit_s
+        return limit_s - _SAMPLE_S if limit_s > 2 * _SAMPLE_S else limit_s
 
-    def _stopped_too_long(self, one: _Watched) -> DeathCause | None:
+    def _stopped_too_long(self, one: Watched) -> DeathCause | None:
         now = self._loop.now()
         if not processes.is_stopped(one.pid):
             one.stopped_since = None
         elif one.stopped_since is None:
             one.stopped_since = now
-        elif now - one.stopped_since >= self._limits.liveness_limit_s:
-            detail = f"it was stopped for more than {self._limits.liveness_limit_s:g} s"
+        elif now - one.stopped_since >= self._patience_s:
+            detail = f"it was stopped for more than {self._patience_s:g} s"
             return DeathCause(DeathKind.SIGNAL, signal=int(signal.SIGSTOP), detail=detail)
         return None
+
+
+def _too_much_memory(one: Watched) -> DeathCause | None:
+    if one.memory_limit is None:
+        return None
+    used = one.memory[-1].resident - one.memory_at_start
+    if used <= one.memory_limit:
+        return None
+    sizes = f"it used {used / 2**20:.0f} MiB, its limit is {one.memory_limit / 2**20:.0f} MiB"
+    return DeathCause(DeathKind.MEMORY, detail=sizes)

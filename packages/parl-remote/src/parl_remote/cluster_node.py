@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ from parl_remote.loop import Loop
 from parl_remote.master import Master
 from parl_remote.master_link import MasterLink, worker_hello
 from parl_remote.messages import Message, NodeJoin, Role
+from parl_remote.nested import ClusterReach
 from parl_remote.rejoin import RejoiningLink
 from parl_remote.parts import Part
 from parl_remote.resources import Resources
@@ -40,6 +42,8 @@ from parl_remote.zygote import ZygoteProcess, start_zygote
 __all__ = ["ClusterNode", "NodeSettings"]
 
 _log = logging.getLogger("parl.remote")
+
+_ANY_INTERFACE = {"", "0.0.0.0", "*", "::"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,12 +176,20 @@ class ClusterNode:
             restart_zygote=lambda: start_zygote(self._socket_directory, clear=True),
             to_master=self._tell_master,
             limits=self._limits,
-            gpus=settings.gpus,
             limit_threads=not chosen_by_user(os.environ),
+            reach=self._reach(),
         )
         worker.parts.add(("CheckHost",), self._health_part)
         self._reception.serve(Role.WORKER, worker)
         return worker
+
+    def _reach(self) -> ClusterReach:
+        """How actors on this node reach the cluster."""
+        settings = self._settings
+        port = Address.parse(self._tcp.address).port
+        own = str(Address(settings.host if settings.host not in _ANY_INTERFACE else "127.0.0.1", port))
+        key_file = str(Path(settings.directory) / "key")
+        return ClusterReach(settings.master or own, str(self._socket_directory), not settings.master, key_file)
 
     def _become_master(self) -> None:
         state = ClusterState(
@@ -185,6 +197,8 @@ class ClusterNode:
             new_lease_id=functools.partial(new_id, "lease"),
             started=self._loop.now(),
             liveness_limit_s=self._limits.liveness_limit_s,
+            own_node_id=self._settings.node_id,
+            epoch=time.time() - self._loop.now(),
             client_grace_s=self._limits.liveness_limit_s,
         )
         self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
@@ -247,4 +261,5 @@ class ClusterNode:
             resources=self._settings.resources,
             leases=self._worker.running() if self._worker is not None else (),
             name=host_name(),
+            gpus=self._settings.gpus,
         )

@@ -92,6 +92,7 @@ class ClusterState:
         self._finders: ActorFinders | None = None
         self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients that want to know when it has ended
         self._away: dict[str, float] = {}  # programs whose connection broke, and until when they may come back
+        self._leaving: dict[str, Lease] = {}  # free already, and their workers have yet to say how their actors ended
         self._lost_leases: dict[str, None] = {}  # declared lost with their node: must not come back with it
 
     # -- nodes ---------------------------------------------------------------------------------------------------
@@ -247,7 +248,11 @@ class ClusterState:
         return [*self._revoke(self.tables.free(lease_id), "released by its owner"), *self._room_may_be_free()]
 
     def lease_ended(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
-        """An actor ended on its worker; one that was released meanwhile, or of another node, is ignored."""
+        """An actor ended on its worker; one of another node is ignored, and one that was released is only recorded."""
+        left = self._leaving.get(lease_id)
+        if left is not None and left.node.node_id == node_id:
+            del self._leaving[lease_id]
+            self.tables.deaths.add(self.tables.record_of(left, cause))
         lease = self.tables.leases.get(lease_id)
         if lease is None or lease.node.node_id != node_id:
             return []
@@ -298,7 +303,8 @@ class ClusterState:
             raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
         self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
         lease.is_ending = True
-        return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, asked.reason))]
+        detail = f"by {self.tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
+        return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail))]
 
     def drain_requested(self, client_id: str, asked: DrainNode, now: float) -> list[Instruction]:
         """Somebody wants a node to leave.
@@ -406,6 +412,9 @@ class ClusterState:
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
 
     def _revoke(self, lease: Lease, reason: str) -> list[Instruction]:
+        self._leaving[lease.lease_id] = lease
+        if len(self._leaving) > _LOST_LEASES_KEPT:
+            del self._leaving[next(iter(self._leaving))]
         revoked = ToNode(lease.node.node_id, LeaseRevoked(lease.lease_id, reason))
         return [revoked, *self._answer_kills(lease, DeathCause(DeathKind.RELEASED, detail=reason))]
 
@@ -495,7 +504,9 @@ class ClusterState:
         self.tables.names.give_up(waiting.client_id, request)
         code = RefusalCode.TIMEOUT if possible else RefusalCode.TOO_LARGE
         count = len(pool)
-        available = f"{pool.total} on {count} node{'s' * (count != 1)}, {pool.free} free"
+        kinds = request.resources.kinds() or pool.total.kinds()
+        total, free = pool.total.only(kinds), pool.free.only(kinds)
+        available = f"{total} on {count} node{'s' * (count != 1)}, {free} free"
         reason = f"{request.class_name or 'an actor'} asked for {request.resources}; the cluster has {available}; {why}"
         if possible and request.timeout_s:
             reason += f"; nothing became free within {request.timeout_s:g} s"

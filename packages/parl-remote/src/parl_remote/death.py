@@ -90,6 +90,8 @@ class DeathCause:
     def describe(self) -> str:
         """The cause in one line, without the log."""
         text = _WHAT_HAPPENED[self.kind]
+        if self.kind is DeathKind.KILLED_BY_USER and self.detail:
+            text = "it was destroyed"  # by whom and why is said there
         if self.kind is DeathKind.EXIT and self.exit_code is not None:
             text += f" with status {self.exit_code}"
         if self.signal is not None:

@@ -15,6 +15,8 @@ from collections.abc import Callable
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.host_load import HostLoad
+from parl_remote.host_memory import host_memory
 from parl_remote.identity import versions
 from parl_remote.loop import Loop, Timer
 from parl_remote.messages import (
@@ -84,6 +86,7 @@ class MasterLink:
         self._limits = limits
         self._heard = loop.now()
         self._beats = 0
+        self._load = HostLoad()
         self._timer: Timer | None = None
         self._over = False
         loop.add(channel, self._hear)
@@ -132,8 +135,13 @@ class MasterLink:
             self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
             return
         self._beats += 1
-        self._timer = self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
-        self.tell(Heartbeat(self._beats, load=os.getloadavg()[0], memory_free=_memory_free()))
+        # Not a moment later than the limit, so that the last wait may be a short one.
+        left_s = max(0.01, self._heard + self._limits.liveness_limit_s - self._loop.now() + 0.001)
+        self._timer = self._loop.call_later(min(self._limits.heartbeat_interval_s, left_s), self._beat)
+        memory = host_memory()
+        self.tell(
+            Heartbeat(self._beats, os.getloadavg()[0], memory.available, memory.total, cpu_busy=self._load.busy())
+        )
 
     def _end(self, tell: Callable[[str], None] | None, reason: str) -> None:
         if self._over:
@@ -145,12 +153,3 @@ class MasterLink:
         self._channel.close()
         if tell is not None:
             tell(reason)
-
-
-def _memory_free() -> int:
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return 0

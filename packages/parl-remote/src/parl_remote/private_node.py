@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +20,13 @@ from parl_remote.cluster_state import ClusterState
 from parl_remote.config import environment
 from parl_remote.gpus import visible_gpus
 from parl_remote.handshake import Link, Reception, Service
+from parl_remote.host_memory import usable_memory
 from parl_remote.identity import host_id, host_name, new_id
 from parl_remote.loop import Loop
 from parl_remote.master import Master
 from parl_remote.master_link import MasterLink
 from parl_remote.messages import Bye, NodeJoin, Role, decode
+from parl_remote.nested import ClusterReach
 from parl_remote.resources import Resources
 from parl_remote.thread_counts import chosen_by_user
 from parl_remote.transport_memory import MemoryListener
@@ -50,26 +53,33 @@ class _OneProgram:
         self._master = master
         self._on_joined = on_joined
         self._on_gone = on_gone
-        self.came = False
+        self._driver: Link | None = None
+
+    @property
+    def came(self) -> bool:
+        """Whether the driver has connected."""
+        return self._driver is not None
 
     def opened(self, link: Link) -> None:
-        """The driver connected, or the node's own worker."""
-        self.came = self.came or link.hello.role is Role.CLIENT
+        """The driver connected, or the node's own worker, or an actor: the first client is the driver."""
+        if self._driver is None and link.hello.role is Role.CLIENT:
+            self._driver = link
         self._master.opened(link)
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """For the master; a goodbye ends the node as a broken connection does."""
+        """For the master; the driver's goodbye ends the node as a broken connection does."""
         self._master.received(link, frames)
         message = decode(frames[0])
         if isinstance(message, NodeJoin):
             self._on_joined()
-        elif isinstance(message, Bye):
+        elif isinstance(message, Bye) and link is self._driver:
             self._on_gone()
 
     def closed(self, link: Link, reason: str) -> None:
-        """The driver is gone."""
+        """Somebody is gone; without the driver or the worker there is nothing left to do."""
         self._master.closed(link, reason)
-        self._on_gone()
+        if link is self._driver or link.hello.role is not Role.CLIENT:
+            self._on_gone()
 
 
 class PrivateNode:
@@ -92,6 +102,8 @@ class PrivateNode:
             started=self._loop.now(),
             liveness_limit_s=limits.liveness_limit_s,
             nodes_may_join=False,
+            own_node_id=node_id,
+            epoch=time.time() - self._loop.now(),
         )
         master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
         self._program = _OneProgram(master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop)
@@ -105,18 +117,20 @@ class PrivateNode:
             restart_zygote=functools.partial(start_zygote, settings.directory, tuple(settings.preload), clear=True),
             to_master=lambda message: self._link.tell(message),
             limits=limits,
-            gpus=gpus,
             limit_threads=not chosen_by_user(os.environ),
+            reach=ClusterReach("local", settings.directory, True, ""),
             keep_logs=Path(settings.directory) not in Path(settings.log_directory).parents,
         )
         reception.serve(Role.WORKER, self._worker)
         within = MemoryListener("the node itself")
         reception.listen(within)
-        offer = Resources(cpu=settings.slots, gpu=len(gpus))
+        offer = Resources(cpu=settings.slots, gpu=len(gpus), memory=usable_memory())
         self._link = MasterLink(
             self._loop,
             within.connect(),
-            joined=lambda: NodeJoin(node_id, host, (), settings.directory, offer, self._worker.running(), host_name()),
+            joined=lambda: NodeJoin(
+                node_id, host, (), settings.directory, offer, self._worker.running(), host_name(), gpus
+            ),
             on_message=self._worker.on_master,
             on_lost=lambda _: self._loop.stop(),
             limits=limits,

@@ -64,6 +64,12 @@ class Resources:
         """The names of what there is any of."""
         return frozenset((*(kind for kind in _OWN_KINDS if getattr(self, kind)), *self.labels))
 
+    def only(self, kinds: frozenset[str]) -> Resources:
+        """The same amounts of these kinds, and nothing of others."""
+        labels = {name: amount for name, amount in self.labels.items() if name in kinds}
+        cpu, gpu, memory = (self.amount(kind) if kind in kinds else 0 for kind in _OWN_KINDS)
+        return Resources(cpu, gpu, int(memory), labels)
+
     def fits(self, need: Resources) -> bool:
         """Whether `need` can be taken from this."""
         return (

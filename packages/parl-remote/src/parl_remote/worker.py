@@ -1,30 +1,31 @@
 """A node's worker: starts actors on leases, watches them, and tells everyone concerned when one ends.
 
-    master  --LeaseAssigned, LeaseRevoked-->  Worker  --fork, kill-->  zygote --> actors
-            <--LeaseEnded, Heartbeat--------          <--forked, ended--
+    master  --LeaseAssigned, LeaseRevoked, EndActor-->  Worker  --fork, kill-->  zygote --> actors
+            <--LeaseEnded, NodeNumbers----------------          <--forked, ended--
     client  --StartActor, StopActor-------->
             <--ActorStarted, ActorFailed, ActorDied--
 
 One actor is always started ahead, so that the next one answers within milliseconds. A client's connection is its life
-line: when it closes, the client's actors are killed at once.
+line: when it closes, the client's actors are killed at once, save detached ones.
 """
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from parl_remote.actor_ends import ActorEnds
+from parl_remote.actor_equipment import ActorEquipment
 from parl_remote.actor_pool import ActorPool, PooledActor
 from parl_remote.actor_watch import ActorWatch
 from parl_remote.call_messages import Kind, pack
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, RemoteProtocolError
-from parl_remote.gpus import GpuShares
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.handshake import Link
+from parl_remote.identity import host_name
 from parl_remote.log_book import LogBook, bytes_in
 from parl_remote.loop import Loop
 from parl_remote.messages import (
@@ -41,26 +42,19 @@ from parl_remote.messages import (
     StopActor,
     decode,
 )
+from parl_remote.nested import ClusterReach
 from parl_remote.parts import Part, Parts
 from parl_remote.relay import Relay
-from parl_remote.transport_unix import UnixChannel
+from parl_remote.worker_leases import WorkerLease, WorkerLeases
+from parl_remote.worker_numbers import WorkerNumbers
 from parl_remote.zygote import ZygoteProcess
+
+if TYPE_CHECKING:
+    from parl_remote.borrowers import Borrowers
 
 __all__ = ["Worker"]
 
 _ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
-
-
-@dataclass(slots=True, eq=False)
-class _Lease:
-    """One lease from LeaseAssigned to LeaseEnded."""
-
-    assigned: LeaseAssigned
-    link: Link | None = None
-    start: StartActor | None = None
-    actor: PooledActor | None = None
-    channel: UnixChannel | None = None
-    gpus: tuple[str, ...] = field(default=())
 
 
 class Worker:
@@ -74,8 +68,8 @@ class Worker:
         restart_zygote: Starts another one after a death.
         to_master: Takes what this worker has to tell the master.
         limits: Times and sizes.
-        gpus: Names of the GPUs to give away, as CUDA_VISIBLE_DEVICES takes them.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
+        reach: How actors reach the cluster; None if they shall not.
         keep_logs: Whether log files of actors that ended stay, because their directory is the user's.
 
     Attributes:
@@ -93,24 +87,29 @@ class Worker:
         restart_zygote: Callable[[], ZygoteProcess],
         to_master: Callable[[Message], None],
         limits: Limits,
-        gpus: tuple[str, ...] = (),
         limit_threads: bool = True,
         keep_logs: bool = False,
+        reach: ClusterReach | None = None,
     ) -> None:
         self._loop = loop
+        self._directory = directory
         self._to_master = to_master
-        self.parts = Parts()
-        self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), lambda: self._make_files(directory / "files"))
-        self.logs = LogBook(loop, keep=keep_logs)
-        self.parts.add(("ReadLog", "FollowActors"), self._log_part)
-        self._gpus = GpuShares(gpus)
-        self._limit_threads = limit_threads
-        self._leases: dict[str, _Lease] = {}
+        self._leases = WorkerLeases()
         self._early: dict[str, tuple[Link, StartActor]] = {}
-        self._in_use: dict[int, _Lease] = {}
-        self._waiting: deque[_Lease] = deque()
+        self._in_use: dict[int, WorkerLease] = {}
+        self._waiting: deque[WorkerLease] = deque()
+        self._equipment = ActorEquipment(limit_threads=limit_threads, reach=reach)
         self._watch = ActorWatch(loop, limits, lambda number, cause: self._end(self._in_use[number], cause))
+        self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
+        self._numbers = WorkerNumbers(loop, self._leases, self._watch, to_master)
         self._relay = Relay(loop)
+        self.logs = LogBook(loop, keep=keep_logs)
+        self._borrowers: Borrowers | None = None
+        self.parts = Parts()
+        self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
+        self.parts.add(("ReadLog", "FollowActors"), self._log_part)
+        self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
+        self.parts.add(("WatchActor", "UnwatchActor", "DescribeActor"), self._borrower_part)
         self._pool = ActorPool(
             loop,
             directory=directory,
@@ -129,22 +128,34 @@ class Worker:
     def on_master(self, message: Message) -> None:
         """Take a message of the master's; those that are not for a worker's leases are ignored."""
         if isinstance(message, LeaseAssigned):
-            self._leases[message.lease_id] = _Lease(message)
+            self._leases.add(WorkerLease(message, self._loop.now()))
             link, start = self._early.pop(message.lease_id, (None, None))
             if link is not None and start is not None:
                 self._start(link, start)
         elif isinstance(message, LeaseRevoked):
             lease = self._leases.get(message.lease_id)
             if lease is not None:
-                self._give_gpus_back(lease)  # the master may give them away from now on
                 self._end(lease, DeathCause(DeathKind.CLIENT_GONE, detail=message.reason))
+        elif type(message).__name__ == "EndActor":  # its module is imported where the first one comes
+            self._end_for_master(message)
 
     def running(self) -> tuple[RunningLease, ...]:
         """The leases that run here, for a master that has to learn them again."""
-        return tuple(
-            RunningLease(a.lease_id, a.client_id, a.resources, a.class_name)
-            for a in (lease.assigned for lease in self._leases.values() if lease.link is not None)
-        )
+        self._numbers.tell_all_again()
+        return self._leases.running(self._loop.now())
+
+    def _end_for_master(self, message: Message) -> None:
+        from parl_remote.messages.overview import EndActor
+
+        assert isinstance(message, EndActor)
+        lease = self._leases.get(message.lease_id)
+        if lease is None:
+            return  # its LeaseEnded is on the way
+        cause = DeathCause(message.kind, detail=message.detail)
+        if message.grace_s and self._ask_to_end(lease, cause):
+            self._loop.call_later(message.grace_s, lambda: self._end(lease, cause))
+        else:
+            self._end(lease, cause)
 
     # -- the clients' side (handshake.Service) -------------------------------------------------------------------
 
@@ -167,7 +178,7 @@ class Worker:
                 self._loop.call_later(_ORPHAN_START_S, lambda: self._refuse_early(message.lease_id))
         elif isinstance(message, StopActor):
             lease = self._leases.get(message.lease_id)
-            if lease is not None and lease.assigned.client_id == link.hello.id:
+            if lease is not None:  # whoever holds a handle may, and whoever has the key may hold one
                 self._end(lease, DeathCause(DeathKind.KILLED_BY_USER, detail=message.reason))
         elif isinstance(message, AttachActor):
             self._attach(link, message.lease_id)
@@ -175,23 +186,24 @@ class Worker:
             raise RemoteProtocolError(f"a worker cannot take {type(message).__name__} from a client")
 
     def closed(self, link: Link, reason: str) -> None:
-        """A client is gone: so are its actors. The end of a relayed connection ends nothing else."""
+        """A client is gone: so are its actors, save detached ones. The end of a relayed connection ends nothing."""
         if self._relay.carries(link):
             self._relay.closed(link)
             return
         self.parts.closed(link)
         cause = DeathCause(DeathKind.CLIENT_GONE, detail=reason)
-        for lease in list(self._leases.values()):
+        for lease in self._leases:
             if lease.link is link:
                 lease.link = None
-                self._end(lease, cause)
+                if not lease.outlives_its_client:
+                    self._end(lease, cause)
         for lease_id in [lease_id for lease_id, early in self._early.items() if early[0] is link]:
             del self._early[lease_id]
 
     def _attach(self, link: Link, lease_id: str) -> None:
         """Make a link the way to an actor for a client on another host."""
         lease = self._leases.get(lease_id)
-        if lease is None or lease.actor is None or lease.assigned.client_id != link.hello.id:
+        if lease is None or lease.actor is None:
             link.drop()  # it has ended meanwhile, and its client is told so
         else:
             self._relay.attach(link, lease.actor.address)
@@ -201,21 +213,35 @@ class Worker:
         if link is not None:
             link.tell(ActorFailed(lease_id, f"there is no lease {lease_id} on this worker"))
 
-    def _make_files(self, directory: Path) -> Part:
+    # -- parts ---------------------------------------------------------------------------------------------------
+
+    def _file_part(self) -> Part:
         from parl_remote.worker_files import WorkerFiles  # most programs' actors see the program's own files
 
-        return WorkerFiles(self._loop, directory, self._directories_in_use)
+        return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
 
-    def _directories_in_use(self) -> set[str]:
-        """Where actors run now."""
-        starts = [lease.start for lease in self._leases.values()]
-        return {start.working_dir for start in starts if start is not None and start.working_dir}
+    def _log_part(self) -> Part:
+        from parl_remote.worker_logs import WorkerLogs  # only where somebody wants to read logs
+
+        return WorkerLogs(self._loop, self.logs)
+
+    def _object_part(self) -> Part:
+        from parl_remote.worker_objects import WorkerObjects  # only where programs run on other hosts, and use `put`
+
+        return WorkerObjects(self._loop, self._directory)
+
+    def _borrower_part(self) -> Part:
+        from parl_remote.borrowers import Borrowers  # only where actors get handles of others
+
+        leases = self._leases
+        self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner)
+        return self._borrowers
 
     # -- starting ------------------------------------------------------------------------------------------------
 
     def _start(self, link: Link, start: StartActor) -> None:
-        lease = self._leases[start.lease_id]
-        if lease.assigned.client_id != link.hello.id:
+        lease = self._leases.get(start.lease_id)
+        if lease is None or lease.client_id != link.hello.id:
             raise RemoteProtocolError(f"lease {start.lease_id} belongs to another client")
         if lease.start is not None:
             raise RemoteProtocolError(f"lease {start.lease_id} has an actor already")
@@ -229,7 +255,6 @@ class Worker:
             try:
                 self._equip(lease, actor)
             except ChannelClosed:  # the spare has died; the next one will do
-                self._give_gpus_back(lease)
                 self._waiting.appendleft(lease)
             except OSError as error:
                 self._waiting.appendleft(lease)
@@ -241,68 +266,62 @@ class Worker:
         """The host cannot have another actor: say so to the one who has waited longest."""
         if self._waiting:
             cause = DeathCause(DeathKind.EXIT, detail=f"its host could not start it ({reason})")
-            self._forget(self._waiting[0].assigned.lease_id, cause)
+            self._forget(self._waiting[0].lease_id, cause)
 
-    def _equip(self, lease: _Lease, actor: PooledActor) -> None:
+    def _equip(self, lease: WorkerLease, actor: PooledActor) -> None:
         """Turn a spare into the lease's actor."""
-        start, resources = lease.start, lease.assigned.resources
-        assert start is not None  # it waits because it was asked for
-        channel = UnixChannel.connect(actor.address)
-        lease.gpus = self._gpus.take(resources.gpu)
-        settings = {
-            "class_name": start.class_name or "actor",
-            "log": str(actor.log),
-            "environment": {"CUDA_VISIBLE_DEVICES": ",".join(lease.gpus), **start.environment},
-            "working_dir": start.working_dir,
-            "threads": max(1, int(resources.cpu)) if self._limit_threads else None,
-        }
         already = bytes_in(actor.log)
-        channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
+        lease.channel = self._equipment.hand_over(lease, actor)
+        lease.actor = actor
+        self._in_use[actor.number] = lease
+        self._watch.add(actor.number, actor.pid, lease.start.memory_limit if lease.start is not None else None)
+        self._numbers.soon()
         if lease.link is not None:
             self.logs.began(lease.assigned, lease.link.hello, actor.pid, actor.log, already)
-        lease.actor, lease.channel = actor, channel
-        self._in_use[actor.number] = lease
-        self._watch.add(actor.number, actor.pid, start.memory_limit)
-        if lease.link is not None:
-            lease.link.tell(ActorStarted(start.lease_id, actor.address, actor.pid))
+            lease.link.tell(ActorStarted(lease.lease_id, actor.address, actor.pid))
 
     # -- ending --------------------------------------------------------------------------------------------------
 
-    def _end(self, lease: _Lease, cause: DeathCause) -> None:
+    def _end(self, lease: WorkerLease, cause: DeathCause) -> None:
         """End the lease's actor for a known cause; the rest follows when its end is reported."""
         if lease.actor is None:
-            self._forget(lease.assigned.lease_id, cause)
-        else:
+            self._forget(lease.lease_id, cause)
+        elif lease.actor.number in self._in_use:
             self._pool.kill(lease.actor, cause)
 
+    def _ask_to_end(self, lease: WorkerLease, cause: DeathCause) -> bool:
+        """Let an actor do what it was sent and then end; False if it cannot be asked."""
+        if lease.actor is None or lease.channel is None:
+            return False
+        try:
+            lease.channel.send(pack(Kind.CLOSE, 0, 1, 0), 0.0)
+        except (ChannelClosed, ResultTimeout):
+            return False
+        self._pool.note(lease.actor, cause)
+        self._numbers.soon()
+        return True
+
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
-        """A lease is over; say so to master and client."""
-        lease = self._leases.pop(lease_id, None)
+        """A lease is over; say so to master, client and borrowers."""
+        lease = self._leases.end(lease_id, cause)
         if lease is None:
             return
         if lease in self._waiting:
             self._waiting.remove(lease)
-        self._give_gpus_back(lease)
         if lease.link is not None:
             lease.link.tell(ActorDied(lease_id, cause))
+        if self._borrowers is not None:
+            self._borrowers.actor_ended(lease_id, cause)
         self._to_master(LeaseEnded(lease_id, cause))
 
-    def _give_gpus_back(self, lease: _Lease) -> None:
-        self._gpus.give(lease.gpus, lease.assigned.resources.gpu)
-        lease.gpus = ()
-
     def _actor_ended(self, actor: PooledActor, cause: DeathCause) -> None:
-        self._watch.remove(actor.number)
         lease = self._in_use.pop(actor.number, None)
+        watched = self._watch.remove(actor.number)
         if lease is not None and lease.channel is not None:
+            cause = self._ends.report(cause, actor, lease.channel, watched)
             lease.channel.close()
-            self.logs.ended(lease.assigned.lease_id)
-            self._forget(lease.assigned.lease_id, cause)
-
-    def _log_part(self) -> Part:
-        from parl_remote.worker_logs import WorkerLogs  # only where somebody wants to read logs
-
-        return WorkerLogs(self._loop, self.logs)
+            self.logs.ended(lease.lease_id)
+            self._forget(lease.lease_id, cause)
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,8 @@
 
     worker --{"fork": n}-->  zygote --fork--> actor n, listening at <dir>/a<n>.sock
            --{"kill": n}-->         --SIGKILL--> actor n and its process group
-           <--{"ready": ...}-- {"forked": n, "pid": p} | {"refused": n, "reason": r} -- {"ended": n, "status": s}
+           --{"dump": n}-->         --STACK_SIGNAL--> actor n
+           <--{"ready": ...}-- {"forked": n, "pid": p} | {"refused": n, "reason": r} -- {"ended": n, "status": s, "peak": b}
 
 It has imported numpy and cloudpickle (and what `preload` names), so that an actor costs a fork and shares the memory.
 When the worker's end of the connection closes it kills all actors, clears the directory and ends; when it is killed
@@ -55,6 +56,10 @@ class ZygoteProcess:
     def kill(self, number: int) -> None:
         """Have actor `number` killed."""
         self._tell(kill=number)
+
+    def dump(self, number: int) -> None:
+        """Have actor `number` print its stacks, see `stack_dumps`."""
+        self._tell(dump=number)
 
     def reports(self) -> list[dict[str, object]] | None:
         """What it has to say; None once it is gone."""

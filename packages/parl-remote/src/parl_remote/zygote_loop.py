@@ -16,6 +16,7 @@ import traceback
 from typing import NoReturn
 
 from parl_remote import processes
+from parl_remote.stack_dumps import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.thread_counts import chosen_by_user, set_variables
 from parl_remote.transport_unix import listen_at
 
@@ -55,6 +56,8 @@ class _Zygote:
             self._fork(command["fork"])
         elif "kill" in command:
             self._kill(command["kill"])
+        elif "dump" in command:
+            self._dump(command["dump"])
         else:
             self._end()
 
@@ -84,15 +87,20 @@ class _Zygote:
         if pid is not None:
             _kill_group(pid)
 
+    def _dump(self, number: int) -> None:
+        pid = self._pids.get(number)  # as above; from anybody else the signal could reach a stranger, and end it
+        if pid is not None:
+            os.kill(pid, STACK_SIGNAL)
+
     def _reap(self, pidfd: int) -> None:
         number = self._by_pidfd.pop(pidfd)
         self._poller.unregister(pidfd)
         os.close(pidfd)
         pid = self._pids.pop(number)
         _kill_group(pid)  # what the actor has started goes with it; before waitpid, while the number is still ours
-        _, status = os.waitpid(pid, 0)
+        _, status, used = os.wait4(pid, 0)
         self._unlink(number)
-        self.tell(ended=number, status=status)
+        self.tell(ended=number, status=status, peak=used.ru_maxrss * 1024)
 
     def _end(self) -> NoReturn:
         for pid in self._pids.values():
@@ -152,6 +160,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
     """
     try:
         processes.reset_signals()
+        ignore_stack_signal()
         processes.set_name("parl:zygote")
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)

@@ -1,0 +1,78 @@
+"""The whole story of an actor's end, put together by its worker from everybody who knows a part of it.
+
+    zygote      exit status or signal            --\
+    whoever     why it was killed                   \
+    the actor   its last word, if it ended in order  --> DeathCause
+    its page    the method that ran last            /
+    the watch   how its memory went                /
+    its log     the last lines                   --
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+
+from parl_remote.actor_pool import PooledActor
+from parl_remote.actor_stats import last_method
+from parl_remote.actor_watch import Watched
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.host_memory import OutOfMemoryHint
+from parl_remote.last_word import LastWord
+from parl_remote.transport_unix import UnixChannel
+
+__all__ = ["ActorEnds"]
+
+_MIB = 2**20
+
+
+class ActorEnds:
+    """Writes the reports.
+
+    Args:
+        node: The node's name.
+        out_of_memory: Says whether a SIGKILL was probably the kernel's.
+    """
+
+    def __init__(self, node: str, out_of_memory: OutOfMemoryHint) -> None:
+        self._node = node
+        self._out_of_memory = out_of_memory
+
+    def report(
+        self, cause: DeathCause, actor: PooledActor, channel: UnixChannel | None, watched: Watched | None
+    ) -> DeathCause:
+        """All that is known of an end.
+
+        Args:
+            cause: What the zygote saw, or why the actor was killed; with the end of its log.
+            actor: Its process.
+            channel: The worker's way to it.
+            watched: What was seen of it while it lived.
+        """
+        said = LastWord.heard(channel) if channel is not None else None
+        if said is not None and said.kind is not DeathKind.RELEASED:
+            cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
+        elif actor.cause is None:
+            cause = self._by_itself(cause, said, watched)
+        return dataclasses.replace(
+            cause,
+            last_call=cause.last_call or last_method(actor.stats),
+            memory=tuple(watched.memory) if watched is not None else (),
+            memory_limit=watched.memory_limit if watched is not None else None,
+            memory_peak=actor.peak,
+            node=self._node,
+            pid=actor.pid,
+            at=round(time.time(), 3),
+        )
+
+    def _by_itself(self, cause: DeathCause, said: LastWord | None, watched: Watched | None) -> DeathCause:
+        """Nobody here wanted it to end."""
+        if said is not None and cause.exit_code == 0:
+            return dataclasses.replace(cause, kind=said.kind, exit_code=None)
+        if cause.kind is DeathKind.SIGNAL and cause.signal == signal.SIGKILL and not cause.detail:
+            hint = self._out_of_memory()
+            if hint:
+                size = f"; it used {watched.memory[-1].resident / _MIB:.0f} MiB" if watched is not None else ""
+                return dataclasses.replace(cause, kind=DeathKind.OUT_OF_MEMORY, detail=hint + size)
+        return cause

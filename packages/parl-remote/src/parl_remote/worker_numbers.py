@@ -1,0 +1,139 @@
+"""A worker's reports of what its actors do: every two seconds, and only of those where something has changed.
+
+    page of each actor's calls --\
+    /proc of its process        ---> ActorNumbers --changed--> NodeNumbers --> master
+    what the watch has seen    --/
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from parl_remote.actor_watch import ActorWatch
+from parl_remote.loop import Loop
+from parl_remote.messages import Message
+from parl_remote.worker_leases import WorkerLease, WorkerLeases
+
+if TYPE_CHECKING:
+    from parl_remote.messages.overview import ActorNumbers
+
+__all__ = ["WorkerNumbers"]
+
+_INTERVAL_S = 2.0  # what people look at may be so old; a thousand busy workers are five hundred messages a second
+_SOON_S = 0.2  # after an actor has come: many come together
+_MEMORY_STEP = 2**20
+_CPU_STEP_S = 0.05
+
+
+class WorkerNumbers:
+    """Reports on a worker's loop, while it has actors.
+
+    Args:
+        loop: The node's loop.
+        leases: The worker's leases.
+        watch: What looks after their processes.
+        tell: Takes the messages for the master.
+    """
+
+    def __init__(self, loop: Loop, leases: WorkerLeases, watch: ActorWatch, tell: Callable[[Message], None]) -> None:
+        self._loop = loop
+        self._leases = leases
+        self._watch = watch
+        self._tell = tell
+        self._told: dict[str, ActorNumbers] = {}
+        self._due: float | None = None
+
+    def soon(self) -> None:
+        """An actor has come, or does something else than before."""
+        self._look_at(self._loop.now() + _SOON_S)
+
+    def tell_all_again(self) -> None:
+        """A master has to learn everything again."""
+        self._told.clear()
+        self.soon()
+
+    def of(self, lease: WorkerLease) -> ActorNumbers:
+        """What an actor does now."""
+        from parl_remote.actor_stats import CallStats, read_stats
+        from parl_remote.messages.overview import ActorNumbers, ActorPhase
+
+        actor = lease.actor
+        if actor is None:
+            return ActorNumbers(lease.lease_id, ActorPhase.STARTING)
+        calls = read_stats(actor.stats) or CallStats()
+        seen = self._watch.get(actor.number)
+        if actor.cause is not None:
+            phase = ActorPhase.ENDING
+        elif seen is not None and seen.stopped_since is not None:
+            phase = ActorPhase.STOPPED
+        else:
+            phase = ActorPhase.BUSY if calls.in_flight else ActorPhase.IDLE
+        return ActorNumbers(
+            lease_id=lease.lease_id,
+            phase=phase,
+            pid=actor.pid,
+            calls=calls.calls,
+            errors=calls.errors,
+            queued=calls.waiting,
+            busy_with=calls.running,
+            busy_since=round(time.time() - calls.running_s, 2) if calls.running else 0.0,
+            busy_s=round(calls.busy_s, 3),
+            cpu_s=_cpu_s(actor.pid),
+            memory=seen.memory[-1].resident if seen is not None else 0,
+            memory_limit=seen.memory_limit if seen is not None else None,
+            last_error=calls.last_error,
+        )
+
+    def _look_at(self, when: float) -> None:
+        if self._due is None or when < self._due:
+            self._due = when
+            self._loop.call_at(when, self._look)
+
+    def _look(self) -> None:
+        if self._due is None or self._loop.now() < self._due:
+            return  # an earlier look has taken this one's place
+        self._due = None
+        changed: list[ActorNumbers] = []
+        here: dict[str, ActorNumbers] = {}
+        for lease in self._leases:
+            if lease.start is None:
+                continue
+            before = self._told.get(lease.lease_id)
+            now = self.of(lease)
+            if before is None or _differ(before, now):
+                changed.append(now)
+                before = now
+            here[lease.lease_id] = before
+        self._told = here
+        if changed:
+            from parl_remote.messages.overview import NodeNumbers
+
+            self._tell(NodeNumbers(tuple(changed)))
+        if here:
+            self._look_at(self._loop.now() + _INTERVAL_S)
+
+
+def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
+    """Whether it is worth a message."""
+    return (
+        abs(now.memory - before.memory) >= _MEMORY_STEP
+        or now.cpu_s - before.cpu_s >= _CPU_STEP_S
+        or dataclasses.replace(
+            now, memory=before.memory, cpu_s=before.cpu_s, busy_s=before.busy_s, busy_since=before.busy_since
+        )
+        != before
+    )
+
+
+def _cpu_s(pid: int) -> float:
+    """CPU time that a process has used."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
+    except (OSError, IndexError, ValueError):
+        return 0.0
