@@ -40,6 +40,7 @@ from parl_remote.parcels import Parcel
 from parl_remote.replies import Outbox, Watchman
 from parl_remote.runners import Job
 from parl_remote.sharing import TICKETS, Sharing
+from parl_remote.stack_dumps import allow_stack_dumps
 from parl_remote.thread_counts import limit_numeric_threads
 from parl_remote.transport import Buffer
 from parl_remote.transport_unix import UnixChannel, peer_uid
@@ -130,6 +131,12 @@ class ActorProcess:
             self._hand_to_runner()
             self._serving.serve()
             self.flush_all()
+
+    def say_last_word(self) -> None:
+        """Tell the worker that the end is one in order, and why it comes."""
+        for caller in self._callers.values():
+            if caller.supervises:
+                self._host.last_word.say(caller.channel)
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -264,6 +271,7 @@ class ActorProcess:
                 _log.error("%s", error)
                 self._end()
             if self._host.machine.state is ActorState.CLOSED:
+                self.say_last_word()  # before the caller can hear of it and have this process killed
                 self._end()
             elif kind == _CREATE and self._host.concurrency.how is not How.SERIAL:
                 self._leave_for_concurrency()
@@ -354,6 +362,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     if settings.get("calls"):
         try:
             host.meter.publish(settings["calls"])
+            allow_stack_dumps(settings["calls"])
         except OSError as error:
             _log.warning("nobody will see how busy this actor is: %s", error)
     if settings.get("cluster"):
@@ -377,10 +386,12 @@ def run_actor(listening: socket.socket, parent: int) -> None:
         object_places.look_in(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
         host = ActorHost()
-        ActorProcess(listening, host).run()
+        process = ActorProcess(listening, host)
+        process.run()
         host.drop_instance()
         nested.disconnect()
         atexit._run_exitfuncs()
+        process.say_last_word()
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
