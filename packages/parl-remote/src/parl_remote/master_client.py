@@ -241,7 +241,8 @@ class MasterClient:
             else:
                 with contextlib.suppress(ChannelClosed, ResultTimeout):
                     self._channel.send([encode(Heartbeat(next(self._beats)))], 0.0)
-        self._loop.call_later(interval_s, self._beat)
+        left_s = max(0.01, self._heard + self._limits.liveness_limit_s - now + 0.001)
+        self._loop.call_later(min(interval_s, left_s), self._beat)
 
     def _hear(self, channel: Channel) -> None:
         self._heard = self._loop.now()

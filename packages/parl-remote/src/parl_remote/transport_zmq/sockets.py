@@ -41,6 +41,7 @@ NOW = int(zmq.NOBLOCK)
 MORE_NOW = int(zmq.NOBLOCK | zmq.SNDMORE)
 _EVENTS, _POLLIN = int(zmq.EVENTS), int(zmq.POLLIN)
 
+_PINGS = 6  # within the limit of silence; the loss of a peer is noticed between five sixths of it and the whole
 _LONGEST_TTL_MS = 6_553_500  # ZMTP sends it as 16 bits of tenths of a second
 
 
@@ -112,8 +113,9 @@ def send_heartbeats(socket: Socket, limits: Limits) -> None:
     A peer that does not answer in time is lost, and a ping tells the peer how long to wait for the next one.
     """
     silence_ms = int(limits.liveness_limit_s * 1000)
-    socket.setsockopt(zmq.HEARTBEAT_IVL, int(limits.heartbeat_interval_s * 1000))
-    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, silence_ms)
+    ping_ms = max(1, silence_ms // _PINGS)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, ping_ms)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, max(1, silence_ms - ping_ms))  # from the ping on, which may come so late
     socket.setsockopt(zmq.HEARTBEAT_TTL, min(silence_ms, _LONGEST_TTL_MS))
 
 
