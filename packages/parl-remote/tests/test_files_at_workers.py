@@ -44,6 +44,7 @@ class Cluster:
     home: Path
     port: int
     scratch: Path
+    variables: dict[str, str]
 
     def xparl(self, *arguments: str) -> None:
         command = [*XPARL, *arguments]
@@ -56,6 +57,7 @@ class Cluster:
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_", "TMPDIR"))}
         paths = os.pathsep.join(path for path in sys.path if path and "tests" not in path)
+        kept |= self.variables
         return {**kept, "PARL_RUN_DIR": str(self.home / "run"), "TMPDIR": str(self.scratch), "PYTHONPATH": paths}
 
     @property
@@ -96,13 +98,13 @@ class Cluster:
         return done.stdout.strip()
 
 
-def start_cluster(home: Path, scratch: Path) -> Cluster:
+def start_cluster(home: Path, scratch: Path, **variables: str) -> Cluster:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
     home.mkdir(exist_ok=True)
     # What lies around at the worker must not be taken for the program's own.
     write(home, utils="WHOSE = 'the worker'", settings__init="WHOSE = 'the worker'")
-    cluster = Cluster(home, port, scratch)
+    cluster = Cluster(home, port, scratch, variables)
     cluster.xparl("start", "--port", str(port), "--cpu_num", "4")
     return cluster
 
@@ -431,6 +433,42 @@ def test_many_and_large_files_arrive_whole(cluster: Cluster, tmp_path: Path) -> 
         """,
     )
     assert cluster.run(tmp_path, "main.py") == f"{hashlib.sha256(large).hexdigest()} {sum(range(3000))}"
+
+
+def test_what_an_actor_got_it_passes_on_to_actors_that_it_makes_elsewhere(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="parl-files-") as directory:
+        cluster = start_cluster(Path(directory, "home"), Path(directory), PARL_FORCE_TCP="1")
+        write(tmp_path, data__a_txt="from the program", helper="VALUE = 'its module'")
+        write(
+            tmp_path,
+            scripts__main="""
+                import os, sys
+                import parl_remote as parl
+                sys.path.append("")
+                import helper, beside
+
+                @parl.remote_class
+                class Inner:
+                    def look(self):
+                        return helper.VALUE, beside.VALUE, open("data/a.txt").read(), os.getcwd()
+
+                @parl.remote_class
+                class Outer:
+                    def look(self):
+                        os.chdir("/")
+                        return *Inner().look(), os.getcwd()
+
+                parl.connect(os.environ["ADDRESS"], ["data"])
+                *seen, inner, outer = Outer().look()
+                print(*seen, inner != os.getcwd())
+            """,
+            scripts__beside="VALUE = 'the one beside it'",
+        )
+        try:
+            out = cluster.run(tmp_path, "scripts/main.py")
+        finally:
+            cluster.xparl("stop")
+    assert out == "its module the one beside it from the program True"
 
 
 def test_a_file_that_changed_since_connect_is_named(cluster: Cluster, tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_a_folder_holds_what_its_manifest_says_and_is_its_owners_only(blobs: Blo
     make_folder(folder, manifest, blobs)
     found = {str(path.relative_to(folder)): oct(path.stat().st_mode & 0o777) for path in folder.rglob("*")}
     private = {"work": "0o700", "b": "0o700", "b/c": "0o700", "e": "0o700", "e/f": "0o700"}
+    assert found.pop(".manifest.json") == "0o600"
     assert found == {**private, "work/a": "0o600", "work/run": "0o700", "b/c/d": "0o600"}
     assert (folder / "work/a").read_bytes() == b"one"
 

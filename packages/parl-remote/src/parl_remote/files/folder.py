@@ -11,12 +11,14 @@ copy that was damaged since it came is noticed. Copies, not links: what one prog
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 from pathlib import Path
 
 from parl_remote.errors import RemoteError
 from parl_remote.files.blobs import Blobs, DamagedBlob
+from parl_remote.files.inherited import MANIFEST
 from parl_remote.files.manifest import Entry, Manifest
 
 __all__ = ["make_folder", "remove_folder"]
@@ -46,6 +48,8 @@ def make_folder(folder: Path, manifest: Manifest, blobs: Blobs) -> None:
             _make_directory(partial, entry.path if entry.is_directory else entry.path.rpartition("/")[0], made)
             if not entry.is_directory:
                 _write(partial / entry.path, entry, blobs.read(entry.digest))
+        with _new(partial / MANIFEST, MANIFEST, 0o600) as file:
+            file.write(manifest.content)
         partial.rename(folder)
     except BaseException:
         remove_folder(partial)
@@ -74,12 +78,7 @@ def _make_directory(top: Path, path: str, made: set[str]) -> None:
 
 def _write(path: Path, entry: Entry, source: Path) -> None:
     hashed = hashlib.sha256()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    try:
-        target = open(os.open(path, flags, 0o700 if entry.runs else 0o600), "wb", buffering=0)  # noqa: SIM115
-    except FileExistsError:
-        raise _two_names(entry.path) from None
-    with target:
+    with _new(path, entry.path, 0o700 if entry.runs else 0o600) as target:
         try:
             content = open(source, "rb", buffering=0)  # noqa: SIM115
         except FileNotFoundError:
@@ -92,6 +91,15 @@ def _write(path: Path, entry: Entry, source: Path) -> None:
                     rest = rest[target.write(rest) :]
     if hashed.hexdigest() != entry.digest:
         raise DamagedBlob(entry.digest)
+
+
+def _new(path: Path, name: str, mode: int) -> io.FileIO:
+    """A file that nothing had the name of."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        return io.FileIO(os.open(path, flags, mode), "wb")
+    except FileExistsError:
+        raise _two_names(name) from None
 
 
 def _two_names(path: str) -> RemoteError:

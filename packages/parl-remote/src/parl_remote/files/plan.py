@@ -35,24 +35,33 @@ class Plan:
     sys_path: tuple[str, ...]
 
 
-def lay_out(chosen: Mapping[str, str | None], code: Sequence[OwnFile], *, base: str, sys_path: Sequence[str]) -> Plan:
+def lay_out(
+    chosen: Mapping[str, str | None],
+    code: Sequence[OwnFile],
+    *,
+    base: str,
+    sys_path: Sequence[str],
+    inherited: Sequence[str] = (),
+) -> Plan:
     """Arrange files and code.
 
     Args:
-        chosen: Files of `distributed_files`, as `chosen.choose` gives them.
+        chosen: Files by their paths in the folder.
         code: The user's own modules.
         base: The program's directory.
         sys_path: The program's own.
+        inherited: Paths in the folder that modules are looked for in first, among the chosen files.
     """
+    taken = [path.split("/")[1] for path in inherited if path.startswith(f"{_CODE}/")]
+    first = 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
     order = {os.path.abspath(entry): number for number, entry in reversed(list(enumerate(sys_path)))}
     roots = sorted({own.root for own in code}, key=lambda root: (order.get(root, len(order)), root))
-    places = {root: _place(root, number, base) for number, root in enumerate(roots)}
+    places = {root: _place(root, number, base) for number, root in enumerate(roots, first)}
     files: dict[str, str | None] = {WORK: None}
-    searched = []
+    searched = list(inherited)
     for own in code:
         files[f"{places[own.root]}/{own.path}" if own.path else places[own.root]] = own.file
-    for path, file in chosen.items():
-        files[f"{WORK}/{path}"] = file
+    files.update(chosen)
     for place in (*(places[root] for root in roots), WORK):
         if place not in searched:
             searched.append(place)

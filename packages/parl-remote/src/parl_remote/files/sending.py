@@ -17,6 +17,7 @@ from typing import Protocol
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.chosen import choose
 from parl_remote.files.contents import Contents
+from parl_remote.files.inherited import inherited
 from parl_remote.files.manifest import Manifest
 from parl_remote.files.places import Place, here, working_dir
 from parl_remote.files.plan import WORK, Plan, lay_out
@@ -76,12 +77,15 @@ class ProgramFiles:
         self._contents = Contents()
         self._uploading: dict[str, threading.Lock] = {}
         self._seen: dict[tuple[str, tuple[SeenPlace, ...]], bool] = {}
-        chosen = choose(patterns, self._base)
-        self._chosen = {f"{WORK}/{path}": file for path, file in chosen.items()}
+        self._inherited = inherited()
         self._only_chosen: Manifest | None = None
-        self._names = chosen
-        if chosen:
-            self._only_chosen = self._contents.manifest({WORK: None, **self._chosen})
+        self._chosen: dict[str, str | None]
+        if self._inherited is None:
+            self._chosen = {f"{WORK}/{path}": file for path, file in choose(patterns, self._base).items()}
+        else:
+            self._chosen = dict(self._inherited.files)
+        if self._chosen:
+            self._only_chosen = self._contents.manifest({**self._chosen, WORK: None})
 
     def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
         """Have everything where an actor will run.
@@ -95,7 +99,7 @@ class ProgramFiles:
             RemoteError: It cannot be sent, or the worker cannot keep it.
         """
         if self._sees_us(granted, worker):
-            if self._only_chosen is None:
+            if self._only_chosen is None or self._inherited is not None:
                 return here()
             folder = self._folder(granted, worker, self._only_chosen)
             own = (os.path.join(working_dir(), entry) for entry in sys.path)
@@ -122,9 +126,14 @@ class ProgramFiles:
 
     def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
         """Code as it is now, and the chosen files as they were at `connect`."""
-        plan = lay_out(self._names, own_code(class_module), base=self._base, sys_path=sys.path)
-        code = {path: file for path, file in plan.files.items() if path not in self._chosen}
-        entries = self._contents.manifest(code).entries
+        code = own_code(class_module)
+        paths: tuple[str, ...] = ()
+        if self._inherited is not None:
+            code = [own for own in code if not self._inherited.holds(own.file)]
+            paths = self._inherited.sys_path
+        plan = lay_out(self._chosen, code, base=self._base, sys_path=sys.path, inherited=paths)
+        rest = {path: file for path, file in plan.files.items() if path not in self._chosen}
+        entries = self._contents.manifest(rest).entries
         if self._only_chosen is not None:
             entries += tuple(entry for entry in self._only_chosen.entries if entry.path != WORK)
         return plan, Manifest.of(entries)
