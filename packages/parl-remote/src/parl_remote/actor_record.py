@@ -28,6 +28,7 @@ class ActorRecord:
         lease_id: Its lease.
         node_id: The worker that it runs on.
         class_name: Its class.
+        pid: Its process on its host; 0 for one that somebody else has made.
         channel: The way to it, once there is one.
         connection: What uses that way.
         is_borrowed: Whether somebody else has made it.
@@ -40,6 +41,7 @@ class ActorRecord:
         self.lease_id = lease_id
         self.node_id = node_id
         self.class_name = class_name
+        self.pid = 0
         self.channel: Channel | None = None
         self.connection: Connection | None = None
         self.forked = False

@@ -233,7 +233,7 @@ class Client:
     ) -> Connection:
         start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, place.working_dir)
         try:
-            record.channel = self._workers.start(granted, start)
+            record.channel, record.pid = self._workers.start(granted, start)
         except ChannelClosed:
             raise record.error("") from None
         if self._logs is not None:

@@ -82,18 +82,19 @@ class WorkerClients:
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
         self._lock = threading.Lock()
 
-    def start(self, granted: LeaseGranted, start: StartActor) -> Channel:
-        """Have an actor started on a lease; returns the way to it.
+    def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
+        """Have an actor started on a lease; returns the way to it, and its process.
 
         Raises:
             ChannelClosed: It ended before it could be reached; the cause is told to `on_died` or `on_worker_gone`.
             ClusterUnreachable: Its worker cannot be reached.
         """
-        started: Future[ActorStarted] = Future()
-        self._starts[start.lease_id] = started
+        waiting: Future[ActorStarted] = Future()
+        self._starts[start.lease_id] = waiting
         try:
             self._link_to(granted).send([encode(start)])
-            return self.dial_actor(granted, started.result().address)
+            started = waiting.result()
+            return self.dial_actor(granted, started.address), started.pid
         finally:
             self._starts.pop(start.lease_id, None)
 
