@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, SerializationError, current, submit
+from parl_remote import ActorLost, DeathKind, SerializationError, current, submit, with_options
 
 
 @parl_remote.remote_class
@@ -96,7 +96,7 @@ class Maker:
 
     def fail_to_make(self) -> str:
         try:
-            Cell.options(n_cpu=10_000, lease_timeout_s=0)()
+            with_options(Cell, n_cpu=10_000, lease_timeout_s=0)()
         except parl_remote.NoResources as error:
             return str(error)
         return "made"
@@ -105,6 +105,12 @@ class Maker:
 def _xparl(*arguments: object) -> None:
     command = [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)]
     subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+
+def _look_up_to_the_end(name: str) -> None:
+    while True:
+        with contextlib.suppress(ActorLost):  # it is just ending
+            parl_remote.get_actor(name)
 
 
 def gone(pid: int, within_s: float = 5.0) -> bool:
@@ -154,7 +160,7 @@ def test_handles_travel_in_containers_and_as_methods(everywhere: str) -> None:
 
 
 def test_a_handle_keeps_its_wait(everywhere: str) -> None:
-    cell = Cell.options(wait=False)(4)
+    cell = with_options(Cell, wait=False)(4)
     assert Cell(cell).get().get().result() == 4
 
 
@@ -275,11 +281,10 @@ def test_actors_of_an_actor_end_with_it(clusters: str) -> None:
     os.kill(maker.process(), signal.SIGKILL)
     with pytest.raises(ActorLost):
         maker.process()
-    with pytest.raises(ActorLost) as lost:
-        while True:
-            cell.get()
-    assert lost.value.cause.kind is DeathKind.CLIENT_GONE
     assert gone(pid)
+    with pytest.raises(ActorLost) as lost:
+        cell.get()
+    assert lost.value.cause.kind is DeathKind.CLIENT_GONE
 
 
 def test_destroying_through_a_borrowed_handle_ends_the_actor(everywhere: str) -> None:
@@ -385,6 +390,145 @@ def test_a_handle_can_be_pickled_by_hand_while_its_actor_lives(everywhere: str) 
     assert pickle.loads(pickle.dumps(cell.get))() == 1
 
 
+def test_a_named_actor_is_found_by_its_name(everywhere: str) -> None:
+    cell = with_options(Cell, name="the cell")(5)
+    found = parl_remote.get_actor("the cell")
+    assert found == cell
+    assert found.get() == 5
+
+    @parl_remote.remote_class
+    class Seeker:
+        def seek(self, name: str) -> Any:
+            return parl_remote.get_actor(name).get()
+
+        def is_a_cell(self, name: str) -> bool:
+            return isinstance(parl_remote.get_actor(name), Cell)
+
+    seeker = Seeker()
+    assert seeker.seek("the cell") == 5
+    assert seeker.is_a_cell("the cell")
+
+
+def test_a_name_that_nobody_has_is_said_with_a_near_one(everywhere: str) -> None:
+    cell = with_options(Cell, name="weights")(5)
+    with pytest.raises(parl_remote.NoSuchActor, match=r"'wieghts'.*weights"):
+        parl_remote.get_actor("wieghts")
+    with pytest.raises(LookupError):
+        parl_remote.kill("wieghts")
+    assert cell.get() == 5
+
+
+def test_a_taken_name_is_refused_and_free_once_its_actor_is_gone(everywhere: str) -> None:
+    cell = with_options(Cell, name="only one")(1)
+    with pytest.raises(parl_remote.NameTaken, match="the name 'only one' is taken"):
+        with_options(Cell, name="only one")(2)
+    parl_remote.kill(cell)
+    again = with_options(Cell, name="only one")(3)
+    assert parl_remote.get_actor("only one").get() == 3
+    del again
+
+
+def test_a_named_actor_ends_with_its_handles(everywhere: str) -> None:
+    cell = with_options(Cell, name="passing")(1)
+    pid = cell.process()
+    del cell
+    if everywhere != "debug":
+        assert gone(pid)
+    with pytest.raises(parl_remote.NoSuchActor):
+        _look_up_to_the_end("passing")
+
+
+def test_a_named_actor_keeps_its_wait_and_its_attributes(everywhere: str) -> None:
+    cell = with_options(Cell, name="pipelined", wait=False)(4)
+    found = parl_remote.get_actor("pipelined")
+    assert found.get().result() == 4
+    assert hasattr(found, "content")
+    assert not hasattr(found, "contents")
+    del cell
+
+
+def test_kill_ends_an_actor_by_handle_and_by_name(everywhere: str) -> None:
+    one, two = Cell(1), with_options(Cell, name="second")(2)
+    parl_remote.kill(one)
+    parl_remote.kill("second")
+    for cell in (one, two):
+        with pytest.raises(ActorLost) as lost:
+            cell.get()
+        assert lost.value.cause.kind is DeathKind.KILLED_BY_USER
+    with pytest.raises(TypeError, match="takes a remote object or the name of one"):
+        parl_remote.kill(3)
+    with pytest.raises(TypeError, match="not a method of it"):
+        parl_remote.kill(one.get)
+
+
+def test_an_actor_that_is_being_made_is_waited_for(clusters: str) -> None:
+    class Slow:
+        def __init__(self) -> None:
+            time.sleep(0.2)
+            self.ready = True
+
+    made: list[Any] = []
+    slow = parl_remote.remote_class(Slow)
+    thread = threading.Thread(target=lambda: made.append(parl_remote.with_options(slow, name="slow")()))
+    thread.start()
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            found = parl_remote.get_actor("slow")
+            break
+        except parl_remote.NoSuchActor:  # its name is not known yet
+            assert time.monotonic() < deadline
+    assert found.ready
+    thread.join(20)
+
+
+def test_a_detached_actor_is_refused_where_it_could_not_outlive_the_program(any_cluster: _Clusters) -> None:
+    for kind in ("debug", "private"):
+        any_cluster.use(kind)
+        with pytest.raises(ValueError, match="would outlive this program"):
+            with_options(Cell, detached=True)()
+
+
+def test_a_detached_actor_outlives_its_program_until_it_is_killed(real_cluster: str) -> None:
+    with_options(Cell, name="lasting", detached=True)(7)
+    pid = parl_remote.get_actor("lasting").process()
+    address = current.client().address
+    program = (
+        "import parl_remote as parl\n"
+        f"parl.connect({address!r})\n"
+        "cell = parl.get_actor('lasting')\n"
+        "print(cell.get())\n"
+        "cell.put('seen')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == "7\n", done.stderr
+    assert parl_remote.get_actor("lasting").get() == "seen"
+    maker = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import parl_remote as parl\n"
+            "@parl.remote_class(name='left behind', detached=True)\n"
+            "class Left:\n"
+            "    def answer(self): return 42\n"
+            f"parl.connect({address!r})\n"
+            "print(Left().answer())\n",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert maker.stdout == "42\n", maker.stderr
+    left = parl_remote.get_actor("left behind")
+    assert left.answer() == 42
+    parl_remote.kill("left behind")
+    parl_remote.kill("lasting")
+    assert gone(pid)
+    with pytest.raises(ActorLost):
+        left.answer()
+
+
 class _Clusters:
     """Connections of every kind, each opened when a test first wants it and kept for the others."""
 
@@ -405,21 +549,21 @@ class _Clusters:
             client.close()
         current.clear()
         for kind, port in self._ports.items():
-            with self._environment(kind):
+            with self.environment(kind):
                 _xparl("stop", "--port", port)
 
     def _open(self, kind: str) -> None:
         if kind in {"debug", "private"}:
             parl_remote.connect(cpu_num=24, debug=kind == "debug")
             return
-        with self._environment(kind), socket.create_server(("127.0.0.1", 0)) as free:
+        with self.environment(kind), socket.create_server(("127.0.0.1", 0)) as free:
             port = self._ports[kind] = free.getsockname()[1]
             free.close()
             _xparl("start", "--port", port, "--cpu_num", 24)
             parl_remote.connect(f"127.0.0.1:{port}")
 
     @contextlib.contextmanager
-    def _environment(self, kind: str) -> Iterator[None]:
+    def environment(self, kind: str) -> Iterator[None]:
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PARL_RUN_DIR", str(self._directory / kind))
             patch.setenv("PARL_FORCE_TCP", "1" if kind == "tcp" else "0")
@@ -438,6 +582,14 @@ def everywhere(request: pytest.FixtureRequest, any_cluster: _Clusters) -> str:
     """Actors in this process, in a private cluster, in a real one by unix sockets, and by TCP."""
     any_cluster.use(request.param)
     return str(request.param)
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def real_cluster(request: pytest.FixtureRequest, any_cluster: _Clusters) -> Iterator[str]:
+    """A cluster that outlives programs, with the environment that finds it."""
+    any_cluster.use(request.param)
+    with any_cluster.environment(request.param):
+        yield str(request.param)
 
 
 @pytest.fixture(params=["private", "unix", "tcp"])

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_core.model import Model as Model
     from parl_remote import connect as connect
     from parl_remote import disconnect as disconnect
+    from parl_remote import get_actor as get_actor
+    from parl_remote import kill as kill
     from parl_remote import remote_class as remote_class
 
 __all__ = [
@@ -37,6 +39,8 @@ __all__ = [
     "connect",
     "disconnect",
     "env",
+    "get_actor",
+    "kill",
     "layers",
     "remote_class",
     "set_backend",

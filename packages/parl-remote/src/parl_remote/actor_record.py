@@ -33,11 +33,15 @@ class ActorRecord:
         connection: What uses that way.
         is_borrowed: Whether somebody else has made it.
         on_names: Told the names of its attributes when they change.
+        is_detached: Whether it outlives this program.
         forked: Whether it belongs to the process that this one was forked from.
     """
 
-    def __init__(self, lease_id: str, node_id: str, class_name: str, *, is_borrowed: bool = False) -> None:
+    def __init__(
+        self, lease_id: str, node_id: str, class_name: str, *, is_borrowed: bool = False, is_detached: bool = False
+    ) -> None:
         self.is_borrowed = is_borrowed
+        self.is_detached = is_detached
         self.lease_id = lease_id
         self.node_id = node_id
         self.class_name = class_name
@@ -53,6 +57,11 @@ class ActorRecord:
     def has_ended(self) -> bool:
         """Whether its end is known."""
         return self._cause is not None
+
+    @property
+    def outlives_us(self) -> bool:
+        """Whether it is none of this program's business how long the actor lives."""
+        return self.is_borrowed or self.is_detached
 
     def end(self, cause: DeathCause) -> None:
         """Note the first cause that comes; later ones know less."""

@@ -18,7 +18,6 @@ from parl_remote.errors import RemoteError
 from parl_remote.future import RemoteFuture
 from parl_remote.handles import ActorPlace
 from parl_remote.messages import LeaseGranted
-from parl_remote.messages.naming import ActorWatched, WatchActor
 from parl_remote.transport import Channel
 from parl_remote.worker_clients import WorkerClients
 
@@ -104,6 +103,8 @@ class Borrowing:
 
         Not in the client's own loop, which reads the worker's answer.
         """
+        from parl_remote.messages.naming import ActorWatched, WatchActor  # most programs borrow nothing
+
         try:
             granted = granted_at(place)
             answer = self._workers.ask(granted, lambda n: WatchActor(n, place.lease_id), self._timeout_s)
@@ -127,6 +128,12 @@ class Borrowing:
         if record is not None:
             record.end(cause)
             record.hang_up()
+
+    def unwatch(self, record: ActorRecord) -> None:
+        """Its worker need not tell of the actor's end any more."""
+        from parl_remote.messages.naming import UnwatchActor
+
+        self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
 
     def on_node(self, node_id: str) -> Iterable[str]:
         """The leases of borrowed actors on a node."""

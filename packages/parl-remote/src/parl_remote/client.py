@@ -34,7 +34,6 @@ from parl_remote.handles import ActorPlace, luggage
 from parl_remote.loop import Loop
 from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
-from parl_remote.messages.naming import UnwatchActor
 from parl_remote.options import ActorOptions
 from parl_remote.pending_calls import kind_of_reference
 from parl_remote.transport import Channel
@@ -43,6 +42,7 @@ from parl_remote.worker_clients import WorkerClients
 
 if TYPE_CHECKING:
     from parl_remote.log_forwarding import LogForwarder
+    from parl_remote.named_actors import FoundActor
     from parl_remote.object_transfer import NodeObjects, ObjectTransfers
 
 __all__ = ["Client"]
@@ -112,7 +112,7 @@ class Client:
         self._borrowing = Borrowing(
             self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
         )
-        self._farewell = Farewell(self._loop, self._release, self._forget_borrowed)
+        self._farewell = Farewell(self._loop, self._release, self._forget_others)
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
         self._logs: LogForwarder | None = None
@@ -152,6 +152,11 @@ class Client:
             Exception: Whatever the constructor raised.
         """
         self._check_open()
+        if options.detached and not self._cluster.may_return:
+            raise ValueError(
+                f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
+                "start one with `xparl start` and connect to that"
+            )
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
@@ -165,8 +170,8 @@ class Client:
             options.max_concurrency,
         )
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        granted = self._master.lease(spec.name, options.resources, timeout_s)
-        record = ActorRecord(granted.lease_id, granted.node_id, spec.name)
+        granted = self._master.lease(spec.name, options, timeout_s)
+        record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
         with self._lock:
             self._records[record.lease_id] = record
             self._none_left.clear()
@@ -179,9 +184,18 @@ class Client:
         except BaseException:
             self._release(record)
             raise
+        if options.name:
+            self._describe(record, spec, wait=options.wait)
         ref = self._reference(spec, record, connection, names, place_of(granted), options)
         self._refs[record.lease_id] = ref
         return ref
+
+    def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
+        """Have the actor's worker say to those who look it up by name what it is."""
+        from parl_remote.messages.naming import DescribeActor
+        from parl_remote.named_actors import description_of
+
+        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """The reference to an actor that a handle leads to; see `current.ActorMaker`.
@@ -208,6 +222,20 @@ class Client:
             ref = self._reference(spec, record, path, names, place)
             self._refs[place.lease_id] = ref
             return ref
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:
+        """The actor that has a name; see `named_actors.get_actor`."""
+        from parl_remote import finding  # few programs need it
+
+        self._check_open()
+        return finding.find(self._master, self._workers, name, timeout_s)
+
+    def kill(self, name: str) -> None:
+        """End the actor that has a name; see `named_actors.kill`."""
+        from parl_remote import finding
+
+        self._check_open()
+        finding.kill(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
 
     def _reference(
         self,
@@ -271,12 +299,14 @@ class Client:
             self._workers.stop(record.node_id, record.lease_id, who)
             record.await_end()
 
-    def _forget_borrowed(self, record: ActorRecord) -> None:
-        """Nobody here has a handle of it any more."""
-        if self._borrowing.records.get(record.lease_id) is record:
+    def _forget_others(self, record: ActorRecord) -> None:
+        """Nobody here has a handle any more of an actor that outlives this program."""
+        if record.is_detached:
+            self._forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
+        elif self._borrowing.records.get(record.lease_id) is record:
             del self._borrowing.records[record.lease_id]
             if not record.has_ended:
-                self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
+                self._borrowing.unwatch(record)
 
     def _release(self, record: ActorRecord) -> None:
         """Give a lease back whose actor never came to life."""
@@ -331,10 +361,10 @@ class Client:
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
         for record in list(self._records.values()):
             record.end(cause)
-            if record.channel is not None:
+            if record.channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
                     say_close(record.channel, with_owner=True)
-        if self._records:
+        if not all(record.is_detached for record in self._records.values()):
             self._none_left.wait(_GOODBYE_S)
         if self._logs is not None:
             self._logs.close()

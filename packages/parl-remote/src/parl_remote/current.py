@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from parl_remote.actor_ref import ActorRef
     from parl_remote.class_spec import ClassSpec
+    from parl_remote.named_actors import FoundActor
     from parl_remote.options import ActorOptions
 
 __all__ = [
@@ -57,6 +58,12 @@ class ActorMaker(Protocol):
             spec: Its class.
             attributes: Names of its attributes as far as they are known; None if they are not.
         """
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:
+        """The actor that has a name; see `named_actors.get_actor`."""
+
+    def kill(self, name: str) -> None:
+        """End the actor that has a name; see `named_actors.kill`."""
 
     @property
     def actor_num(self) -> int:

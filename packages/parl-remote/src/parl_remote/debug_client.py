@@ -23,9 +23,10 @@ from parl_remote.call_messages import Kind, pack
 from parl_remote.class_shipping import dumps_class
 from parl_remote.class_spec import ClassSpec
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ActorLost, NoResources, NotConnected
+from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, NotConnected
 from parl_remote.future import RemoteFuture
 from parl_remote.local_calls import LocalCalls
+from parl_remote.named_actors import FoundActor
 from parl_remote.options import ActorOptions
 from parl_remote.pending_calls import kind_of_reference
 from parl_remote.resources import Resources
@@ -110,6 +111,7 @@ class DebugClient:
         self._lock = threading.RLock()
         self._paths: set[_LocalPath] = set()
         self._refs: weakref.WeakValueDictionary[object, ActorRef] = weakref.WeakValueDictionary()
+        self._names: dict[str, tuple[weakref.ref[ActorRef] | None, bool]] = {}
         self._numbers = itertools.count(1)
         self._closed = False
 
@@ -129,6 +131,10 @@ class DebugClient:
         """Make an actor; see `Client.create`. Nobody can free a slot meanwhile, so it does not wait for one."""
         if self._closed:
             raise NotConnected("the connection is closed; call parl.connect() again")
+        if options.detached:
+            raise ValueError(
+                f"a detached {spec.name} would outlive this program, and with debug=True it is a part of it"
+            )
         need = options.resources
         args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
@@ -148,6 +154,7 @@ class DebugClient:
                 available = f"{self._total}, {self._free} free"
                 reason = f"{spec.name} asked for {need}; this process has {available}"
                 raise NoResources(reason, asked=str(need), available=available)
+            self._reserve(options.name)
             self._free -= need
         names = AttributeNames()
         path = _LocalPath(spec, names)
@@ -158,6 +165,7 @@ class DebugClient:
                 if path in self._paths:
                     self._paths.discard(path)
                     self._free += need
+                    self._names.pop(options.name, None)
             path.close()
 
         try:
@@ -169,7 +177,15 @@ class DebugClient:
         place = DebugPlace(id(self), next(self._numbers))
         make = kind_of_reference(options)
         ref = self._refs[place] = make(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        if options.name:
+            self._names[options.name] = weakref.ref(ref), options.wait
         return ref
+
+    def _reserve(self, name: str) -> None:
+        if name in self._names:
+            raise NameTaken(f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})")
+        if name:
+            self._names[name] = None, True
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
         """The reference to an actor of this process; see `current.ActorMaker`.
@@ -184,6 +200,18 @@ class DebugClient:
         if isinstance(place, DebugPlace) and place.client == id(self):
             raise ActorLost(DeathCause(DeathKind.STOPPED, detail="nobody held it any more"), class_name=spec.name)
         raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
+        """The actor that has a name; see `named_actors.get_actor`."""
+        ref, wait = self._names.get(name, (None, True))
+        alive = ref() if ref is not None else None
+        if alive is None:
+            raise NoSuchActor(f"there is no actor called {name!r}; there are {sorted(self._names)}")
+        return FoundActor(alive.place, alive.spec.shipped(), wait)
+
+    def kill(self, name: str) -> None:
+        """End the actor that has a name; see `named_actors.kill`."""
+        self._refs[self.find(name, None).place].destroy()
 
     def close(self) -> None:
         """End all actors."""

@@ -7,6 +7,8 @@
        ├─ VersionMismatch
        ├─ AuthenticationFailed
        ├─ NoResources
+       ├─ NameTaken (ValueError)
+       ├─ NoSuchActor (LookupError)
        ├─ ActorError
        │  ├─ ActorLost
        │  └─ RemoteCallError
@@ -42,7 +44,9 @@ __all__ = [
     "ClusterUnreachable",
     "FutureFunctionError",
     "LocalProtocolError",
+    "NameTaken",
     "NoResources",
+    "NoSuchActor",
     "NotConnected",
     "ObjectLost",
     "ProtocolError",
@@ -120,6 +124,14 @@ class NoResources(RemoteError):
         super().__init__(message)
         self.asked = asked
         self.available = available
+
+
+class NameTaken(RemoteError, ValueError):
+    """The name that an actor was to get belongs to another one of the cluster."""
+
+
+class NoSuchActor(RemoteError, LookupError):
+    """No actor of the cluster has that name."""
 
 
 class ActorError(RemoteError):

@@ -43,7 +43,7 @@ class Farewell:
     Args:
         loop: The client's loop.
         give_back: Gives a lease back whose actor cannot be told.
-        forget: Forgets a borrowed actor.
+        forget: Forgets an actor that goes on without this program.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Farewell:
             if channel is None or record.has_ended:
                 if channel is not None:
                     channel.close()
-                (self._forget if record.is_borrowed else self._give_back)(record)
+                (self._forget if record.outlives_us else self._give_back)(record)
             else:
                 self._parting.add(channel)
                 self._part(record, channel)
@@ -93,7 +93,7 @@ class Farewell:
         except ChannelClosed:  # it has ended already, and its worker says so
             self._done(record, channel)
             return
-        if said and record.is_borrowed:
+        if said and record.outlives_us:
             self._done(record, channel)
         elif said:
             self._loop.add(channel, lambda: self._read_on(record, channel))  # nobody else will
@@ -118,5 +118,5 @@ class Farewell:
         self._loop.remove(channel)
         self._parting.discard(channel)
         channel.close()
-        if record.is_borrowed:
+        if record.outlives_us:
             self._forget(record)

@@ -30,6 +30,7 @@ from parl_remote.death import DeathCause
 from parl_remote.errors import (
     ChannelClosed,
     ClusterUnreachable,
+    NameTaken,
     NoResources,
     NotConnected,
     RemoteError,
@@ -52,8 +53,9 @@ from parl_remote.messages import (
     Role,
     encode,
 )
+from parl_remote.options import ActorOptions
+from parl_remote.placement import Placement
 from parl_remote.requests import Requests
-from parl_remote.resources import Resources
 from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 
@@ -124,16 +126,44 @@ class MasterClient:
         self._beats = itertools.count(1)
         loop.call_later(limits.heartbeat_interval_s, self._beat)
 
-    def lease(self, class_name: str, resources: Resources, timeout_s: float | None) -> LeaseGranted:
+    def lease(
+        self,
+        class_name: str,
+        options: ActorOptions,
+        timeout_s: float | None,
+        *,
+        replaces: str = "",
+        restarts: int = 0,
+    ) -> LeaseGranted:
         """Wait for room for one actor.
+
+        Args:
+            class_name: Its class, for status.
+            options: What it needs, and its name.
+            timeout_s: How long to wait while the cluster is full; None as long as it takes.
+            replaces: The lease of the actor that it is the restart of.
+            restarts: How often that has happened.
 
         Raises:
             NoResources: There is none, at all or within `timeout_s` seconds.
+            NameTaken: Another actor has its name.
             NotConnected: The cluster is gone.
         """
+        resources = options.resources
         number = self._requests.number()
         answer: Future[LeaseGranted] = Future()
-        request = LeaseRequest(number, resources, timeout_s, class_name)
+        request = LeaseRequest(
+            number,
+            resources,
+            timeout_s,
+            class_name,
+            placement=Placement(options.placement),
+            actor_name=options.name,
+            detached=options.detached,
+            replaces=replaces,
+            restarts=restarts,
+            max_restarts=options.max_restarts,
+        )
         self._answers[number] = _Waiting(request, answer)
         try:
             try:
@@ -341,4 +371,6 @@ class MasterClient:
 def _refusal(message: LeaseRefused, address: str) -> RemoteError:
     if message.code is RefusalCode.STOPPING:
         return ClusterUnreachable(message.reason, address=address)
+    if message.code is RefusalCode.NAME_TAKEN:
+        return NameTaken(message.reason)
     return NoResources(message.reason, asked=message.asked, available=message.available)

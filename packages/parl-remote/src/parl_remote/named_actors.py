@@ -1,0 +1,90 @@
+"""Actors by name: `get_actor` finds one that any program of the cluster has made with `name=`, `kill` ends one.
+
+description   what a worker keeps of a named actor for those who look it up: its class, how its methods wait
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, NamedTuple
+
+from parl_remote import current, serialize
+from parl_remote.class_spec import ClassSpec, ShippedSpec
+from parl_remote.handles import unpacked
+from parl_remote.proxy import RemoteMethod, make_proxy, reference_of
+
+__all__ = ["FoundActor", "description_of", "get_actor", "kill", "read_description"]
+
+_LOOK_UP_S = 30.0  # as long as making an actor may wait for room: one that is still being made is waited for
+
+
+class FoundActor(NamedTuple):
+    """What a name leads to.
+
+    Attributes:
+        place: Where the actor is, for `borrow`.
+        shipped: Its class.
+        wait: What methods do.
+    """
+
+    place: object
+    shipped: ShippedSpec
+    wait: bool
+
+
+def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
+    """A handle of the actor that was made with this name, by this program or another one of the cluster.
+
+    Args:
+        name: The name.
+        timeout_s: Seconds to wait for an actor that is just being made; None waits as long as that takes.
+
+    Raises:
+        NoSuchActor: Nobody has that name; the message names a similar one.
+        ActorLost: It ended while it was being looked up.
+        ResultTimeout: It was not made in time.
+        NotConnected: There is no connection.
+        TypeError: The name is no text.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"get_actor takes the name of an actor, not {name!r}")
+    client = current.client()
+    found = client.find(name, timeout_s)
+    spec, proxies = unpacked(found.shipped)
+    return make_proxy(proxies, client.borrow(found.place, spec, None), wait=found.wait)
+
+
+def kill(actor: object) -> None:
+    """End an actor at once, whatever it does and whoever has made it; it is not restarted.
+
+    Args:
+        actor: A handle of it, or its name.
+
+    Raises:
+        NoSuchActor: Nobody has that name.
+        NotConnected: There is no connection.
+        TypeError: It is neither.
+    """
+    if isinstance(actor, str):
+        current.client().kill(actor)
+        return
+    ref = reference_of(actor)
+    if ref is None:
+        hint = "; kill takes the object, not a method of it" if isinstance(actor, RemoteMethod) else ""
+        raise TypeError(f"kill takes a remote object or the name of one, not {actor!r}{hint}")
+    ref.destroy()
+
+
+def description_of(spec: ClassSpec, *, wait: bool) -> str:
+    """A class as text, for the worker to keep.
+
+    Raises:
+        SerializationError: Something that the class needs cannot be sent.
+    """
+    return base64.b64encode(bytes(serialize.dumps((tuple(spec.shipped()), wait))[0])).decode()
+
+
+def read_description(description: str) -> tuple[ShippedSpec, bool]:
+    """What `description_of` was given."""
+    shipped, wait = serialize.loads(base64.b64decode(description))
+    return ShippedSpec(*shipped), wait
