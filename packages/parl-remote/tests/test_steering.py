@@ -1,0 +1,335 @@
+"""Looking at a cluster and steering it: lists, deaths, names, kills and drains, in the master's bookkeeping."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, TypeVar
+
+import pytest
+
+from parl_remote.cluster_state import ClusterState
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import RemoteError
+from parl_remote.instructions import Instruction, ToClient, ToNode
+from parl_remote.messages import (
+    Bye,
+    Failed,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRequest,
+    LeaseRevoked,
+    Message,
+    NodeJoin,
+    RefusalCode,
+    RunningLease,
+)
+from parl_remote.messages.naming import ActorFound, FindActor
+from parl_remote.messages.overview import (
+    ActorKilled,
+    ActorNumbers,
+    ActorPhase,
+    DrainNode,
+    DrainStarted,
+    EndActor,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    NodeDraining,
+    NodePhase,
+)
+from parl_remote.resources import Resources
+
+ONE = Resources(cpu=1)
+KILLED = DeathCause(DeathKind.SIGNAL, signal=9)
+M = TypeVar("M", bound=Message)
+
+
+def cluster(*nodes: str, cpu: float = 2, own_node_id: str = "") -> ClusterState:
+    ids = itertools.count(1)
+    state = ClusterState(
+        cluster_id="test",
+        new_lease_id=lambda: f"lease{next(ids)}",
+        started=0.0,
+        liveness_limit_s=15.0,
+        own_node_id=own_node_id,
+        epoch=1000.0,
+    )
+    for client_id in ("c", "d"):
+        state.client_joined(client_id, f"{client_id}.py", 7)
+    for node_id in nodes:
+        join(state, node_id, cpu)
+    return state
+
+
+def join(state: ClusterState, node_id: str, cpu: float = 2, *leases: RunningLease) -> list[Instruction]:
+    resources = Resources(cpu=cpu)
+    joined = NodeJoin(node_id, "host", (f"{node_id}:1",), "/run", resources, leases, name=f"host {node_id}")
+    return state.node_joined(joined, 0.0)
+
+
+numbers = itertools.count(1)
+
+
+def ask(state: ClusterState, client: str = "c", **more: Any) -> list[Instruction]:
+    return state.lease_requested(client, LeaseRequest(next(numbers), ONE, None, "Actor", **more), 0.0)
+
+
+def to_client(out: list[Instruction], kind: type[M], client: str = "c") -> list[M]:
+    return [
+        one.message
+        for one in out
+        if isinstance(one, ToClient) and one.client_id == client and isinstance(one.message, kind)
+    ]
+
+
+def to_node(out: list[Instruction], kind: type[M]) -> list[M]:
+    return [one.message for one in out if isinstance(one, ToNode) and isinstance(one.message, kind)]
+
+
+def lease(state: ClusterState, client: str = "c", **more: Any) -> str:
+    (granted,) = to_client(ask(state, client, **more), LeaseGranted, client)
+    return granted.lease_id
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_taken_is_refused_with_whose_it_is() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss")
+    (refused,) = to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    assert refused.code is RefusalCode.NAME_TAKEN
+    assert refused.reason.startswith(f"the name 'boss' is taken by the Actor {held} of c.py (process 7)")
+    assert "parl.get_actor('boss')" in refused.reason
+
+
+def test_a_name_is_taken_from_the_request_on_and_free_once_it_is_given_up() -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state)
+    ask(state, actor_name="boss")
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    state.client_lost("c")
+    assert lease(state, "d", actor_name="boss") != held
+
+
+def test_a_name_is_free_when_its_actor_is_gone_for_good() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss")
+    state.lease_ended("n", held, KILLED)
+    assert lease(state, "d", actor_name="boss")
+
+
+def test_the_name_of_an_actor_that_will_be_made_again_is_kept_for_it() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=1)
+    state.lease_ended("n", held, KILLED)
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+    assert state.find_requested("d", FindActor(5, "boss")) == []
+    out = ask(state, actor_name="boss", max_restarts=1, restarts=1, replaces=held)
+    (granted,) = to_client(out, LeaseGranted)
+    assert to_client(out, ActorFound, "d") == [ActorFound(5, granted.lease_id, "n", ("n:1",), "/run", "host")]
+    (found,) = to_client(state.find_requested("d", FindActor(6, lease_id=held)), ActorFound, "d")
+    assert found.lease_id == granted.lease_id, "a handle of the lost one leads to the one in its place"
+    state.lease_ended("n", granted.lease_id, KILLED)
+    assert lease(state, "d", actor_name="boss"), "its restarts are used up"
+
+
+def test_who_looks_for_an_actor_whose_program_gives_up_is_told_so() -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    state.lease_ended("n", held, KILLED)
+    state.find_requested("d", FindActor(5, "boss"))
+    (failed,) = to_client(state.client_lost("c"), Failed, "d")
+    assert failed == Failed(5, "there is no actor called 'boss'; the cluster has 0 named actors (`xparl list`)")
+
+
+def test_a_name_that_nobody_has_is_refused_with_a_near_one() -> None:
+    state = cluster("n")
+    lease(state, actor_name="learner")
+    with pytest.raises(RemoteError, match="no actor called 'lerner'; did you mean 'learner'"):
+        state.find_requested("d", FindActor(1, "lerner"))
+
+
+def test_a_detached_actor_outlives_its_program_and_keeps_its_name() -> None:
+    state = cluster("n")
+    kept, other = lease(state, actor_name="boss", detached=True), lease(state)
+    out = state.client_lost("c")
+    assert [one.lease_id for one in to_node(out, LeaseRevoked)] == [other]
+    (found,) = to_client(state.find_requested("d", FindActor(1, "boss")), ActorFound, "d")
+    assert found.lease_id == kept
+    assert to_client(ask(state, "d", actor_name="boss"), LeaseRefused, "d")
+
+
+def test_a_restarted_master_learns_names_and_detached_actors_from_the_nodes() -> None:
+    state = cluster()
+    brought = RunningLease("old", "gone", ONE, "Actor", actor_name="boss", detached=True, restarts=2, age_s=60.0)
+    join(state, "n", 2, brought)
+    (found,) = to_client(state.find_requested("d", FindActor(1, "boss")), ActorFound, "d")
+    assert found.lease_id == "old"
+    (row,) = state.view.actors(ListActors(1), 5.0).actors
+    assert (row.name, row.detached, row.restarts, row.age_s, row.owner) == ("boss", True, 2, 65.0, "")
+    state.client_joined("gone", "back.py", 9)
+    (row,) = state.view.actors(ListActors(1), 5.0).actors
+    assert row.owner == "back.py (process 9)"
+
+
+# -- lists -----------------------------------------------------------------------------------------------------------
+
+
+def test_actors_are_listed_in_pages_with_what_their_workers_say() -> None:
+    state = cluster("n", "m", cpu=10)
+    leases = [lease(state) for _ in range(5)]
+    busy = ActorNumbers(leases[0], ActorPhase.BUSY, pid=3, calls=8, busy_with="learn", memory=100)
+    home = state.tables.leases[leases[0]].node.node_id
+    state.node_counted(home, [busy, ActorNumbers("unknown", ActorPhase.IDLE)])
+    state.node_counted("m" if home == "n" else "n", [ActorNumbers(leases[0], ActorPhase.IDLE)])  # not its worker
+    first = state.view.actors(ListActors(1, limit=2), 9.0)
+    second = state.view.actors(ListActors(2, after=first.next or 0, limit=2), 9.0)
+    third = state.view.actors(ListActors(3, after=second.next or 0, limit=2), 9.0)
+    assert [row.lease_id for page in (first, second, third) for row in page.actors] == leases
+    assert (first.total, third.next) == (5, None)
+    assert first.actors[0].numbers == busy
+    assert first.actors[1].numbers.phase is ActorPhase.STARTING
+    on_m = state.view.actors(ListActors(4, node="host m"), 9.0).actors
+    assert {row.node for row in on_m} == {"host m"}
+    assert state.view.actors(ListActors(5, client_id="d"), 9.0).actors == ()
+
+
+def test_every_lost_actor_leaves_a_record_with_its_owner_and_cause() -> None:
+    state = cluster("n", "m")
+    killed, on_lost_node = lease(state, actor_name="boss", restarts=3), lease(state)
+    homes = {one: state.tables.leases[one].node.node_id for one in (killed, on_lost_node)}
+    state.lease_ended(homes[killed], killed, KILLED)
+    state.node_lost(homes[on_lost_node], "its connection was closed", 50.0)
+    deaths = state.view.deaths(ListDeaths(1))
+    assert deaths.total == 2
+    second, first = deaths.deaths
+    assert (first.lease_id, first.name, first.restarts, first.owner) == (killed, "boss", 3, "c.py (process 7)")
+    assert first.cause == KILLED
+    assert (second.cause.kind, second.cause.at) == (DeathKind.NODE_LOST, 1050.0)
+    assert second.cause.detail == f"host {homes[on_lost_node]}: its connection was closed"
+
+
+def test_the_end_of_a_released_actor_is_kept_apart_and_its_failure_is_not_lost() -> None:
+    state = cluster("n")
+    let_go, failed = lease(state), lease(state)
+    for one in (let_go, failed):
+        state.lease_released("c", one)
+    state.lease_ended("n", let_go, DeathCause(DeathKind.RELEASED))
+    state.lease_ended("n", failed, DeathCause(DeathKind.CONSTRUCTOR, detail="ValueError: no"))
+    assert [one.lease_id for one in state.view.deaths(ListDeaths(1)).deaths] == [failed]
+    assert [one.lease_id for one in state.view.deaths(ListDeaths(1, released=True)).deaths] == [failed, let_go]
+
+
+def test_the_last_thousand_deaths_are_kept() -> None:
+    state = cluster("n")
+    for _ in range(1010):
+        state.lease_ended("n", lease(state), KILLED)
+    deaths = state.view.deaths(ListDeaths(1, limit=5000))
+    assert (len(deaths.deaths), deaths.total) == (1000, 1010)
+    assert deaths.deaths[0].lease_id == "lease1010"
+
+
+# -- kill ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_a_kill_goes_to_the_worker_and_is_answered_when_the_actor_has_ended(by_name: bool) -> None:
+    state = cluster("n")
+    held = lease(state, actor_name="boss", max_restarts=-1)
+    out = state.kill_requested("d", KillActor(4, "boss" if by_name else held, "it hangs"))
+    assert out == [ToNode("n", EndActor(held, DeathKind.KILLED_BY_USER, "by d.py (process 7), it hangs"))]
+    cause = DeathCause(DeathKind.KILLED_BY_USER)
+    out = state.lease_ended("n", held, cause)
+    (killed,) = to_client(out, ActorKilled, "d")
+    assert (killed.request_id, killed.death.lease_id, killed.death.cause) == (4, held, cause)
+    assert to_client(out, LeaseLost) == [LeaseLost(held, cause)]
+    assert lease(state, "d", actor_name="boss"), "nobody makes it again, so its name is free"
+
+
+def test_a_kill_is_answered_also_when_the_node_is_lost_or_the_owner_let_go() -> None:
+    state = cluster("n", cpu=1)
+    held = lease(state)
+    state.kill_requested("d", KillActor(4, held))
+    assert to_client(state.lease_released("c", held), ActorKilled, "d")
+    held = lease(state)
+    state.kill_requested("d", KillActor(5, held))
+    (killed,) = to_client(state.node_lost("n", "gone"), ActorKilled, "d")
+    assert killed.death.cause.kind is DeathKind.NODE_LOST
+
+
+def test_who_kills_what_is_not_there_is_told_so() -> None:
+    with pytest.raises(RemoteError, match="there is no actor 'ghost'; `xparl list` shows"):
+        cluster("n").kill_requested("d", KillActor(1, "ghost"))
+
+
+# -- drain -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_drained_node_takes_nothing_more_and_leaves_when_its_last_actor_has_ended() -> None:
+    state = cluster("n", "m")
+    first = lease(state)
+    home = state.tables.leases[first].node.node_id
+    away = "m" if home == "n" else "n"
+    out = state.drain_requested("d", DrainNode(4, f"host {home}", None, "new kernel"), 0.0)
+    assert to_client(out, DrainStarted, "d") == [DrainStarted(4, home, f"host {home}", 1, True)]
+    assert to_client(out, NodeDraining) == [NodeDraining(home, f"host {home}", (first,), None, "new kernel")]
+    assert not to_node(out, EndActor)
+    assert [state.tables.leases[lease(state)].node.node_id for _ in range(2)] == [away, away]
+    assert not to_client(ask(state), LeaseGranted), "the room of the drained node is not given away"
+    out = state.lease_ended(home, first, KILLED)
+    assert ToNode(home, Bye("it was drained: new kernel")) in out
+    assert [node.node_id for node in state.tables.pool] == [away]
+
+
+def test_when_the_time_is_up_actors_are_asked_to_end_and_those_that_come_back_at_once() -> None:
+    state = cluster("n")
+    stays, moves = lease(state), lease(state, max_restarts=1)
+    out = state.drain_requested("d", DrainNode(4, "n", 30.0), 100.0)
+    assert [one.lease_id for one in to_node(out, EndActor)] == [moves]
+    assert state.next_deadline() is not None
+    assert not to_node(state.tick(10.0), EndActor)
+    state.tables.alive.heard("n", 130.0)
+    (asked,) = to_node(state.tick(130.0), EndActor)
+    assert (asked.lease_id, asked.kind) == (stays, DeathKind.DRAINED)
+    assert asked.grace_s > 0
+    assert not to_node(state.tick(131.0), EndActor), "nobody is asked twice"
+
+
+def test_an_empty_node_leaves_at_once() -> None:
+    state = cluster("n")
+    out = state.drain_requested("d", DrainNode(4, "n"), 0.0)
+    assert to_node(out, Bye) == [Bye("it was drained")]
+    assert len(state.tables.pool) == 0
+
+
+def test_the_master_s_own_node_is_emptied_and_stays() -> None:
+    state = cluster("n", own_node_id="n")
+    held = lease(state)
+    (started,) = to_client(state.drain_requested("d", DrainNode(4, "n", 0.0), 0.0), DrainStarted, "d")
+    assert not started.leaves
+    assert not to_node(state.lease_ended("n", held, DeathCause(DeathKind.DRAINED)), Bye)
+    (node,) = state.view.nodes(1.0, "n")
+    assert (node.phase, node.is_master) == (NodePhase.DRAINED, True)
+    assert not to_client(ask(state), LeaseGranted)
+
+
+def test_a_draining_node_that_comes_back_is_still_draining() -> None:
+    state = cluster("n")
+    held = lease(state)
+    state.drain_requested("d", DrainNode(4, "n"), 0.0)
+    join(state, "n", 2, RunningLease(held, "c", ONE, "Actor"))
+    assert not to_client(ask(state), LeaseGranted)
+    (node,) = state.view.nodes(1.0, "")
+    assert (node.phase, node.actors) == (NodePhase.DRAINING, 1)
+
+
+def test_a_node_that_is_not_there_or_not_the_only_one_of_its_name_is_refused_by_name() -> None:
+    state = cluster("n")
+    twin = NodeJoin("n2", "host", (), "/run", ONE, name="host n")
+    state.node_joined(twin, 0.0)
+    with pytest.raises(RemoteError, match=r"there is no node 'x'; the cluster has: host n \(n\), host n \(n2\)"):
+        state.drain_requested("d", DrainNode(1, "x"), 0.0)
+    with pytest.raises(RemoteError, match="2 nodes are called 'host n'; name one by its id: n, n2"):
+        state.drain_requested("d", DrainNode(1, "host n"), 0.0)
