@@ -16,6 +16,11 @@ from parl_remote.errors import RemoteCallError
 
 __all__ = ["Failure", "describe", "rebuild"]
 
+_READ_ONLY = (
+    "(an array that came through parl.put lies in memory that others read as well, so it cannot be written to; "
+    "make it your own first: array = array.copy())"
+)
+
 
 class Failure(NamedTuple):
     """What the caller needs to know about an exception.
@@ -38,6 +43,8 @@ class Failure(NamedTuple):
 
 def describe(error: BaseException, method: str) -> Failure:
     """Take an exception apart; never raises."""
+    if isinstance(error, ValueError) and _text(error).endswith("is read-only"):  # numpy's words
+        error.add_note(_READ_ONLY)
     return Failure(
         method=method,
         type_name=_name(type(error)),

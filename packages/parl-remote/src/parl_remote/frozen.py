@@ -23,6 +23,8 @@ from parl_remote.transport import Buffer
 
 __all__ = ["freeze", "thaw"]
 
+_TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy gives nobody a buffer of
+
 
 def freeze(value: object) -> tuple[list[Buffer], list[int]]:
     """The value as frames, the pickle first, and each frame's kind.
@@ -71,9 +73,17 @@ def _reduce_array(array: Any) -> Any:
     if type(array) is numpy.ndarray and not array.dtype.hasobject and array.dtype.itemsize:
         if not (array.flags.c_contiguous or array.flags.f_contiguous):
             array = numpy.ascontiguousarray(array)
-        return array.__reduce_ex__(5)
+        if array.dtype.kind in _TIMES:
+            return _view, (array.view(numpy.int64), array.dtype)
+        reduced = array.__reduce_ex__(5)
+        if any(isinstance(part, pickle.PickleBuffer) for part in reduced[1]):
+            return reduced
     make, arguments, state, *_ = array.__reduce__()
     return make, arguments, state, None, None, _set_state
+
+
+def _view(array: Any, dtype: Any) -> Any:
+    return array.view(dtype)
 
 
 def _set_state(array: Any, state: Any) -> None:
