@@ -11,7 +11,7 @@ from parl_remote.cli.ask import ask_status
 from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
-from parl_remote.messages import NodeStatus, Status
+from parl_remote.messages import NodeStatus, Status, WaitingStatus
 from parl_remote.rendezvous import ClusterAddress
 
 __all__ = ["ClusterReport", "report_cluster"]
@@ -52,8 +52,12 @@ class ClusterReport:
             f"  program {client.name or client.client_id} (process {client.pid}): {_count(client.leases, 'actor')}"
             + (f", {client.waiting} waiting" if client.waiting else "")
             for client in one.clients
-            if client.name != "xparl status"
+            if not client.name.startswith("xparl ")
         ]
+        lines += [f"  {_waiting(entry)}" for entry in one.queue]
+        shown = sum(entry.count for entry in one.queue)
+        if shown < one.waiting:
+            lines.append(f"  and {one.waiting - shown} more that wait")
         return "\n".join(lines)
 
 
@@ -67,13 +71,34 @@ def report_cluster(address: str, key_file: Path | None, environment: Environment
 
 
 def _node(node: NodeStatus) -> str:
-    where = ", ".join(node.addresses)
-    text = (
-        f"node {node.name or node.node_id} ({where}): "
-        f"{node.total.cpu - node.free.cpu:g} of {node.total.cpu:g} cpus used, "
-        f"load {node.load:.2f}, {node.memory_free / _MIB:.0f} MiB memory free, heard {node.silent_s:.0f} s ago"
+    parts = [
+        f"{node.total.cpu - node.free.cpu:g} of {node.total.cpu:g} cpus used",
+        *([f"{node.total.gpu - node.free.gpu:g} of {node.total.gpu:g} gpus used"] if node.total.gpu else []),
+        *(
+            f"{amount - node.free.amount(name):g} of {amount:g} {name} used"
+            for name, amount in node.total.labels.items()
+        ),
+        *(_reserved(node.total.memory, node.free.memory)),
+        f"load {node.load:.2f}",
+        f"{node.memory_free / _MIB:.0f} MiB memory free",
+        f"heard {node.silent_s:.0f} s ago",
+        *(["is being drained"] if node.is_draining else []),
+    ]
+    return f"node {node.name or node.node_id} ({', '.join(node.addresses)}): {', '.join(parts)}"
+
+
+def _reserved(total: int, free: int) -> list[str]:
+    """Memory that is set aside, where some is: most actors ask for none."""
+    return [f"{(total - free) / _MIB:.0f} of {total / _MIB:.0f} MiB memory set aside"] if free < total else []
+
+
+def _waiting(entry: WaitingStatus) -> str:
+    times = f"{entry.count} x " if entry.count > 1 else ""
+    who = entry.owner or entry.client_id
+    return (
+        f"waiting {entry.waited_s:.0f} s: {times}{entry.class_name or 'actor'} of {who} for {entry.resources}; "
+        f"{entry.reason}"
     )
-    return text + (f", {node.total.gpu - node.free.gpu:g} of {node.total.gpu:g} gpus used" if node.total.gpu else "")
 
 
 def _count(number: int, noun: str) -> str:
