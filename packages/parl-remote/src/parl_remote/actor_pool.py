@@ -116,6 +116,10 @@ class ActorPool:
             actor.cause = cause
         self._zygote.kill(actor.number)
 
+    def dump_stack(self, actor: PooledActor) -> None:
+        """Have an actor print its stacks behind its page, see `stack_dumps`."""
+        self._zygote.dump(actor.number)
+
     def note(self, actor: PooledActor, cause: DeathCause) -> None:
         """Report an actor's end with this cause, or an earlier one; somebody asks it to end by itself."""
         if actor.cause is None:

@@ -108,6 +108,7 @@ class Worker:
         self.parts = Parts()
         self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
         self.parts.add(("ReadLog", "FollowActors"), self._log_part)
+        self.parts.add(("DumpStack",), self._stack_part)
         self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
         self.parts.add(("WatchActor", "UnwatchActor", "DescribeActor"), self._borrower_part)
         self._pool = ActorPool(
@@ -219,6 +220,15 @@ class Worker:
         from parl_remote.worker_files import WorkerFiles  # most programs' actors see the program's own files
 
         return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
+
+    def _stack_part(self) -> Part:
+        from parl_remote.worker_stacks import WorkerStacks  # only where somebody wants to see one
+
+        def find(lease_id: str) -> PooledActor | None:
+            lease = self._leases.get(lease_id)
+            return lease.actor if lease is not None else None
+
+        return WorkerStacks(self._loop, find, self._pool.dump_stack)
 
     def _log_part(self) -> Part:
         from parl_remote.worker_logs import WorkerLogs  # only where somebody wants to read logs

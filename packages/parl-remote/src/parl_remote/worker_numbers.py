@@ -11,6 +11,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parl_remote.actor_watch import ActorWatch
@@ -27,6 +28,19 @@ _INTERVAL_S = 2.0  # what people look at may be so old; a thousand busy workers 
 _SOON_S = 0.2  # after an actor has come: many come together
 _MEMORY_STEP = 2**20
 _CPU_STEP_S = 0.05
+_SHARE_STEP = 0.02
+_LEAST_SPAN_S = 1.0  # rates over less are noise
+
+
+@dataclass(slots=True)
+class _Pace:
+    """An actor's counters at an earlier look, and its rates up to the last one."""
+
+    at: float
+    calls: int
+    busy_s: float
+    cpu_s: float
+    rates: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
 
 class WorkerNumbers:
@@ -45,6 +59,7 @@ class WorkerNumbers:
         self._watch = watch
         self._tell = tell
         self._told: dict[str, ActorNumbers] = {}
+        self._paces: dict[str, _Pace] = {}
         self._due: float | None = None
 
     def soon(self) -> None:
@@ -103,12 +118,13 @@ class WorkerNumbers:
             if lease.start is None:
                 continue
             before = self._told.get(lease.lease_id)
-            now = self.of(lease)
+            now = self._paced(self.of(lease))
             if before is None or _differ(before, now):
                 changed.append(now)
                 before = now
             here[lease.lease_id] = before
         self._told = here
+        self._paces = {lease_id: pace for lease_id, pace in self._paces.items() if lease_id in here}
         if changed:
             from parl_remote.messages.overview import NodeNumbers
 
@@ -116,14 +132,39 @@ class WorkerNumbers:
         if here:
             self._look_at(self._loop.now() + _INTERVAL_S)
 
+    def _paced(self, numbers: ActorNumbers) -> ActorNumbers:
+        """The same with rates since the look before."""
+        at = self._loop.now()
+        pace = self._paces.get(numbers.lease_id)
+        if pace is None:
+            pace = self._paces[numbers.lease_id] = _Pace(at, numbers.calls, numbers.busy_s, numbers.cpu_s)
+        elif (span_s := at - pace.at) >= _LEAST_SPAN_S:
+            rates = (
+                round((numbers.calls - pace.calls) / span_s, 2),
+                round(max(0.0, numbers.busy_s - pace.busy_s) / span_s, 3),
+                round(max(0.0, numbers.cpu_s - pace.cpu_s) / span_s, 3),
+            )
+            pace = _Pace(at, numbers.calls, numbers.busy_s, numbers.cpu_s, rates)
+            self._paces[numbers.lease_id] = pace
+        calls_per_s, busy, cpu = pace.rates
+        return dataclasses.replace(numbers, calls_per_s=calls_per_s, busy=busy, cpu=cpu)
+
 
 def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
     """Whether it is worth a message."""
     return (
         abs(now.memory - before.memory) >= _MEMORY_STEP
         or now.cpu_s - before.cpu_s >= _CPU_STEP_S
+        or abs(now.busy - before.busy) >= _SHARE_STEP
+        or abs(now.cpu - before.cpu) >= _SHARE_STEP
         or dataclasses.replace(
-            now, memory=before.memory, cpu_s=before.cpu_s, busy_s=before.busy_s, busy_since=before.busy_since
+            now,
+            memory=before.memory,
+            cpu_s=before.cpu_s,
+            cpu=before.cpu,
+            busy_s=before.busy_s,
+            busy=before.busy,
+            busy_since=before.busy_since,
         )
         != before
     )

@@ -89,6 +89,9 @@ class ActorNumbers:
         busy_since: When that began; 0 if none runs.
         busy_s: Seconds that it has spent in calls so far, added up over calls that ran at the same time.
         cpu_s: CPU time that its process has used.
+        calls_per_s: Calls that it has answered per second of late, some two seconds.
+        busy: Seconds that it has spent in calls per second of late; above 1 where calls run at the same time.
+        cpu: CPUs that its process has used of late.
         memory: Bytes of its process in memory.
         memory_limit: Bytes that its process may grow by, None for no limit.
         last_error: The last exception that a call of it raised, in one line; empty if none did.
@@ -104,6 +107,9 @@ class ActorNumbers:
     busy_since: float = 0.0
     busy_s: float = 0.0
     cpu_s: float = 0.0
+    calls_per_s: float = 0.0
+    busy: float = 0.0
+    cpu: float = 0.0
     memory: int = 0
     memory_limit: int | None = None
     last_error: str = ""
