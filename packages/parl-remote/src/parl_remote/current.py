@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ActorMaker",
+    "acting",
     "become_actor",
     "clear",
     "client",
@@ -132,9 +133,20 @@ def connect_when_needed(make: Callable[[], ActorMaker]) -> None:
     _state.make = make
 
 
+@contextlib.contextmanager
+def acting() -> Iterator[None]:
+    """Within this block this thread runs the code of an actor that lives in this process."""
+    before = getattr(_state.local, "acting", False)
+    _state.local.acting = True
+    try:
+        yield
+    finally:
+        _state.local.acting = before
+
+
 def inside_actor() -> bool:
-    """Whether this process is an actor."""
-    return _state.inside_actor
+    """Whether the code that runs is that of an actor."""
+    return _state.inside_actor or getattr(_state.local, "acting", False)
 
 
 def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

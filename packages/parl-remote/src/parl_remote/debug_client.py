@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from parl_remote import serialize
+from parl_remote import current, serialize
 from parl_remote.actor_host import ActorHost, Creation
 from parl_remote.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote.actor_state import ActorState
@@ -60,7 +60,7 @@ class _LocalPath:
         if future is None:
             future = RemoteFuture(None, owner)
             future.method = method
-        with self._turn:
+        with self._turn, current.acting():
             if self._host.machine.state is ActorState.CLOSED:
                 future.settle(None, self._lost())
                 return future
