@@ -119,6 +119,26 @@ class ESAgent:
         """
         return self._having_model("predict").predict(x)
 
+    def predict_many(self, infos: Sequence[SamplingInfo], x: Any, *, each: bool = False) -> Any:
+        """The outputs of many samples of the present model, computed as one batch.
+
+        Args:
+            infos: Samples of the present model, `k` of them.
+            x: The input of all, or with `each` an array whose first axis has one input for each, `[k, ...]`.
+            each: Which of both.
+
+        Returns:
+            Outputs `[k, ...]`; the same as `predict` of a clone that has each sample's noise, to rounding.
+
+        Raises:
+            SolverError: There is no solver yet.
+            EvolutionError: A sample is of another model, or inputs and samples differ in number.
+        """
+        strategy, model = self._ready("predict_many")
+        if each and len(x) != len(infos):
+            raise EvolutionError(f"{len(infos)} samples came with {len(x)} inputs: give one input for each")
+        return model.predict_many(strategy.candidates(infos), x, each=each)
+
     def get_predictor(self) -> Callable[[Any], Any]:
         """`predict` of the present model: a function that keeps its parameters whatever updates come."""
         return self._having_model("get_predictor").clone().predict

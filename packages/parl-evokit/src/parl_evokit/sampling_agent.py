@@ -66,6 +66,7 @@ class SamplingAgent:
         sampler = source.sampler
         key = CONTROL_KEY if evaluate else source.keys.draw()
         sampler.perturb(key, self._buffer)
+        self._model.refresh()
         info = SamplingInfo() if info is None else info
         info.fill(key, sampler.model_iter_id, sampler.fingerprint)
         return info
@@ -80,6 +81,7 @@ class SamplingAgent:
         sampler = self._source.sampler
         sampler.require_own(info)
         sampler.perturb(info.noise_key, self._buffer)
+        self._model.refresh()
 
     def predict(self, x: Any) -> Any:
         """The perturbed model's output for `x`."""
@@ -112,4 +114,5 @@ class SamplingAgent:
 def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:
     agent = SamplingAgent(source, model)
     np.copyto(agent._buffer, buffer)
+    agent._model.refresh()
     return agent

@@ -3,6 +3,9 @@
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parl_evokit.params import FlatVector, ParameterLayout
 
 __all__ = ["ModelAdapter"]
@@ -25,8 +28,23 @@ class ModelAdapter(Protocol):
     def bind(self, flat: FlatVector) -> None:
         """Use the numbers in `flat` `[n]` as parameters from now on, also those that are written there later."""
 
+    def refresh(self) -> None:
+        """The numbers in the bound vector have changed; adapters that had to copy them do so again."""
+
     def predict(self, x: Any) -> Any:
         """The model's output for the input `x`."""
+
+    def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
+        """The outputs of a whole population, without changing what the model is bound to.
+
+        Args:
+            flats: Parameters `[k, n]`.
+            x: The input of all, or with `each` an array whose first axis has one input for each, `[k, ...]`.
+            each: Which of both.
+
+        Returns:
+            Outputs `[k, ...]`.
+        """
 
     def clone(self) -> "ModelAdapter":
         """The same model, to be bound to another vector."""

@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,16 @@ class NumpyModel:
         arrays: The parameters by name; they are copied as float32.
         predict: Called with the arrays (views of the flat vector, so never to be kept) and the input. For use in other
             processes it must be a function that they can import.
+        predict_many: Called like `predict`, with arrays that have one axis more, the population's, in front, and an
+            input that broadcasts against it; None calls `predict` for one after the other.
     """
 
-    def __init__(self, arrays: Mapping[str, NDArray[Any]], predict: Predict) -> None:
+    def __init__(
+        self, arrays: Mapping[str, NDArray[Any]], predict: Predict, predict_many: Predict | None = None
+    ) -> None:
         self._layout = ParameterLayout.of(arrays)
         self._predict = predict
+        self._predict_many = predict_many
         self._flat = self._layout.flatten(arrays)
         self._views = self._layout.views(self._flat)
 
@@ -58,9 +64,27 @@ class NumpyModel:
         """See `ModelAdapter`."""
         return self._predict(self._views, x)
 
+    def refresh(self) -> None:
+        """See `ModelAdapter`; nothing was copied."""
+
+    def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> NDArray[Any]:
+        """See `ModelAdapter`."""
+        if self._predict_many is None:
+            rows = (self._layout.views(flat) for flat in flats)
+            return np.stack([self._predict(views, x[k] if each else x) for k, views in enumerate(rows)])
+        k, start = len(flats), 0
+        arrays: dict[str, FlatVector] = {}
+        for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
+            stop = start + prod(shape)
+            arrays[name] = flats[:, start:stop].reshape(k, *shape)
+            start = stop
+        inputs = np.asarray(x, np.float32)
+        result: NDArray[Any] = self._predict_many(arrays, inputs if each else inputs[np.newaxis])
+        return result
+
     def clone(self) -> "NumpyModel":
         """See `ModelAdapter`."""
-        return NumpyModel(self._views, self._predict)
+        return NumpyModel(self._views, self._predict, self._predict_many)
 
     def save(self, directory: Path) -> None:
         """See `ModelAdapter`; the file is `params.npz`."""
@@ -75,7 +99,11 @@ class NumpyModel:
             raise LayoutMismatch(f"{path} is of another model: {error}") from error
 
     def __reduce__(self) -> tuple[Callable[..., "NumpyModel"], tuple[Any, ...]]:
-        return NumpyModel, ({name: view.copy() for name, view in self._views.items()}, self._predict)
+        return NumpyModel, (
+            {name: view.copy() for name, view in self._views.items()},
+            self._predict,
+            self._predict_many,
+        )
 
 
 def mlp(
@@ -109,7 +137,12 @@ def mlp(
         arrays[f"w{layer}"] = draws.reshape(inputs, outputs)
         if bias:
             arrays[f"b{layer}"] = np.zeros(outputs, np.float32)
-    return NumpyModel(arrays, functools.partial(_forward, activation, softmax, bias, len(sizes) - 1))
+    layers = len(sizes) - 1
+    return NumpyModel(
+        arrays,
+        functools.partial(_forward, activation, softmax, bias, layers),
+        functools.partial(_forward_many, activation, softmax, bias, layers),
+    )
 
 
 def _forward(
@@ -122,7 +155,26 @@ def _forward(
             out = out + arrays[f"b{layer}"]
         if layer < layers - 1:
             out = ACTIVATIONS[activation](out)
+    return _softmax(out) if softmax else out
+
+
+def _forward_many(
+    activation: str, softmax: bool, bias: bool, layers: int, arrays: Mapping[str, FlatVector], x: NDArray[Any]
+) -> NDArray[Any]:
+    """The same for weights `[k, inputs, outputs]` and inputs `[k or 1, inputs]` or `[k or 1, batch, inputs]`."""
+    out = x[:, np.newaxis, :] if x.ndim == 2 else x
+    for layer in range(layers):
+        out = out @ arrays[f"w{layer}"]
+        if bias:
+            out = out + arrays[f"b{layer}"][:, np.newaxis, :]
+        if layer < layers - 1:
+            out = ACTIVATIONS[activation](out)
     if softmax:
-        out = np.exp(out - out.max(axis=-1, keepdims=True))
-        out = out / out.sum(axis=-1, keepdims=True)
-    return out
+        out = _softmax(out)
+    return out[:, 0, :] if x.ndim == 2 else out
+
+
+def _softmax(logits: NDArray[Any]) -> NDArray[Any]:
+    exponentials = np.exp(logits - logits.max(axis=-1, keepdims=True))
+    result: NDArray[Any] = exponentials / exponentials.sum(axis=-1, keepdims=True)
+    return result

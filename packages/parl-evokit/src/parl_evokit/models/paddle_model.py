@@ -1,0 +1,181 @@
+"""Models in paddle: a layer whose parameters become views of the flat vector.
+
+Whether paddle takes memory of numpy's without a copy depends on its version, so it is tried out when the model is
+bound; where it does not, and for parameters on a GPU or in another precision, numbers are copied whenever the vector
+has changed. Buffers stay as they are and do not evolve.
+"""
+
+import copy
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.params import FlatVector, ParameterLayout
+
+__all__ = ["PaddleModel"]
+
+WEIGHTS = "params.safetensors"
+Predict = Callable[[Any, Any], Any]
+
+
+class PaddleModel:
+    """A `ModelAdapter` for a `paddle.nn.Layer`, and so for a `parl.Model` of parl-paddle.
+
+    Args:
+        layer: The layer; its parameters are bound, so that predictions of the adapter and calls of the layer are the
+            same. Put it into `eval()` mode if it has dropout or batch statistics.
+        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that have
+            a gradient.
+        predict: Called with the layer and the input, without gradients. Default: the layer itself, on a tensor made of
+            the input; what it returns is given back as numpy where the input was no tensor.
+
+    Raises:
+        EvolutionError: No parameter matches.
+    """
+
+    def __init__(self, layer: Any, *, parameters: Sequence[str] | None = None, predict: Predict | None = None) -> None:
+        self._layer = layer
+        self._patterns = None if parameters is None else tuple(parameters)
+        self._predict = predict
+        chosen = {name: parameter for name, parameter in layer.named_parameters() if self._evolves(name, parameter)}
+        if not chosen:
+            raise EvolutionError(f"{type(layer).__name__} has no parameter that could evolve: {parameters or 'none'}")
+        self._parameters = chosen
+        self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
+        self._views: dict[str, FlatVector] = {}
+        self._copied: list[str] = []
+
+    @property
+    def layer(self) -> Any:
+        """The layer, bound to the present parameters."""
+        return self._layer
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """See `ModelAdapter`."""
+        return self._layout
+
+    def parameters(self) -> FlatVector:
+        """See `ModelAdapter`."""
+        return self._layout.flatten({name: _array(parameter) for name, parameter in self._parameters.items()})
+
+    def bind(self, flat: FlatVector) -> None:
+        """See `ModelAdapter`; parameters become views of `flat` where paddle takes its memory."""
+        if not flat.flags.writeable:  # paddle knows no memory that must not be written to
+            flat = flat.copy()
+        self._views = self._layout.views(flat)
+        self._copied = [name for name, view in self._views.items() if not _share(self._parameters[name], view)]
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See `ModelAdapter`; for parameters that could not share the vector's memory."""
+        for name in self._copied:
+            parameter = self._parameters[name]
+            parameter.set_value(paddle.to_tensor(self._views[name], place=parameter.place).astype(parameter.dtype))
+
+    def predict(self, x: Any) -> Any:
+        """See `ModelAdapter`; without gradients."""
+        with paddle.no_grad():
+            if self._predict is not None:
+                return self._predict(self._layer, x)
+            if isinstance(x, paddle.Tensor):
+                return self._layer(x)
+            return _arrays(self._layer(self._input(x)))
+
+    def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
+        """See `ModelAdapter`; one after the other, since paddle has no vmap."""
+        model = self.clone()
+        buffer = np.empty(flats.shape[1], np.float32)
+        model.bind(buffer)
+        outputs = []
+        for k, flat in enumerate(flats):
+            np.copyto(buffer, flat)
+            model.refresh()
+            outputs.append(model.predict(x[k] if each else x))
+        return paddle.stack(outputs) if isinstance(outputs[0], paddle.Tensor) else np.stack(outputs)
+
+    def clone(self) -> "PaddleModel":
+        """See `ModelAdapter`."""
+        return PaddleModel(copy.deepcopy(self._layer), parameters=self._patterns, predict=self._predict)
+
+    def save(self, directory: Path) -> None:
+        """See `ModelAdapter`; the file is `params.safetensors`, buffers included."""
+        from safetensors.numpy import save_file
+
+        path = directory / WEIGHTS
+        path.unlink(missing_ok=True)  # it may be a link to a file that others read
+        arrays = {name: np.ascontiguousarray(tensor.numpy()) for name, tensor in self._layer.state_dict().items()}
+        save_file(arrays, path)
+
+    def load(self, directory: Path) -> None:
+        """See `ModelAdapter`."""
+        from safetensors import SafetensorError
+        from safetensors.numpy import load_file
+
+        path = directory / WEIGHTS
+        try:
+            arrays = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise SolverError(f"{path} cannot be read: {error}") from error
+        wanted = {name: tuple(tensor.shape) for name, tensor in self._layer.state_dict().items()}
+        found = {name: array.shape for name, array in arrays.items()}
+        if wanted != found:
+            raise LayoutMismatch(f"{path} is of another model: it has {found}, this model {wanted}")
+        flat = self._layout.flatten({name: arrays[name] for name in self._layout.names})
+        for name, tensor in self._layer.state_dict().items():
+            if name not in self._parameters:
+                tensor.set_value(arrays[name])
+        self.bind(flat)
+
+    def _evolves(self, name: str, parameter: Any) -> bool:
+        if self._patterns is None:
+            return not parameter.stop_gradient
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def _input(self, x: Any) -> Any:
+        like = next(iter(self._parameters.values()))
+        tensor = paddle.to_tensor(np.asarray(x), place=like.place)
+        return tensor.astype(like.dtype) if tensor.dtype in _FLOATING else tensor
+
+
+_FLOATING = (paddle.float16, paddle.bfloat16, paddle.float32, paddle.float64)
+
+
+def _share(parameter: Any, view: FlatVector) -> bool:
+    """Make a parameter use the memory of a view; False if this paddle cannot, or the parameter is elsewhere."""
+    if parameter.dtype != paddle.float32 or not parameter.place.is_cpu_place() or not view.size:
+        return False
+    try:
+        source = paddle.base.core.eager.Tensor(
+            value=view, place=paddle.CPUPlace(), persistable=False, zero_copy=True, name="evokit", stop_gradient=True
+        )
+        parameter.get_tensor()._share_data_with(source.get_tensor())
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return False
+    first = view.flat[0]
+    view.flat[0] = 1.0 if first != 1.0 else 2.0  # tried out: what is written here must be seen there
+    shared = bool(parameter.numpy().flat[0] == view.flat[0])
+    view.flat[0] = first
+    return shared
+
+
+def _array(parameter: Any) -> NDArray[Any]:
+    array: NDArray[Any] = parameter.detach().cpu().astype("float32").numpy()
+    return array
+
+
+def _arrays(value: Any) -> Any:
+    """Tensors as numpy arrays, within tuples, lists and dictionaries, too."""
+    if isinstance(value, paddle.Tensor):
+        return value.numpy()
+    if isinstance(value, tuple | list):
+        return type(value)(_arrays(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _arrays(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,188 @@
+"""Models of paddle's inference format: a graph and its parameters in two files, code of nobody's needed.
+
+    model.json, model.pdiparams      what `paddle.static.save_inference_model(prefix, ...)` writes
+    model, params                    the same pair by the names of the documents
+
+The parameters live in a scope of paddle's own, to which the flat vector is copied whenever it has changed.
+"""
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+from numpy.typing import NDArray
+
+from parl_evokit.errors import LayoutMismatch, SolverError
+from parl_evokit.params import FlatVector, ParameterLayout
+
+__all__ = ["PaddleProgram", "find_program"]
+
+GRAPHS = (".json", ".pdmodel")
+WEIGHTS = ".pdiparams"
+_switching = threading.RLock()  # whether graphs are static is a setting of the whole process
+
+
+class PaddleProgram:
+    """A `ModelAdapter` for an inference program.
+
+    Args:
+        directory: Where its two files are.
+        name: Their common name; default: the only pair that is there.
+
+    Raises:
+        SolverError: There is no such pair, or several, or it cannot be read.
+    """
+
+    def __init__(self, directory: str | Path, name: str | None = None) -> None:
+        self._graph, self._weights = find_program(Path(directory), name)
+        self._scope = paddle.static.Scope()
+        with _static(self._scope):
+            self._executor = paddle.static.Executor(paddle.CPUPlace())
+            try:
+                loaded = paddle.static.load_inference_model(*self._where(), self._executor, **self._filenames())
+            except (ValueError, RuntimeError, OSError) as error:
+                raise SolverError(f"{self._graph} is no inference program: {error}") from error
+        self._program, self._feeds, self._fetches = loaded
+        self._take_layout()
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """See `ModelAdapter`; in the order of their names."""
+        return self._layout
+
+    def parameters(self) -> FlatVector:
+        """See `ModelAdapter`."""
+        return self._layout.flatten({name: np.array(self._tensor(name)) for name in self._layout.names})
+
+    def bind(self, flat: FlatVector) -> None:
+        """See `ModelAdapter`."""
+        self._views = self._layout.views(flat)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See `ModelAdapter`; copies the vector."""
+        for name, view in self._views.items():
+            self._tensor(name).set(np.ascontiguousarray(view), paddle.CPUPlace())
+
+    def predict(self, x: Any) -> Any:
+        """See `ModelAdapter`; `x` is the program's one input, or a dictionary with all of them by name.
+
+        Returns:
+            The program's one output, or a list of them; numpy arrays.
+        """
+        given = x if isinstance(x, dict) else {self._feeds[0]: x}
+        feed = {name: np.asarray(value, np.float32) for name, value in given.items()}
+        with _static(self._scope):
+            outputs = self._executor.run(self._program, feed=feed, fetch_list=self._fetches, scope=self._scope)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
+        """See `ModelAdapter`; one after the other."""
+        model = self.clone()
+        outputs = []
+        for k, flat in enumerate(flats):
+            model.bind(flat)
+            outputs.append(model.predict(x[k] if each else x))
+        return np.stack(outputs)
+
+    def clone(self) -> "PaddleProgram":
+        """See `ModelAdapter`; the program is shared, its parameters are not."""
+        other = PaddleProgram.__new__(PaddleProgram)
+        other.__dict__.update(self.__dict__)
+        other._scope = paddle.static.Scope()
+        for name in self._layout.names:
+            other._scope.var(name).get_tensor().set(np.array(self._tensor(name)), paddle.CPUPlace())
+        return other
+
+    def save(self, directory: Path) -> None:
+        """See `ModelAdapter`; the same two files, which any program of paddle's can load."""
+        for old, suffix in ((self._graph, ""), (self._weights, "")):
+            (directory / f"{old.name}{suffix}").unlink(missing_ok=True)  # it may be a link to a file that others read
+        with _static(self._scope):
+            chosen = [value for value in _values(self._program) if value.name in self._layout.names]
+            paddle.static.pir_io.save_vars_pir(
+                dirname=str(directory), main_program=self._program, vars=chosen, filename=self._weights.name
+            )
+        shutil.copyfile(self._graph, directory / self._graph.name)
+
+    def load(self, directory: Path) -> None:
+        """See `ModelAdapter`."""
+        other = PaddleProgram(directory, self._name())
+        if other.layout != self.layout:
+            raise LayoutMismatch(f"{directory} is of another model: it has {other.layout}, this one {self.layout}")
+        self._graph, self._weights = other._graph, other._weights
+        self.bind(other.parameters())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuilt, (str(self._graph.parent), self._name(), self.parameters())
+
+    def _name(self) -> str:
+        return self._graph.name.removesuffix(self._graph.suffix) if self._graph.suffix in GRAPHS else self._graph.name
+
+    def _where(self) -> tuple[str]:
+        named = self._graph.suffix in GRAPHS
+        return (str(self._graph.with_suffix("")) if named else str(self._graph.parent),)
+
+    def _filenames(self) -> dict[str, str]:
+        if self._graph.suffix in GRAPHS:
+            return {}
+        return {"model_filename": self._graph.name, "params_filename": self._weights.name}
+
+    def _take_layout(self) -> None:
+        shapes = {value.name: tuple(value.shape) for value in _values(self._program)}
+        names = tuple(sorted(shapes))
+        self._layout = ParameterLayout(names, tuple(shapes[name] for name in names))
+        self._views = self._layout.views(self.parameters())
+
+    def _tensor(self, name: str) -> Any:
+        return self._scope.find_var(name).get_tensor()
+
+
+def find_program(directory: Path, name: str | None = None) -> tuple[Path, Path]:
+    """The two files of the inference program in a directory: graph and parameters.
+
+    Raises:
+        SolverError: There is none, or there are several and no `name`.
+    """
+    pairs = []
+    for weights in sorted(directory.glob(f"*{WEIGHTS}")):
+        graphs = [weights.with_suffix(suffix) for suffix in GRAPHS if weights.with_suffix(suffix).is_file()]
+        pairs += [(graph, weights) for graph in graphs[:1] if name in {None, weights.stem}]
+    if (directory / "model").is_file() and (directory / "params").is_file() and name in {None, "model"}:
+        pairs.append((directory / "model", directory / "params"))
+    if len(pairs) != 1:
+        found = ", ".join(graph.name for graph, _ in pairs) or "none"
+        raise SolverError(
+            f"{directory} must hold one inference program of paddle (name: {name or 'any'}); it has {found}"
+        )
+    return pairs[0]
+
+
+def _rebuilt(directory: str, name: str, flat: FlatVector) -> PaddleProgram:
+    program = PaddleProgram(directory, name)
+    program.bind(flat)
+    return program
+
+
+def _values(program: Any) -> list[Any]:
+    return [value for value in program.global_block().all_parameters() if value.persistable]
+
+
+@contextlib.contextmanager
+def _static(scope: Any) -> Iterator[None]:
+    """Static graphs and this scope within the block; one thread at a time, since both belong to the process."""
+    with _switching:
+        dynamic = paddle.in_dynamic_mode()
+        if dynamic:
+            paddle.enable_static()
+        try:
+            with paddle.static.scope_guard(scope):
+                yield
+        finally:
+            if dynamic:
+                paddle.disable_static()

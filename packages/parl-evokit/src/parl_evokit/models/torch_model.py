@@ -1,0 +1,179 @@
+"""Models in torch: a module whose parameters become views of the flat vector.
+
+On the CPU and in float32 nothing is copied: what is written into the vector changes the module. Parameters elsewhere
+(on a GPU, in another precision) are copied whenever the vector has changed. Buffers stay as they are and do not evolve.
+"""
+
+import copy
+import fnmatch
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from parl_evokit.errors import EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.params import FlatVector, ParameterLayout
+
+__all__ = ["TorchModel"]
+
+WEIGHTS = "params.safetensors"
+Predict = Callable[[torch.nn.Module, Any], Any]
+
+
+class TorchModel:
+    """A `ModelAdapter` for a `torch.nn.Module`, and so for a `parl.Model` of parl-torch.
+
+    Args:
+        module: The module; its parameters are bound, so that predictions of the adapter and calls of the module are
+            the same. Put it into `eval()` mode if it has dropout or batch statistics.
+        parameters: Patterns of the names of the parameters that evolve, such as `["policy.*"]`; default: all that
+            require a gradient.
+        predict: Called with the module and the input, without gradients. Default: the module itself, on a tensor made
+            of the input; what it returns is given back as numpy where the input was no tensor.
+
+    Raises:
+        EvolutionError: No parameter matches.
+    """
+
+    def __init__(
+        self, module: torch.nn.Module, *, parameters: Sequence[str] | None = None, predict: Predict | None = None
+    ) -> None:
+        self._module = module
+        self._patterns = None if parameters is None else tuple(parameters)
+        self._predict = predict
+        chosen = {name: parameter for name, parameter in module.named_parameters() if self._evolves(name, parameter)}
+        if not chosen:
+            raise EvolutionError(f"{type(module).__name__} has no parameter that could evolve: {parameters or 'none'}")
+        self._parameters = chosen
+        self._layout = ParameterLayout(tuple(chosen), tuple(tuple(parameter.shape) for parameter in chosen.values()))
+        self._views: dict[str, FlatVector] = {}
+        self._copied: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """The module, bound to the present parameters."""
+        return self._module
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """See `ModelAdapter`."""
+        return self._layout
+
+    def parameters(self) -> FlatVector:
+        """See `ModelAdapter`."""
+        arrays = {name: _array(parameter) for name, parameter in self._parameters.items()}
+        return self._layout.flatten(arrays)
+
+    def bind(self, flat: FlatVector) -> None:
+        """See `ModelAdapter`; parameters on the CPU in float32 become views of `flat`."""
+        if not flat.flags.writeable:  # torch knows no memory that must not be written to
+            flat = flat.copy()
+        self._views = self._layout.views(flat)
+        self._copied = []
+        for name, view in self._views.items():
+            parameter, shared = self._parameters[name], torch.from_numpy(view)
+            if parameter.device.type == "cpu" and parameter.dtype is torch.float32:
+                parameter.data = shared
+            else:
+                self._copied.append((parameter, shared))
+        self.refresh()
+
+    def refresh(self) -> None:
+        """See `ModelAdapter`; for parameters that are not on the CPU or not in float32."""
+        with torch.no_grad():
+            for parameter, source in self._copied:
+                parameter.copy_(source)
+
+    def predict(self, x: Any) -> Any:
+        """See `ModelAdapter`; without gradients."""
+        with torch.no_grad():
+            if self._predict is not None:
+                return self._predict(self._module, x)
+            if isinstance(x, torch.Tensor):
+                return self._module(x)
+            return _arrays(self._module(self._input(x)))
+
+    def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
+        """See `ModelAdapter`; one batch by `torch.func.vmap`."""
+        if self._predict is not None:
+            raise EvolutionError("predict_many calls the module itself; this model has a predict function of its own")
+        stacked: dict[str, torch.Tensor] = {}
+        rest = {name: tensor.detach() for name, tensor in self._module.state_dict(keep_vars=True).items()}
+        start = 0
+        for name, shape in zip(self._layout.names, self._layout.shapes, strict=True):
+            stop = start + int(np.prod(shape))
+            like = self._parameters[name]
+            block = torch.from_numpy(np.ascontiguousarray(flats[:, start:stop]).reshape(len(flats), *shape))
+            stacked[name] = block.to(like.device, like.dtype)
+            rest.pop(name, None)
+            start = stop
+        inputs = x if isinstance(x, torch.Tensor) else self._input(x)
+
+        def one(parameters: dict[str, torch.Tensor], given: torch.Tensor) -> Any:
+            return torch.func.functional_call(self._module, {**rest, **parameters}, (given,))
+
+        with torch.no_grad():
+            outputs = torch.func.vmap(one, in_dims=(0, 0 if each else None), randomness="different")(stacked, inputs)
+        return outputs if isinstance(x, torch.Tensor) else _arrays(outputs)
+
+    def clone(self) -> "TorchModel":
+        """See `ModelAdapter`."""
+        return TorchModel(copy.deepcopy(self._module), parameters=self._patterns, predict=self._predict)
+
+    def save(self, directory: Path) -> None:
+        """See `ModelAdapter`; the file is `params.safetensors`, buffers included."""
+        from safetensors.torch import save_file
+
+        path = directory / WEIGHTS
+        path.unlink(missing_ok=True)  # it may be a link to a file that others read
+        tensors = {name: tensor.detach().cpu().clone() for name, tensor in self._module.state_dict().items()}
+        save_file(tensors, path)
+
+    def load(self, directory: Path) -> None:
+        """See `ModelAdapter`."""
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        path = directory / WEIGHTS
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise SolverError(f"{path} cannot be read: {error}") from error
+        try:
+            # Into memory of its own: the present one may be a vector that somebody else still samples with.
+            for parameter in self._parameters.values():
+                parameter.data = parameter.data.clone()
+            self._module.load_state_dict(tensors)
+        except RuntimeError as error:
+            raise LayoutMismatch(f"{path} is of another model: {error}") from error
+        self.bind(self.parameters())
+
+    def _evolves(self, name: str, parameter: torch.nn.Parameter) -> bool:
+        if self._patterns is None:
+            return bool(parameter.requires_grad)
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns)
+
+    def _input(self, x: Any) -> torch.Tensor:
+        like = next(iter(self._parameters.values()))
+        array = np.asarray(x)
+        tensor = torch.as_tensor(array, device=like.device)
+        return tensor.to(like.dtype) if tensor.is_floating_point() else tensor
+
+
+def _array(parameter: torch.Tensor) -> NDArray[Any]:
+    array: NDArray[Any] = parameter.detach().to("cpu", torch.float32).numpy()
+    return array
+
+
+def _arrays(value: Any) -> Any:
+    """Tensors as numpy arrays, within tuples, lists and dictionaries, too."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu().numpy()
+    if isinstance(value, tuple | list):
+        return type(value)(_arrays(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _arrays(item) for key, item in value.items()}
+    return value

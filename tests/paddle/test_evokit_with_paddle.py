@@ -1,0 +1,186 @@
+"""Evolution of paddle layers and inference programs: shared memory, files, the documented order of calls."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paddle
+import pytest
+
+from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.models import adapt
+from parl_evokit.models.paddle_model import PaddleModel
+from parl_evokit.models.paddle_program import PaddleProgram
+
+SETTINGS = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
+
+
+def net(seed: int = 0) -> Any:
+    """Two layers and a batch norm whose statistics do not evolve."""
+    paddle.seed(seed)
+    layers = [paddle.nn.Linear(4, 8), paddle.nn.Tanh(), paddle.nn.BatchNorm1D(8), paddle.nn.Linear(8, 2)]
+    sequential = paddle.nn.Sequential(*layers)
+    sequential.eval()
+    return sequential
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A directory with an inference program, 4-20-2, as the documents make it."""
+    paddle.enable_static()
+    try:
+        main, startup = paddle.static.Program(), paddle.static.Program()
+        with paddle.static.scope_guard(paddle.static.Scope()), paddle.static.program_guard(main, startup):
+            x = paddle.static.data("obs", [-1, 4], "float32")
+            hidden = paddle.static.nn.fc(x, 20, activation="tanh")
+            y = paddle.nn.functional.softmax(paddle.static.nn.fc(hidden, 2))
+            executor = paddle.static.Executor(paddle.CPUPlace())
+            executor.run(startup)
+            paddle.static.save_inference_model(str(tmp_path / "init" / "model"), [x], [y], executor)
+    finally:
+        paddle.disable_static()
+    return tmp_path / "init"
+
+
+def test_what_is_written_into_the_vector_changes_the_layer() -> None:
+    layer = net()
+    model = PaddleModel(layer)
+    flat = model.parameters()
+    model.bind(flat)
+    flat[:] = 0.0
+    model.refresh()
+    assert not model.predict(np.ones((3, 4), np.float32)).any()
+    assert not layer(paddle.ones([1, 4])).numpy().any()
+
+
+def test_this_paddle_shares_the_vectors_memory() -> None:
+    model = PaddleModel(net())
+    flat = model.parameters()
+    model.bind(flat)
+    flat[:] = 0.0  # without refresh
+    assert not model.predict(np.ones((3, 4), np.float32)).any()
+
+
+def test_parameters_in_another_precision_are_copied_when_the_vector_changes() -> None:
+    layer = paddle.nn.Linear(3, 1, bias_attr=False)
+    layer.to(dtype="float64")
+    model = PaddleModel(layer)
+    flat = model.parameters()
+    model.bind(flat)
+    flat[:] = [1, 2, 3]
+    model.refresh()
+    assert model.predict(np.ones((1, 3))).tolist() == [[6.0]]
+
+
+def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
+    assert PaddleModel(net(), parameters=["3.*"]).layout.names == ("3.weight", "3.bias")
+    with pytest.raises(EvolutionError, match=r"no parameter that could evolve: \['policy"):
+        PaddleModel(net(), parameters=["policy.*"])
+
+
+def test_an_agent_evolves_a_layer_and_its_clones_do_not_disturb_it() -> None:
+    layer = net()
+    agent = ESAgent(SETTINGS, layer)
+    before = agent.parameters()
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(8)]
+    assert all((agent.parameters()[name] == before[name]).all() for name in before)
+    x = np.linspace(-1, 1, 4, dtype=np.float32)[None]
+    assert clone.predict(x) != pytest.approx(agent.predict(x))
+    agent.update(infos, np.arange(8.0))
+    assert any((agent.parameters()[name] != before[name]).any() for name in before)
+    assert agent.predict(x) == pytest.approx(layer(paddle.to_tensor(x)).numpy())
+
+
+def test_a_population_gives_what_its_members_give() -> None:
+    agent = ESAgent(SETTINGS, net())
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(3)]
+    x = np.random.default_rng(1).normal(size=(3, 2, 4)).astype(np.float32)
+    outputs = agent.predict_many(infos, x, each=True)
+    for k, info in enumerate(infos):
+        clone.apply_noise(info)
+        assert outputs[k] == pytest.approx(clone.predict(x[k]), abs=1e-6)
+
+
+def test_weights_and_buffers_come_back_from_the_file_and_another_models_are_refused(tmp_path: Path) -> None:
+    layer = net()
+    layer[2]._mean.set_value(paddle.full([8], 3.0))
+    agent = ESAgent(SETTINGS, layer)
+    clone = agent.clone()
+    agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    agent.save(tmp_path / "d")
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(tmp_path / "d", model=net(7))
+    restored.load_solver(tmp_path / "d")
+    x = np.ones((2, 4), np.float32)
+    assert (restored.predict(x) == agent.predict(x)).all()
+    with pytest.raises(LayoutMismatch, match="is of another model"):
+        ESAgent().load_inference_model(tmp_path / "d", model=paddle.nn.Linear(4, 2))
+    (tmp_path / "d" / "params.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SolverError, match="cannot be read"):
+        ESAgent().load_inference_model(tmp_path / "d", model=net())
+
+
+def test_a_parl_model_is_a_layer() -> None:
+    from parl_paddle.model import Model
+
+    class Policy(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = paddle.nn.Linear(4, 2)
+
+        def forward(self, x: Any) -> Any:
+            return paddle.nn.functional.softmax(self.layer(x))
+
+    assert adapt(Policy()).predict(np.ones((1, 4), np.float32)).sum() == pytest.approx(1.0)
+
+
+def test_an_inference_program_evolves_and_paddle_reads_what_is_saved(program: Path, tmp_path: Path) -> None:
+    agent = ESAgent()
+    agent.load_config(SETTINGS)
+    agent.load_inference_model(program, model=PaddleProgram(program))
+    agent.init_solver()
+    assert agent.param_size() == 4 * 20 + 20 + 20 * 2 + 2
+    x = np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4)
+    assert agent.predict(x).sum(axis=1) == pytest.approx([1.0, 1.0])
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(6)]
+    assert clone.predict(x) != pytest.approx(agent.predict(x), abs=1e-4)
+    agent.update(infos, [5.0, 3.0, 1.0, 2.0, 4.0, 0.0])
+    agent.save(tmp_path / "next")
+    assert paddle.in_dynamic_mode()
+
+    paddle.enable_static()
+    try:
+        with paddle.static.scope_guard(paddle.static.Scope()):
+            executor = paddle.static.Executor(paddle.CPUPlace())
+            loaded, feeds, fetches = paddle.static.load_inference_model(str(tmp_path / "next" / "model"), executor)
+            (theirs,) = executor.run(loaded, feed={feeds[0]: x}, fetch_list=fetches)
+    finally:
+        paddle.disable_static()
+    assert theirs == pytest.approx(agent.predict(x), abs=1e-6)
+
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(tmp_path / "next", model=PaddleProgram(tmp_path / "next"))
+    restored.load_solver(tmp_path / "next")
+    assert (restored.predict(x) == agent.predict(x)).all()
+
+
+def test_a_clone_of_a_program_travels_to_another_process(program: Path) -> None:
+    agent = ESAgent(SETTINGS, PaddleProgram(program))
+    clone = agent.clone()
+    clone.add_noise()
+    travelled = pickle.loads(pickle.dumps(clone))
+    x = np.ones((1, 4), np.float32)
+    assert travelled.predict(x) == pytest.approx(clone.predict(x), abs=1e-7)
+
+
+def test_a_directory_without_a_program_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SolverError, match=r"must hold one inference program of paddle .*; it has none"):
+        PaddleProgram(tmp_path)

@@ -1,0 +1,152 @@
+"""Evolution of torch modules: shared memory, whole populations in one batch, files, the documented calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.models import adapt
+from parl_evokit.models.torch_model import TorchModel
+
+SETTINGS = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
+
+
+class Net(torch.nn.Module):
+    """Two layers, a batch norm whose statistics do not evolve, and a frozen parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.nn.Linear(4, 8)
+        self.norm = torch.nn.BatchNorm1d(8)
+        self.last = torch.nn.Linear(8, 2)
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden: torch.Tensor = self.norm(torch.tanh(self.first(x)))
+        return self.last(hidden) * self.frozen
+
+
+def net(seed: int = 0) -> Net:
+    torch.manual_seed(seed)
+    return Net().eval()
+
+
+def test_what_is_written_into_the_vector_changes_the_module_without_a_copy() -> None:
+    module = net()
+    model = TorchModel(module)
+    assert "frozen" not in model.layout.names
+    flat = model.parameters()
+    model.bind(flat)
+    assert module.first.weight.data_ptr() == flat.ctypes.data
+    flat[:] = 0.0
+    model.refresh()
+    assert not model.predict(np.ones((3, 4), np.float32)).any()
+    assert not module(torch.ones(1, 4)).any()
+
+
+def test_parameters_in_another_precision_are_copied_when_the_vector_changes() -> None:
+    module = torch.nn.Linear(3, 1, bias=False).to(torch.float64)
+    model = TorchModel(module)
+    flat = model.parameters()
+    model.bind(flat)
+    flat[:] = [1, 2, 3]
+    model.refresh()
+    assert model.predict(np.ones(3)).tolist() == [6.0]
+    assert module.weight.dtype is torch.float64
+
+
+def test_a_vector_that_must_not_be_written_to_is_copied() -> None:
+    model = TorchModel(net())
+    flat = np.full(model.layout.size, 0.5, np.float32)
+    flat.flags.writeable = False
+    model.bind(flat)
+    assert (model.parameters() == 0.5).all()
+
+
+def test_parameters_can_be_chosen_by_name_and_none_at_all_is_refused() -> None:
+    assert TorchModel(net(), parameters=["last.*"]).layout.names == ("last.weight", "last.bias")
+    with pytest.raises(EvolutionError, match=r"no parameter that could evolve: \['policy"):
+        TorchModel(net(), parameters=["policy.*"])
+
+
+def test_an_agent_evolves_a_module_and_its_clones_do_not_disturb_it() -> None:
+    module = net()
+    agent = ESAgent(SETTINGS, module)
+    before = agent.parameters()
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(8)]
+    assert all((agent.parameters()[name] == before[name]).all() for name in before)
+    x = np.linspace(-1, 1, 4, dtype=np.float32)[None]
+    assert clone.predict(x) != pytest.approx(agent.predict(x))
+    agent.update(infos, np.arange(8.0))
+    assert any((agent.parameters()[name] != before[name]).any() for name in before)
+    assert agent.predict(x) == pytest.approx(module(torch.from_numpy(x)).detach().numpy())
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_population_in_one_batch_gives_what_its_members_give(each: bool) -> None:
+    agent = ESAgent(SETTINGS, net())
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(5)]
+    inputs = np.random.default_rng(1).normal(size=(5, 3, 4)).astype(np.float32)
+    x: Any = inputs if each else inputs[0]
+    outputs = agent.predict_many(infos, x, each=each)
+    assert outputs.shape == (5, 3, 2)
+    for k, info in enumerate(infos):
+        clone.apply_noise(info)
+        assert outputs[k] == pytest.approx(clone.predict(x[k] if each else x), abs=1e-5)
+    with pytest.raises(EvolutionError, match="5 samples came with 4 inputs"):
+        agent.predict_many(infos, inputs[:4], each=True)
+
+
+def test_weights_and_buffers_come_back_from_the_file_and_another_models_are_refused(tmp_path: Path) -> None:
+    module = net()
+    module.norm.running_mean += 3.0  # type: ignore[operator]  # torch's types allow a module there
+    agent = ESAgent(SETTINGS, module)
+    clone = agent.clone()
+    agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    agent.save(tmp_path / "d")
+    restored = ESAgent()
+    restored.load_config(SETTINGS)
+    restored.load_inference_model(tmp_path / "d", model=net(7))
+    restored.load_solver(tmp_path / "d")
+    x = np.ones((2, 4), np.float32)
+    assert (restored.predict(x) == agent.predict(x)).all()
+    with pytest.raises(LayoutMismatch, match="is of another model"):
+        ESAgent().load_inference_model(tmp_path / "d", model=torch.nn.Linear(4, 2))
+    (tmp_path / "d" / "params.safetensors").write_bytes(b"damaged")
+    with pytest.raises(SolverError, match="cannot be read"):
+        ESAgent().load_inference_model(tmp_path / "d", model=net())
+
+
+def test_a_parl_model_is_a_module_and_a_function_may_make_one() -> None:
+    from parl_torch.model import Model
+
+    class Policy(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.softmax(self.layer(x), -1)
+
+    model = adapt(Policy())
+    assert model.predict(np.ones(4)).sum() == pytest.approx(1.0)
+    assert adapt(lambda: torch.nn.Linear(4, 2)).layout.size == 10
+
+
+def test_the_same_samples_move_a_torch_and_a_numpy_model_to_the_same_bits() -> None:
+    module = torch.nn.Linear(4, 2)
+    weights = {name: parameter.detach().numpy().copy() for name, parameter in module.named_parameters()}
+    agents = [ESAgent(SETTINGS, module), ESAgent(SETTINGS, (weights, lambda arrays, x: x @ arrays["weight"].T))]
+    digests = set()
+    for agent in agents:
+        clone = agent.clone()
+        report = agent.update([clone.add_noise() for _ in range(10)], np.arange(10.0) % 7)
+        digests.add(report.parameters_sha256)
+    assert len(digests) == 1
