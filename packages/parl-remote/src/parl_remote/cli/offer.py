@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from parl_remote.gpus import visible_gpus
+from parl_remote.host_memory import usable_memory
 from parl_remote.resources import Resources
 
 __all__ = ["Offer", "offer_options"]
@@ -44,7 +45,7 @@ class Offer:
             click.UsageError: One of them cannot be read.
         """
         cpu = float(len(os.sched_getaffinity(0))) if cpu_num is None else round(cpu_num, 3)
-        offer = cls(cpu, _gpus(gpu), 0 if memory is None else _bytes(memory), _labels(label))
+        offer = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
         try:
             Resources(offer.cpu, len(offer.gpus), offer.memory, offer.labels)
         except ValueError as error:
@@ -71,7 +72,7 @@ def offer_options(command: _Decorated) -> _Decorated:
         click.option(
             "--memory",
             metavar="SIZE",
-            help='Memory to set aside for actors that ask for some, for example "24G". Default: none.',
+            help='Memory to set aside for actors that ask for some, for example "24G". Default: all of this host.',
         ),
         click.option(
             "--gpu",
