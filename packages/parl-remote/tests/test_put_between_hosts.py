@@ -1,0 +1,188 @@
+"""`put` where memory cannot be shared: a value goes to each worker once, and is asked for where it stays."""
+
+import contextlib
+import gc
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import current
+from parl_remote.object_ref import ObjectRef, put
+from parl_remote.object_transfer import NodeObjects
+from parl_remote.testing.line import Line
+from parl_remote.testing.loopback_cluster import LoopbackCluster
+
+SIZE = 200_000
+WITHIN_S = 5.0
+
+
+@parl_remote.remote_class(wait=False)
+class Reader:
+    def __init__(self, first: Any = None) -> None:
+        self.kept = first
+
+    def describe(self, array: np.ndarray) -> tuple[float, bool]:
+        return float(array.sum()), array.flags.writeable
+
+    def keep(self, value: Any) -> None:
+        self.kept = value
+
+    def kept_sum(self) -> float:
+        kept = self.kept[0].get() if isinstance(self.kept, list) else self.kept
+        return float(kept.sum())
+
+    def store(self, value: float) -> ObjectRef:
+        return put(np.full(SIZE, value))
+
+    def where(self) -> str:
+        return os.environ["PARL_RUN_DIR"] + str(os.getppid())
+
+    def pass_on(self, other: "Reader", refs: list[ObjectRef]) -> tuple[float, bool]:
+        result: tuple[float, bool] = parl_remote.submit(other.describe, refs[0]).result()
+        return result
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LoopbackCluster]:
+    with LoopbackCluster(nodes=2, cpus=4) as made, contextlib.ExitStack() as lines:
+        for i, j in itertools.product((1, 2), repeat=2):  # actors on node i know all nodes as 127.0.3.i
+            toward = made.nodes[f"node{j}"].toward
+            assert toward is not None
+            port = int(toward.address.rpartition(":")[2])
+            lines.callback(Line(("127.0.0.1", port), listen=(f"127.0.3.{i}", port)).close)
+        yield made
+
+
+@pytest.fixture
+def connected(cluster: LoopbackCluster) -> Iterator[LoopbackCluster]:
+    before = current.clear()
+    cluster.connect()
+    yield cluster
+    parl_remote.disconnect()
+    if before is not None:
+        current.install(before)
+
+
+@pytest.fixture
+def brought(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The ids of values as they are sent to workers."""
+    sent: list[str] = []
+    note = NodeObjects._note
+
+    def noting(self: NodeObjects, ref: ObjectRef) -> None:
+        sent.append(ref.id)
+        note(self, ref)
+
+    monkeypatch.setattr(NodeObjects, "_note", noting)
+    return sent
+
+
+def two_hosts() -> tuple[Any, Any, Any]:
+    """Two actors of one worker, and one of another."""
+    readers: dict[str, list[Any]] = {}
+    for _ in range(8):
+        reader: Any = Reader()
+        readers.setdefault(reader.where().result(), []).append(reader)
+        if len(readers) == 2 and max(map(len, readers.values())) >= 2:
+            one, other = sorted(readers.values(), key=len, reverse=True)
+            return one[0], one[1], other[0]
+    pytest.fail(f"all actors went to the same worker: {readers}")
+
+
+def notes(ref_id: str) -> list[Path]:
+    """What workers note of a value that was brought to them."""
+    sockets = {line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if "node.sock" in line}
+    found = [Path(socket).with_name(f"{ref_id}.at") for socket in sorted(sockets)]
+    return [path for path in found if path.is_symlink()]
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not condition():
+        gc.collect()
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)  # another process has to do something, and says nothing about it
+
+
+def test_a_value_goes_to_each_worker_once(connected: LoopbackCluster, brought: list[str]) -> None:
+    a, b, c = two_hosts()
+    ref = put(np.ones(SIZE))
+    for reader in (a, b, c, a, b, c):
+        assert reader.describe(ref).result() == (SIZE, False)
+    assert brought == [ref.id] * 2
+
+
+def test_small_values_travel_in_the_reference(connected: LoopbackCluster, brought: list[str]) -> None:
+    a, _, _ = two_hosts()
+    assert a.describe(put(np.ones(5))).result() == (5, False)
+    assert brought == []
+
+
+def test_a_reference_within_something_is_brought_as_well_and_stays(connected: LoopbackCluster) -> None:
+    a, _, _ = two_hosts()
+    ref = put(np.ones(SIZE))
+    a.keep([ref]).result()
+    del ref
+    gc.collect()
+    assert a.kept_sum().result() == SIZE
+    assert Reader([put(np.full(SIZE, 2.0))]).kept_sum().result() == 2 * SIZE
+
+
+def test_what_an_actor_stores_can_be_read_here_after_its_end(connected: LoopbackCluster) -> None:
+    a, _, c = two_hosts()
+    ref = a.store(3.0).result()
+    a.destroy()
+    assert float(ref.get().sum()) == 3 * SIZE
+    assert not ref.get().flags.writeable
+    assert c.describe(ref).result() == (3 * SIZE, False)
+
+
+def test_actors_pass_references_on_to_actors_of_other_workers(connected: LoopbackCluster) -> None:
+    a, b, c = two_hosts()
+    ref = put(np.ones(SIZE))
+    assert a.pass_on(c, [ref]).result() == (SIZE, False)
+    assert a.pass_on(b, [ref]).result() == (SIZE, False)
+
+
+def test_a_worker_lets_go_when_the_reference_is_gone(connected: LoopbackCluster) -> None:
+    a, _, c = two_hosts()
+    ref = put(np.ones(SIZE))
+    ref_id = ref.id
+    a.describe(ref).result()
+    c.describe(ref).result()
+    assert len(set(notes(ref_id))) == 2
+    del ref
+    wait_for(lambda: not notes(ref_id), "a worker still has the value")
+
+
+def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> None:
+    before = current.clear()
+    try:
+        cluster.connect()
+        ref = put(np.ones(SIZE))
+        reader: Any = Reader()
+        reader.describe(ref).result()
+        assert notes(ref.id)
+        parl_remote.disconnect()
+        wait_for(lambda: not notes(ref.id), "a worker still has the value")
+        assert ref.get().sum() == SIZE
+    finally:
+        if before is not None:
+            current.install(before)
+
+
+def test_a_value_that_is_gone_there_says_so(connected: LoopbackCluster) -> None:
+    a, _, _ = two_hosts()
+    ref = a.store(1.0).result()
+    assert isinstance(ref._source, NodeObjects)
+    ref._source._release(ref.id)
+    a.destroy()
+    with pytest.raises(parl_remote.ObjectLost, match="not on this node any more"):
+        ref.get()
