@@ -173,7 +173,7 @@ class MasterClient:
                     raise  # else it is sent once the master is back
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
-                _log.warning("%s waits for %s, %s", class_name, resources, until)
+                _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
             return answer.result()
         except BaseException:
             if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
@@ -192,6 +192,16 @@ class MasterClient:
             NotConnected: The cluster is gone.
         """
         return self._requests.ask(_MASTER, make, self._tell, timeout_s)
+
+    def _why(self, waiting: int) -> str:
+        """Why a request is not granted yet, as far as the master says so."""
+        from parl_remote.messages.overview import LeaseWaiting, WhyWaiting
+
+        with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
+            answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
+            if isinstance(answer, LeaseWaiting):
+                return f": {answer.reason}" + (f"; {answer.ahead} asked earlier for the same" if answer.ahead else "")
+        return ""
 
     def release(self, lease_id: str) -> None:
         """Give a lease back; its worker ends the actor."""
@@ -291,8 +301,8 @@ class MasterClient:
                 case None:
                     self._gone(channel, "the connection closed")
                     return
-                case _:
-                    self._requests.answered(message)  # or a sign of life, which is noted already
+                case _ if not self._requests.answered(message):  # else it is a sign of life, which is noted already
+                    _warn_of_draining(message)
 
     def _answer(self, number: int, answer: LeaseGranted | RemoteError) -> None:
         waiting = self._answers.pop(number, None)
@@ -366,6 +376,21 @@ class MasterClient:
         self._unsaid.clear()
         for number in list(self._answers):
             self._answer(number, self._gone_error(reason))
+
+
+def _warn_of_draining(message: Message) -> None:
+    if type(message).__name__ == "NodeDraining":  # its module is imported where the first one comes
+        from parl_remote.messages.overview import NodeDraining
+
+        assert isinstance(message, NodeDraining)
+        _log.warning(
+            "node %s is being drained%s: of this program's actors there, those with max_restarts begin anew elsewhere, "
+            "the other ones (%d in all) %s",
+            message.node,
+            f" ({message.reason})" if message.reason else "",
+            len(message.lease_ids),
+            "may finish" if message.timeout_s is None else f"are asked to end in {message.timeout_s:g} s",
+        )
 
 
 def _refusal(message: LeaseRefused, address: str) -> RemoteError:
