@@ -48,7 +48,7 @@ class NodeInfo:
         node_id: Its id.
         name: Its host's name.
         address: "host:port" where it listens, empty on a private cluster.
-        state: "alive", "draining", or "silent" when its heartbeats are late.
+        state: "alive", "draining", "drained", or "silent" when its heartbeats are late.
         cpus: CPUs it gives to actors.
         cpus_used: Of these, how many are leased.
         gpus: GPUs it gives to actors.
@@ -95,7 +95,7 @@ class ActorInfo:
         actor_id: The id of its lease.
         class_name: Its class.
         name: Its name in the cluster, empty for most.
-        state: "starting", "idle", "busy" or "stopped" (by a signal).
+        state: "starting", "idle", "busy", "stopped" (by a signal) or "ending".
         node_id: The node it runs on.
         node_name: That node's host.
         owner_id: The client that made it, empty if nobody owns it.
@@ -146,7 +146,7 @@ class ActorInfo:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInfo:
-    """An actor that waits for room, and why it does not get any."""
+    """Actors of one program that wait for the same room, and why they do not get any."""
 
     class_name: str
     owner_id: str
@@ -154,6 +154,7 @@ class WaitingInfo:
     asked: str
     reason: str
     since_s: float
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ class DeathInfo:
         memory_curve: (seconds before the end, resident bytes), oldest first.
         memory_limit: The limit in bytes, if there was one.
         node_id: The id of where it ran.
+        memory_peak: The most resident bytes that it ever had.
     """
 
     actor_id: str
@@ -208,6 +210,7 @@ class DeathInfo:
     memory_curve: tuple[tuple[float, int], ...] = ()
     memory_limit: int | None = None
     node_id: str = ""
+    memory_peak: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Store:
 
     def __init__(self, now: Callable[[], float], interval_s: float = 2.0) -> None:
         self._now = now
-        self._interval_s = interval_s
+        self._interval_s = self._expected_s = interval_s
         self._lock = threading.Lock()
         self._view: View | None = None
         self._reason = "the master has not answered yet"
@@ -90,8 +90,8 @@ class Store:
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def add(self, snapshot: Snapshot) -> None:
-        """Take a new snapshot."""
+    def add(self, snapshot: Snapshot, next_in_s: float | None = None) -> None:
+        """Take a new snapshot; the next one is expected after `next_in_s`, by default the usual interval."""
         view = View(
             snapshot,
             totals_of(snapshot),
@@ -108,6 +108,7 @@ class Store:
             while len(self._deaths) > _DEATHS_KEPT:
                 del self._deaths[next(iter(self._deaths))]
             self._view, self._reason = view, ""
+            self._expected_s = self._interval_s if next_in_s is None else next_in_s
 
     def failed(self, reason: str) -> None:
         """There was no snapshot; what is known stays, with its age."""
@@ -179,7 +180,7 @@ class Store:
         if view is None:
             return Health(False, None, self._reason)
         age_s = max(0.0, self._now() - view.snapshot.at)
-        if age_s > _LATE * self._interval_s + 1.0:
+        if age_s > _LATE * self._expected_s + 1.0 or (self._reason and age_s > self._expected_s + 1.0):
             return Health(False, age_s, self._reason or f"no news of the master for {age_s:.0f} s")
         return Health(True, age_s, "")
 

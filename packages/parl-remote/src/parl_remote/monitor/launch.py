@@ -1,0 +1,94 @@
+"""Starting a monitor as a process of its own, and saying clearly what is missing for one."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import select
+import subprocess
+import sys
+
+from parl_remote import processes
+from parl_remote.codec import to_json
+from parl_remote.config import Environment
+from parl_remote.errors import RemoteError
+from parl_remote.monitor.settings import MonitorSettings
+
+__all__ = ["HOW_TO_INSTALL", "check_installed", "is_installed", "start_monitor"]
+
+HOW_TO_INSTALL = "pip install 'parl-remote[monitor]'"
+_NEEDS = ("flask", "waitress", "prometheus_client")
+_LOG_LINES = 10
+
+
+def is_installed() -> bool:
+    """Whether what the monitor needs is here."""
+    return not _missing()
+
+
+def check_installed() -> None:
+    """Make sure of it.
+
+    Raises:
+        RemoteError: Something is missing; the message says what to do.
+    """
+    if missing := _missing():
+        raise RemoteError(f"the monitor needs {' and '.join(missing)}, not installed here: {HOW_TO_INSTALL}")
+
+
+def start_monitor(settings: MonitorSettings, found: Environment) -> str:
+    """Start a monitor that lives on after this process.
+
+    Args:
+        settings: What it is.
+        found: Limits, and the command that nodes are started with.
+
+    Returns:
+        Its address in a browser.
+
+    Raises:
+        RemoteError: It did not come up; the message has its reason or the end of its log.
+    """
+    check_installed()
+    try:
+        log = os.open(settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise RemoteError(f"the monitor cannot write {settings.log_file}: {error.strerror}") from error
+    reading, writing = map(processes.beyond_standard, os.pipe())
+    try:
+        process = subprocess.Popen(
+            [
+                *(found.launcher or (sys.executable,)),
+                *("-P", "-m", "parl_remote.monitor", json.dumps(to_json(settings)), str(writing)),
+            ],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd=settings.directory,
+            pass_fds=(writing,),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(reading)
+        raise RemoteError(f"the monitor cannot be started: {error.strerror}") from error
+    finally:
+        os.close(writing)
+        os.close(log)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read() if select.select([pipe], [], [], found.limits.start_timeout_s)[0] else b""
+    outcome = json.loads(answer or b"{}")
+    if address := outcome.get("address"):
+        process.returncode = 0  # it is on its own from here; nobody waits for it
+        return f"http://{address}"
+    process.kill()
+    process.wait()
+    lines = "".join(f"\n  | {line}" for line in processes.tail(settings.log_file, _LOG_LINES))
+    raise RemoteError(
+        outcome.get("error")
+        or f"the monitor did not come up within {found.limits.start_timeout_s:g} s; its log says:{lines}"
+    )
+
+
+def _missing() -> list[str]:
+    return [name for name in _NEEDS if importlib.util.find_spec(name) is None]

@@ -1,0 +1,253 @@
+"""The cluster as the monitor sees it: a client of the master, and of workers where logs and stacks are wanted.
+
+    Collector --snapshot--> ClusterSource --StatusRequest, ListNodes, ListActors, ListDeaths--> master
+    requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
+              --kill----------------------> --KillActor--> master
+
+The master is asked for a few hundred actors at a time, so that a large cluster's list never keeps it from placing
+actors for longer than some milliseconds.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import TypeVar
+
+from parl_remote.addresses import advertised_by
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
+from parl_remote.inquiry import Inquiry
+from parl_remote.messages import Message, Role, Status, StatusRequest
+from parl_remote.messages.logs import LogText, ReadLog
+from parl_remote.messages.overview import (
+    ActorKilled,
+    ActorList,
+    ActorStatus,
+    Deaths,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeDetail,
+    NodeList,
+)
+from parl_remote.messages.stacks import DumpStack, StackDump
+from parl_remote.monitor.model import ClusterInfo, LogChunk, Snapshot
+from parl_remote.monitor.source import SourceError, Unknown, Unreachable
+from parl_remote.monitor.translate import actor_info, death_info, driver_info, node_info, waiting_info
+from parl_remote.rendezvous import ClusterAddress
+
+__all__ = ["ClusterSource"]
+
+_NAME = "xparl monitor"  # the master leaves clients of such names out of its tables
+_ACTORS_A_PAGE = 250
+_FIRST_DEATHS = 200
+_PLACES_KEPT = 20_000
+_IDLE_S = 60.0  # how long a connection to a worker is kept after the last question
+_STACK_S = 8.0  # a worker waits some seconds for the actor itself
+
+_Answer = TypeVar("_Answer", bound=Message)
+
+
+class _Line:
+    """One connection, opened when it is needed, for one question at a time."""
+
+    def __init__(self, open_inquiry: Callable[[], Inquiry]) -> None:
+        self._open = open_inquiry
+        self._inquiry: Inquiry | None = None
+        self._lock = threading.Lock()
+        self.used = time.monotonic()
+
+    def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
+        """Ask; a connection that was lost since the last question is opened again, once."""
+        with self._lock:
+            self.used = time.monotonic()
+            fresh = self._inquiry is None
+            try:
+                return self._ask(make, kind, timeout_s)
+            except ChannelClosed:
+                if fresh:
+                    raise
+                return self._ask(make, kind, timeout_s)
+
+    def _ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None) -> _Answer:
+        if self._inquiry is None:
+            self._inquiry = self._open()
+        try:
+            return self._inquiry.ask(make, kind, timeout_s)
+        except (ChannelClosed, ResultTimeout):
+            self._hang_up()  # what comes too late shall not be taken for the answer to something else
+            raise
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._lock:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        inquiry, self._inquiry = self._inquiry, None
+        if inquiry is not None:
+            inquiry.close()
+
+
+class ClusterSource:
+    """Fills `source.Source` from a real cluster.
+
+    Args:
+        cluster: Where it is, with its key.
+        limits: Times.
+    """
+
+    def __init__(self, cluster: ClusterAddress, limits: Limits) -> None:
+        self._cluster = cluster
+        self._limits = limits
+        self._master = _Line(self._dial_master)
+        self._steering = _Line(self._dial_master)
+        self._workers: dict[str, _Line] = {}
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self._places: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
+        self._deaths_known = -1
+        self._lock = threading.Lock()
+
+    def snapshot(self) -> Snapshot:
+        """See `Source.snapshot`."""
+        try:
+            status = self._master.ask(StatusRequest, Status)
+            nodes = self._master.ask(ListNodes, NodeList).nodes
+            actors = self._actors()
+            deaths = self._new_deaths()
+        except (RemoteError, OSError) as error:
+            raise Unreachable(str(error)) from error
+        at = time.time()
+        hosts = {node.host_id: node.name for node in nodes}
+        names = {node.node_id: node.name for node in nodes}
+        self._learn_places(nodes, actors)
+        for death in deaths.deaths:
+            self._place(death.lease_id, death.node_id)
+        late_s = 2 * self._limits.heartbeat_interval_s
+        return Snapshot(
+            at=at,
+            cluster=ClusterInfo(
+                cluster_id=status.cluster_id,
+                address=str(self._cluster),
+                uptime_s=status.uptime_s,
+                waiting=status.waiting,
+                rejected_peers=status.dropped,
+            ),
+            nodes=tuple(node_info(node, str(self._reached(node)), late_s) for node in nodes),
+            actors=tuple(actor_info(actor, at) for actor in actors),
+            drivers=tuple(driver_info(client, hosts, at) for client in status.clients),
+            waiting=tuple(waiting_info(one) for one in status.queue),
+            deaths=tuple(death_info(death, names) for death in deaths.deaths),
+        )
+
+    def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
+        """See `Source.read_log`."""
+        start = -1 if position is None else position
+        text = self._ask_worker(actor_id, lambda n: ReadLog(n, actor_id, start, most_bytes=most_bytes), LogText)
+        pieces = tuple((piece.text, piece.is_error) for piece in text.pieces)
+        return LogChunk(pieces, text.end, text.start, text.ended)
+
+    def dump_stack(self, actor_id: str) -> str:
+        """See `Source.dump_stack`."""
+        return self._ask_worker(actor_id, lambda n: DumpStack(n, actor_id), StackDump, _STACK_S).text
+
+    def kill(self, actor_id: str, reason: str) -> None:
+        """See `Source.kill`."""
+        try:
+            self._steering.ask(lambda number: KillActor(number, actor_id, reason), ActorKilled)
+        except (ChannelClosed, ResultTimeout, OSError) as error:
+            raise Unreachable(str(error)) from error
+        except RemoteError as error:
+            raise Unknown(str(error)) from error
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        self._master.close()
+        self._steering.close()
+        for line in self._workers.values():
+            line.close()
+
+    # -- the master --------------------------------------------------------------------------------------------------
+
+    def _actors(self) -> list[ActorStatus]:
+        actors: list[ActorStatus] = []
+        after: int | None = 0
+        while after is not None:
+            page = self._master.ask(functools.partial(_page_of_actors, after=after), ActorList)
+            actors += page.actors
+            after = page.next
+        return actors
+
+    def _new_deaths(self) -> Deaths:
+        """Those since the last time, and a few more; the store knows which it has."""
+        deaths = self._master.ask(lambda number: ListDeaths(number, limit=1), Deaths)
+        if deaths.total != self._deaths_known:
+            new = deaths.total - self._deaths_known
+            limit = _FIRST_DEATHS if self._deaths_known < 0 or new < 0 else min(_FIRST_DEATHS, new + 5)
+            deaths = self._master.ask(lambda number: ListDeaths(number, limit=limit), Deaths)
+            self._deaths_known = deaths.total
+        return deaths
+
+    def _dial_master(self) -> Inquiry:
+        return Inquiry(self._cluster.connect_master(), Role.MASTER, self._limits, _NAME)
+
+    # -- workers -----------------------------------------------------------------------------------------------------
+
+    def _ask_worker(
+        self, actor_id: str, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None
+    ) -> _Answer:
+        node_id = self._places.get(actor_id)
+        if node_id is None:
+            raise Unknown(f"there is no actor {actor_id}")
+        try:
+            return self._line_to(node_id).ask(make, kind, timeout_s)
+        except (ChannelClosed, ResultTimeout, OSError) as error:
+            raise Unreachable(f"the node {node_id} does not answer: {error}") from error
+        except RemoteError as error:
+            raise SourceError(str(error)) from error
+
+    def _line_to(self, node_id: str) -> _Line:
+        with self._lock:
+            addresses = self._addresses.get(node_id)
+            if addresses is None:
+                raise Unreachable(f"the node {node_id} is not in the cluster any more")
+            line = self._workers.get(node_id)
+            if line is None:
+                line = self._workers[node_id] = _Line(
+                    lambda: Inquiry(self._cluster.connect_node(addresses), Role.WORKER, self._limits, _NAME)
+                )
+            return line
+
+    def _learn_places(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
+        """Note where everyone is, and let go of workers that nobody has asked for a while."""
+        for actor in actors:
+            self._place(actor.lease_id, actor.node_id)
+        now = time.monotonic()
+        with self._lock:
+            self._addresses = {node.node_id: node.addresses for node in nodes}
+            idle = [
+                node_id
+                for node_id, line in self._workers.items()
+                if now - line.used > _IDLE_S or node_id not in self._addresses
+            ]
+            lines = [self._workers.pop(node_id) for node_id in idle]
+        for line in lines:
+            line.close()
+
+    def _place(self, actor_id: str, node_id: str) -> None:
+        self._places[actor_id] = node_id
+        self._places.move_to_end(actor_id)
+        while len(self._places) > _PLACES_KEPT:
+            self._places.popitem(last=False)
+
+    def _reached(self, node: NodeDetail) -> str:
+        return str(advertised_by(node.addresses[0], self._cluster.address)) if node.addresses else ""
+
+
+def _page_of_actors(request_id: int, after: int) -> ListActors:
+    return ListActors(request_id, after, _ACTORS_A_PAGE)

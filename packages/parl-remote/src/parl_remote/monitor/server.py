@@ -1,0 +1,159 @@
+"""The monitor's process: a link to the cluster, a store, and a WSGI server, until the cluster or the user ends it.
+
+    xparl --settings as JSON, a pipe--> python -m parl_remote.monitor --- client ---> master
+          <--{"address": ...} or {"error": ...}--
+
+One that was started with a cluster of this host ends with its node. Any other goes on looking for a master that does
+not answer, until somebody ends it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from parl_remote import processes
+from parl_remote.addresses import Address
+from parl_remote.codec import from_json
+from parl_remote.config import environment
+from parl_remote.errors import RemoteError
+from parl_remote.monitor.collector import Collector
+from parl_remote.monitor.link import ClusterSource
+from parl_remote.monitor.sessions import token_of
+from parl_remote.monitor.settings import MonitorSettings
+from parl_remote.monitor.source import SourceError
+from parl_remote.monitor.store import Store
+from parl_remote.rendezvous import ClusterAddress
+from parl_remote.run_files import ProcessRecord, RunFiles
+
+__all__ = ["main", "run_monitor"]
+
+_log = logging.getLogger("parl.remote")
+
+_THREADS = 8  # requests are answered from memory; one that waits for a stack holds up one of them
+_GOODBYE_S = 1.0
+
+
+def main(settings_json: str, pipe: int) -> int:
+    """Be a monitor, detached from whoever started it.
+
+    Args:
+        settings_json: `MonitorSettings`.
+        pipe: Descriptor to say on, once, how it went.
+
+    Returns:
+        The exit status.
+    """
+    os.set_inheritable(pipe, False)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    def report(outcome: dict[str, str]) -> None:
+        os.write(pipe, json.dumps(outcome).encode())
+        os.close(pipe)
+
+    return run_monitor(from_json(MonitorSettings, json.loads(settings_json), "settings"), report)
+
+
+def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], None]) -> int:
+    """Run a monitor in this process until SIGTERM, SIGINT or the end of its cluster.
+
+    Args:
+        settings: What it is.
+        report: Called once with `address`, or with `error` if it cannot run.
+
+    Returns:
+        The exit status.
+    """
+    os.umask(0o077)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    logging.getLogger("waitress").setLevel(logging.ERROR)
+    processes.set_name("parl:monitor")
+    found = environment()
+    try:
+        node = _node_of(settings, found.run_dirs) if settings.with_cluster else None
+        key_file = settings.key_file or None
+        source = ClusterSource(ClusterAddress(settings.address, found, key_file), found.limits)
+        store = Store(time.time, settings.interval_s)
+        store.add(source.snapshot())  # to say now what is wrong
+        server = _serve(settings, store, source)
+    except (OSError, ValueError, RemoteError, SourceError) as error:
+        report({"error": str(error)})
+        return 1
+
+    def stop(number: int, _: FrameType | None) -> None:
+        _log.info("the monitor ends because of %s", signal.Signals(number).name)
+        raise SystemExit  # which the server takes for the order to stop
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    if node is not None:
+        threading.Thread(target=_end_with, args=(node,), name="parl-monitor-watch", daemon=True).start()
+    collector = Collector(source, store, settings.interval_s)
+    collector.start()
+    report({"address": str(Address(settings.host, _port_of(server)))})
+    try:
+        server.run()
+    finally:
+        server.close()
+        collector.stop(_GOODBYE_S)
+        source.close()
+        settings.token_file.unlink(missing_ok=True)
+    return 0
+
+
+def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> Any:
+    from waitress.server import create_server
+
+    from parl_remote.monitor.app import create_app
+
+    token = token_of(settings.token_file)
+    server: Any = create_server(
+        lambda environ, start: application(environ, start),
+        host=settings.host,
+        port=settings.port,
+        threads=_THREADS,
+        ident=None,
+        clear_untrusted_proxy_headers=True,
+        max_request_header_size=32 * 1024,
+        max_request_body_size=64 * 1024,
+        connection_limit=500,
+        channel_timeout=30,
+    )
+    application = create_app(store, source, token=token, host=settings.host, port=_port_of(server))
+    return server
+
+
+def _port_of(server: Any) -> int:
+    """The port that was found where 0 was asked for; of several sockets, as of "localhost", all have the same."""
+    several = getattr(server, "effective_listen", None)
+    return int(several[0][1] if several else server.effective_port)
+
+
+def _node_of(settings: MonitorSettings, run_dirs: tuple[Path, ...]) -> ProcessRecord:
+    """The node of the cluster in the monitor's directory."""
+    for where, record in RunFiles(run_dirs).clusters():
+        if where == Path(settings.directory) and record.process.alive():
+            return record.process
+    raise OSError(f"no cluster runs in {settings.directory}")
+
+
+def _end_with(node: ProcessRecord) -> None:
+    """Wait for the end of the node's process, then end this one."""
+    descriptor = node.open()
+    if descriptor is not None:
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        poller.poll()
+        os.close(descriptor)
+    _log.info("the cluster's node has ended")
+    os.kill(os.getpid(), signal.SIGTERM)
