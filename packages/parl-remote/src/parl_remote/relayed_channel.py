@@ -11,6 +11,7 @@ call begins with; one for every quarter of the window keeps it off the path of s
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import threading
 import time
@@ -125,9 +126,10 @@ class RelayedChannel:
                 raise ResultTimeout(f"the actor took nothing for {timeout_s} s")
             if self._receiving.acquire(blocking=False):
                 try:
-                    frames = self._take(deadline)
-                    if frames is not None:
-                        self._inbox.append(frames)
+                    with contextlib.suppress(ResultTimeout):
+                        frames = self._take(deadline)
+                        if frames is not None:
+                            self._inbox.append(frames)
                 finally:
                     self._receiving.release()
             else:
