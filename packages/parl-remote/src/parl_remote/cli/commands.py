@@ -16,8 +16,13 @@ _MODULES = {
     "connect": "join",
     "status": "status",
     "stop": "stop",
-    "key": "key",
+    "list": "listing",
+    "logs": "logs",
+    "top": "top",
+    "kill": "kill",
+    "drain": "drain",
     "doctor": "doctor",
+    "key": "key",
 }
 
 
@@ -54,4 +59,6 @@ def main() -> None:
       xparl start --port 8037                 a cluster with all CPUs of this host
       xparl connect --address first:8037      add another host's CPUs to it
       xparl status                            nodes, slots, programs
+      xparl logs -f trainer                   what an actor writes
+      xparl doctor --address first:8037       what is wrong, and how to mend it
     """
