@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_core.algorithm import Algorithm as Algorithm
     from parl_core.backends import set_backend as set_backend
     from parl_core.model import Model as Model
+    from parl_remote import ActorPool as ActorPool
     from parl_remote import connect as connect
     from parl_remote import disconnect as disconnect
     from parl_remote import get_actor as get_actor
@@ -31,6 +32,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_remote import remote_class as remote_class
 
 __all__ = [
+    "ActorPool",
     "Agent",
     "Algorithm",
     "Model",

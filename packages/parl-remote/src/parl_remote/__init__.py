@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
     from parl_remote.errors import ClusterUnreachable as ClusterUnreachable
     from parl_remote.errors import FutureFunctionError as FutureFunctionError
+    from parl_remote.errors import ItemLost as ItemLost
     from parl_remote.errors import NameTaken as NameTaken
     from parl_remote.errors import NoResources as NoResources
     from parl_remote.errors import NoSuchActor as NoSuchActor
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
     from parl_remote.future import RemoteFuture as RemoteFuture
+    from parl_remote.pool import ActorPool as ActorPool
     from parl_remote.named_actors import get_actor as get_actor
     from parl_remote.named_actors import kill as kill
     from parl_remote.object_ref import ObjectRef as ObjectRef
@@ -64,6 +66,7 @@ _HOMES = {
     "remote_class": "decorator",
     "submit": "decorator",
     "with_options": "decorator",
+    "ActorPool": "pool",
     "RemoteFuture": "future",
     "get_actor": "named_actors",
     "kill": "named_actors",
@@ -76,6 +79,7 @@ _HOMES = {
             "AuthenticationFailed",
             "ClusterUnreachable",
             "FutureFunctionError",
+            "ItemLost",
             "NameTaken",
             "NoResources",
             "NoSuchActor",
@@ -100,11 +104,13 @@ _HOMES = {
 __all__ = [
     "ActorError",
     "ActorLost",
+    "ActorPool",
     "AuthenticationFailed",
     "ClusterUnreachable",
     "DeathCause",
     "DeathKind",
     "FutureFunctionError",
+    "ItemLost",
     "NameTaken",
     "NoResources",
     "NoSuchActor",

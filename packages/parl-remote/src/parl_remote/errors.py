@@ -11,6 +11,7 @@
        ├─ NoSuchActor (LookupError)
        ├─ ActorError
        │  ├─ ActorLost
+       │  ├─ ItemLost
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
        ├─ SerializationError
@@ -43,6 +44,7 @@ __all__ = [
     "ChannelClosed",
     "ClusterUnreachable",
     "FutureFunctionError",
+    "ItemLost",
     "LocalProtocolError",
     "NameTaken",
     "NoResources",
@@ -145,7 +147,10 @@ class ActorLost(ActorError):
         cause: Why it ended.
         log_tail: The last lines that it wrote, oldest first.
         class_name: The actor's class.
+        is_restarting: Whether the actor is made again, so that a later call reaches the new one.
     """
+
+    is_restarting = False
 
     def __init__(self, cause: DeathCause, *, class_name: str = "actor") -> None:
         lines = [f"{class_name} is lost: {cause.describe()}"]
@@ -156,6 +161,20 @@ class ActorLost(ActorError):
         self.cause = cause
         self.log_tail = cause.log_tail
         self.class_name = class_name
+
+
+class ItemLost(ActorError):
+    """An actor pool has given an item up, because actors kept dying while they worked on it; the cause is the last one.
+
+    Attributes:
+        index: Which item, from 0.
+        attempts: How many actors died.
+    """
+
+    def __init__(self, message: str, *, index: int = 0, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.index = index
+        self.attempts = attempts
 
 
 class RemoteCallError(ActorError):
