@@ -10,8 +10,8 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -146,12 +146,20 @@ def _speeds(row: str, array: np.ndarray, repeats: int, send: Callable[[], int]) 
 def weights_to_8_actors(run: Run) -> Values:
     run.peer.start(8)
     actors = [run.peer.create(wait=False) for _ in range(8)]
-    value, times = weights(), []
-    for _ in range(13):
-        begun = _clock()
-        run.peer.broadcast(actors, "set_weights", value)
-        times.append(_clock() - begun)
-    return {"weights": 1e3 * statistics.median(times[3:])}
+    value = weights()
+
+    def times(broadcast: Callable[[Sequence[Any], str, Any], None]) -> float:
+        laps = []
+        for _ in range(13):
+            begun = _clock()
+            broadcast(actors, "set_weights", value)
+            laps.append(_clock() - begun)
+        return 1e3 * statistics.median(laps[3:])
+
+    values = {"weights": times(run.peer.broadcast)}
+    with suppress(NotOffered):
+        values["weights_stored"] = times(run.peer.broadcast_stored)
+    return values
 
 
 def trajectories(run: Run) -> Values:

@@ -43,5 +43,12 @@ class Peer(Protocol):
     def broadcast(self, actors: Sequence[Actor], method: str, value: Any) -> None:
         """Call a method of all actors with one value and wait for all."""
 
+    def broadcast_stored(self, actors: Sequence[Actor], method: str, value: Any) -> None:
+        """The same with a value that is stored first and given to all as a reference.
+
+        Raises:
+            NotOffered: There is no such thing.
+        """
+
     def stop(self) -> None:
         """End everything."""

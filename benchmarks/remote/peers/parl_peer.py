@@ -61,6 +61,9 @@ class _Parl:
         for future in [getattr(actor.proxy, method)(value) for actor in actors]:
             future.result()
 
+    def broadcast_stored(self, actors: Sequence[_Actor], method: str, value: Any) -> None:
+        self.broadcast(actors, method, parl.put(value))
+
     def stop(self) -> None:
         parl.disconnect()
 

@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from peer import NotOffered
 from subject import Subject
 
 _fork = multiprocessing.get_context("fork")
@@ -79,6 +80,9 @@ class _Pipe:
             actor.pipe.send_bytes(message)
         for actor in actors:
             actor.pipe.recv()
+
+    def broadcast_stored(self, actors: Sequence[_Actor], method: str, value: Any) -> None:  # noqa: ARG002
+        raise NotOffered("it stores nothing")
 
     def stop(self) -> None:
         for process in multiprocessing.active_children():

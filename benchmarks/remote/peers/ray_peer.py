@@ -43,6 +43,9 @@ class _Ray:
         ray.get([handles[i % n].nothing.remote() for i in range(calls)])
 
     def broadcast(self, actors: Sequence[_Actor], method: str, value: Any) -> None:
+        ray.get([getattr(actor.handle, method).remote(value) for actor in actors])
+
+    def broadcast_stored(self, actors: Sequence[_Actor], method: str, value: Any) -> None:
         stored = ray.put(value)
         ray.get([getattr(actor.handle, method).remote(stored) for actor in actors])
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import zmq
+from peer import NotOffered
 from subject import Subject
 
 _server = multiprocessing.get_context("forkserver")
@@ -109,6 +110,9 @@ class _Zmq:
             self.socket.send_multipart([actor.identity, *frames], copy=False)
         for actor in actors:
             self.receive(actor.identity)
+
+    def broadcast_stored(self, actors: Sequence[_Actor], method: str, value: Any) -> None:  # noqa: ARG002
+        raise NotOffered("it stores nothing")
 
     def stop(self) -> None:
         for process in multiprocessing.active_children():

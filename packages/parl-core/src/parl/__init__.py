@@ -25,10 +25,12 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_core.backends import set_backend as set_backend
     from parl_core.model import Model as Model
     from parl_remote import ActorPool as ActorPool
+    from parl_remote import ObjectRef as ObjectRef
     from parl_remote import connect as connect
     from parl_remote import disconnect as disconnect
     from parl_remote import get_actor as get_actor
     from parl_remote import kill as kill
+    from parl_remote import put as put
     from parl_remote import remote_class as remote_class
 
 __all__ = [
@@ -36,6 +38,7 @@ __all__ = [
     "Agent",
     "Algorithm",
     "Model",
+    "ObjectRef",
     "__version__",
     "algorithms",
     "connect",
@@ -44,6 +47,7 @@ __all__ = [
     "get_actor",
     "kill",
     "layers",
+    "put",
     "remote_class",
     "set_backend",
     "training",

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 BACKEND = ("Agent", "Algorithm", "Model")
-REMOTE = ("ActorPool", "connect", "disconnect", "get_actor", "kill", "remote_class")
+REMOTE = ("ActorPool", "ObjectRef", "connect", "disconnect", "get_actor", "kill", "put", "remote_class")
 SUBMODULES = ("algorithms", "env", "layers", "training", "utils")
 
 _OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
