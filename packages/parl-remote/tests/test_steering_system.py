@@ -1,0 +1,264 @@
+"""Looking at and steering clusters of real processes: records of deaths, live numbers, kills, drains, GPUs, threads."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import ctypes
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, DeathKind, current, submit, with_options
+from parl_remote.client import Client
+from parl_remote.config import environment
+from parl_remote.death import DeathRecord
+from parl_remote.inquiry import Inquiry
+from parl_remote.messages import Message, Role
+from parl_remote.messages.overview import (
+    ActorKilled,
+    ActorList,
+    ActorPhase,
+    ActorStatus,
+    Deaths,
+    DrainNode,
+    DrainStarted,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeDetail,
+    NodeList,
+    NodePhase,
+)
+from parl_remote.rendezvous import ClusterAddress
+from parl_remote.testing import LoopbackCluster
+
+PATIENCE_S = 30.0
+M = TypeVar("M", bound=Message)
+
+
+@parl_remote.remote_class
+class Victim:
+    def __init__(self, fail: bool = False) -> None:
+        self.hoard: list[bytes] = []
+        if fail:
+            raise ValueError("it will not be made\nfor a reason")
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def node(self) -> int:
+        with open(f"/proc/{os.getppid()}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+
+    def say(self, text: str) -> None:
+        sys.stdout.write(text + "\n")
+
+    def exit_with(self, code: int) -> None:
+        os._exit(code)
+
+    def die_by(self, number: int) -> None:
+        os.kill(os.getpid(), number)
+
+    def crash(self) -> None:
+        ctypes.string_at(0)
+
+    def sleep(self, seconds: float) -> str:
+        time.sleep(seconds)
+        return "slept"
+
+    def grow(self, mib: int) -> int:
+        self.hoard.append(bytes(bytearray(mib * 2**20)))
+        return len(self.hoard)
+
+    def grow_and_sleep(self, mib: int) -> None:
+        self.grow(mib)
+        time.sleep(PATIENCE_S)
+
+
+def ask(make: Callable[[int], Message], kind: type[M]) -> M:
+    client = current.client()
+    assert isinstance(client, Client)
+    answer = client._master.ask(make, PATIENCE_S)
+    assert isinstance(answer, kind)
+    return answer
+
+
+def deaths() -> tuple[DeathRecord, ...]:
+    return ask(ListDeaths, Deaths).deaths
+
+
+def actors() -> tuple[ActorStatus, ...]:
+    return ask(ListActors, ActorList).actors
+
+
+def eventually(happened: Callable[[], Any], seconds: float = PATIENCE_S) -> Any:
+    """Ask the master until it is so: what it knows of actors comes to it by and by."""
+    deadline = time.monotonic() + seconds
+    while not (result := happened()):
+        assert time.monotonic() < deadline, "it did not happen"
+        select.select([], [], [], 0.02)
+    return result
+
+
+# -- records of deaths -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "argument", "kind", "exit_code", "number"),
+    [
+        ("exit_with", 0, DeathKind.EXIT, 0, None),
+        ("exit_with", 3, DeathKind.EXIT, 3, None),
+        ("die_by", signal.SIGTERM, DeathKind.SIGNAL, None, signal.SIGTERM),
+        ("die_by", signal.SIGKILL, DeathKind.SIGNAL, None, signal.SIGKILL),
+        ("crash", None, DeathKind.SIGNAL, None, signal.SIGSEGV),
+    ],
+)
+def test_a_death_is_told_in_the_exception_and_by_the_master_in_the_same_words(
+    connect: Callable[..., None], method: str, argument: int | None, kind: DeathKind, exit_code: int, number: int
+) -> None:
+    connect()
+    victim: Any = Victim()
+    victim.say("my last words")
+    pid, began = victim.process(), time.time()
+    with pytest.raises(ActorLost) as lost:
+        getattr(victim, method)(*([] if argument is None else [argument]))
+    cause = lost.value.cause
+    assert (cause.kind, cause.exit_code, cause.signal) == (kind, exit_code, number)
+    assert (cause.last_call, cause.pid, cause.log_tail[0]) == (method, pid, "my last words")
+    assert began - 1 < cause.at < time.time() + 1
+    assert cause.memory[0].resident > 2**20
+    assert cause.memory_peak >= cause.memory[0].resident // 2
+    (record,) = eventually(deaths)
+    assert record.cause == cause
+    assert (record.class_name, record.restarts) == ("Victim", 0)
+    assert record.owner.endswith(f"(process {os.getpid()})")
+
+
+def test_a_memory_limit_leaves_the_limit_the_size_and_the_curve(connect: Callable[..., None]) -> None:
+    connect()
+    victim = with_options(Victim, max_memory=64)()
+    victim.grow(8)
+    growing = submit(victim.grow_and_sleep, 128)
+    with pytest.raises(ActorLost, match=r"it used \d+ MiB, its limit is 64 MiB") as lost:
+        growing.result(PATIENCE_S)
+    cause = lost.value.cause
+    assert (cause.kind, cause.memory_limit) == (DeathKind.MEMORY, 64 * 2**20)
+    assert cause.memory[-1].resident - cause.memory[0].resident > 64 * 2**20
+    assert cause.memory_peak >= cause.memory[-1].resident * 0.9
+    assert "MiB" in cause.describe_memory()
+
+
+def test_a_constructor_that_fails_is_recorded_as_that(connect: Callable[..., None]) -> None:
+    connect()
+    with pytest.raises(ValueError, match="it will not be made"):
+        Victim(fail=True)
+    (record,) = eventually(deaths)
+    assert (record.cause.kind, record.cause.detail) == (DeathKind.CONSTRUCTOR, "ValueError: it will not be made")
+    assert record.cause.last_call == "__init__"
+
+
+def test_an_actor_that_is_let_go_of_is_no_death(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    victim.process()
+    del victim
+    (record,) = eventually(lambda: ask(lambda number: ListDeaths(number, released=True), Deaths).deaths)
+    assert record.cause.kind is DeathKind.RELEASED
+    assert deaths() == ()
+
+
+# -- live numbers ------------------------------------------------------------------------------------------------------
+
+
+def test_the_master_knows_what_actors_do(connect: Callable[..., None]) -> None:
+    connect()
+    idle, busy = Victim(), with_options(Victim, max_memory=500)()
+    for _ in range(5):
+        idle.process()
+    pids = [idle.process(), busy.process()]
+    waiting = submit(busy.sleep, PATIENCE_S)
+    first, second = eventually(
+        lambda: (
+            rows if len(rows := actors()) == 2 and rows[1].numbers.busy_with and rows[0].numbers.calls == 6 else None
+        )
+    )
+    assert [first.numbers.pid, second.numbers.pid] == pids
+    assert (first.numbers.phase, first.numbers.busy_with) == (ActorPhase.IDLE, "")
+    assert (second.numbers.phase, second.numbers.busy_with) == (ActorPhase.BUSY, "sleep")
+    assert time.time() - 60 < second.numbers.busy_since <= time.time()
+    assert (second.numbers.calls, second.numbers.memory_limit) == (1, 500 * 2**20)
+    assert first.numbers.memory > 2**20
+    (node,) = ask(ListNodes, NodeList).nodes
+    assert (node.phase, node.is_master, node.actors) == (NodePhase.UP, True, 2)
+    assert 0 < node.memory_free <= node.memory_total
+    assert node.total.memory > 0
+    del waiting
+
+
+# -- kill and drain ----------------------------------------------------------------------------------------------------
+
+
+def test_somebody_else_kills_an_actor_and_its_owner_learns_who_and_why(connect: Callable[..., None]) -> None:
+    connect()
+    victim = Victim()
+    waiting = submit(victim.sleep, PATIENCE_S)
+    (row,) = actors()
+    killed = ask(lambda number: KillActor(number, row.lease_id, "it hangs"), ActorKilled)
+    assert (killed.death.lease_id, killed.death.cause.kind) == (row.lease_id, DeathKind.KILLED_BY_USER)
+    with pytest.raises(ActorLost, match=rf"it was destroyed: by .*\(process {os.getpid()}\), it hangs"):
+        waiting.result(PATIENCE_S)
+    assert actors() == ()
+
+
+@pytest.fixture(scope="module")
+def two_nodes() -> Iterator[LoopbackCluster]:
+    with LoopbackCluster(2, cpus=2, master_cpus=1, liveness_limit_s=15.0) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def connected(two_nodes: LoopbackCluster) -> Iterator[Inquiry]:
+    two_nodes.connect()
+    found = environment({**os.environ, **two_nodes.environment})
+    address = ClusterAddress(two_nodes.address, found)
+    with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+        yield master
+    parl_remote.disconnect()
+
+
+def node_of(master: Inquiry, victim: Any) -> NodeDetail:
+    pid = victim.node()
+    return next(node for node in master.ask(ListNodes, NodeList).nodes if node.pid == pid)
+
+
+def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
+    two_nodes: LoopbackCluster, connected: Inquiry
+) -> None:
+    master = connected
+    before = master.ask(ListNodes, NodeList).nodes
+    victims: list[Any] = [Victim() for _ in range(5)]
+    homes = [node_of(master, victim) for victim in victims]
+    leaving = next(home for home in homes if not home.is_master)
+    on_it = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id == leaving.node_id]
+    others = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id != leaving.node_id]
+    sent = [submit(victim.sleep, 0.5) for victim in on_it]
+    concurrent.futures.wait([submit(victim.process) for victim in others], PATIENCE_S)
+    started = master.ask(lambda number: DrainNode(number, leaving.node_id, 0.0, "new kernel"), DrainStarted)
+    assert (started.actors, started.leaves) == (len(on_it), True)
+    assert [future.result(PATIENCE_S) for future in sent] == ["slept"] * len(on_it)
+    with pytest.raises(ActorLost, match="its node was drained: new kernel"):
+        eventually(lambda: not on_it[0].process())  # what it has not read yet when it ends is lost
+    eventually(lambda: len(master.ask(ListNodes, NodeList).nodes) == len(before) - 1)
+    assert all(victim.process() > 0 for victim in others)
+    left = next(member for member in two_nodes.nodes.values() if member.process.pid == leaving.pid)
+    eventually(lambda: not left.process.alive)
+    record = next(one for one in master.ask(ListDeaths, Deaths).deaths if one.node_id == leaving.node_id)
+    assert record.cause.kind is DeathKind.DRAINED
