@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from parl_remote.testing.conditions import Conditions as Conditions
     from parl_remote.testing.conditions import Direction as Direction
     from parl_remote.testing.errors import FaultUnavailable as FaultUnavailable
+    from parl_remote.testing.faults import ActorFaults as ActorFaults
+    from parl_remote.testing.faults import Faults as Faults
     from parl_remote.testing.line import Line as Line
     from parl_remote.testing.loopback_cluster import LoopbackCluster as LoopbackCluster
     from parl_remote.testing.member import Member as Member
@@ -22,34 +24,44 @@ if TYPE_CHECKING:
     from parl_remote.testing.packet_network import PacketNetwork as PacketNetwork
     from parl_remote.testing.process import Process as Process
     from parl_remote.testing.process import processes_with as processes_with
+    from parl_remote.testing.shortage import MemoryHog as MemoryHog
+    from parl_remote.testing.shortage import SmallDisk as SmallDisk
 
 pytest_plugins = ("parl_remote.testing.plugin",)  # read by pytest where this package is named as a plugin
 
 _HOMES = {
+    "ActorFaults": "faults",
     "Conditions": "conditions",
     "Direction": "conditions",
     "FaultUnavailable": "errors",
+    "Faults": "faults",
     "Host": "packet_network",
     "Line": "line",
     "LoopbackCluster": "loopback_cluster",
     "Member": "member",
+    "MemoryHog": "shortage",
     "PacketCounts": "packet_network",
     "PacketNetwork": "packet_network",
     "Process": "process",
+    "SmallDisk": "shortage",
     "processes_with": "process",
 }
 
 __all__ = [
+    "ActorFaults",
     "Conditions",
     "Direction",
     "FaultUnavailable",
+    "Faults",
     "Host",
     "Line",
     "LoopbackCluster",
     "Member",
+    "MemoryHog",
     "PacketCounts",
     "PacketNetwork",
     "Process",
+    "SmallDisk",
     "processes_with",
 ]
 

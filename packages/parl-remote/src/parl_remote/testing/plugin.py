@@ -1,0 +1,101 @@
+"""Fixtures for pytest: clusters of a test's own, and faults in them. Only loaded where it is asked for.
+
+    pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
+
+| fixture | what it gives |
+| --- | --- |
+| `parl_private` | a function that connects to a private cluster, checked to leave no process behind |
+| `parl_cluster` | a function that starts a cluster of several nodes on loopback, checked likewise |
+| `parl_faults` | `Faults`: kill, pause or slow actors at exact points of the program |
+
+What this machine cannot do (`FaultUnavailable`) skips the test, with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote.testing.errors import FaultUnavailable
+from parl_remote.testing.faults import Faults
+from parl_remote.testing.loopback_cluster import LoopbackCluster, set_variables
+from parl_remote.testing.process import Process
+
+__all__ = ["parl_cluster", "parl_faults", "parl_private"]
+
+_ENDS_S = 10.0
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """A fault that this machine cannot have skips the test whose fixture wants it."""
+    with _skipped_if_unavailable():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """A fault that this machine cannot have skips the test."""
+    with _skipped_if_unavailable():
+        yield
+
+
+@contextmanager
+def _skipped_if_unavailable() -> Iterator[None]:
+    try:
+        yield
+    except FaultUnavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def parl_private() -> Iterator[Callable[..., None]]:
+    """Connects to a private cluster.
+
+    `parl_private(cpu_num=4)`: the arguments are those of `parl.connect`. At the end of the test it is disconnected, and
+    the test fails if a process of the cluster is left.
+    """
+    watched: list[Process] = []
+
+    def connect(**options: Any) -> None:
+        before = {child.pid for child in Process(os.getpid()).children}
+        parl_remote.disconnect()
+        parl_remote.connect(**options)
+        watched.extend(child for child in Process(os.getpid()).children if child.pid not in before)
+
+    yield connect
+    family = [process for node in watched for process in node.family if process.alive]
+    parl_remote.disconnect()
+    for process in family:
+        process.wait_for_end(_ENDS_S)
+
+
+@pytest.fixture
+def parl_cluster() -> Iterator[Callable[..., LoopbackCluster]]:
+    """Starts clusters of several nodes on loopback.
+
+    `cluster = parl_cluster(nodes=2, cpus=2)`: the arguments are those of `LoopbackCluster`. The environment is set so
+    that the program under test reaches it by `parl.connect(cluster.address)`. At the end of the test it is stopped, and
+    the test fails if a process is left.
+    """
+    with ExitStack() as undo:
+
+        def start(*arguments: Any, **options: Any) -> LoopbackCluster:
+            cluster = undo.enter_context(LoopbackCluster(*arguments, **options))
+            undo.enter_context(set_variables(cluster.environment))
+            undo.callback(parl_remote.disconnect)
+            return cluster
+
+        yield start
+
+
+@pytest.fixture
+def parl_faults() -> Iterator[Faults]:
+    """Faults of the actors that the program under test makes: `parl_faults.actor("Sampler", 2).kill(after_calls=3)`."""
+    with Faults() as faults:
+        yield faults
