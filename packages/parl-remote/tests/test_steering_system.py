@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import ctypes
 import os
 import select
@@ -249,8 +248,8 @@ def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
     leaving = next(home for home in homes if not home.is_master)
     on_it = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id == leaving.node_id]
     others = [victim for victim, home in zip(victims, homes, strict=True) if home.node_id != leaving.node_id]
-    sent = [submit(victim.sleep, 0.5) for victim in on_it]
-    concurrent.futures.wait([submit(victim.process) for victim in others], PATIENCE_S)
+    sent = [submit(victim.sleep, 5.0) for victim in on_it]
+    eventually(lambda: [row.numbers.busy_with for row in actors()].count("sleep") == len(on_it))
     started = master.ask(lambda number: DrainNode(number, leaving.node_id, 0.0, "new kernel"), DrainStarted)
     assert (started.actors, started.leaves) == (len(on_it), True)
     assert [future.result(PATIENCE_S) for future in sent] == ["slept"] * len(on_it)

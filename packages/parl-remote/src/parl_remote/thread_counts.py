@@ -1,7 +1,8 @@
 """How many threads numeric libraries of an actor may use: as many as the actor has CPUs.
 
 Otherwise eight actors on eight cores would start sixty-four threads that take turns. Libraries read the environment
-when they are loaded; numpy is loaded in the zygote already, so its OpenBLAS is told through its own function.
+when they are loaded, and that is all that those need which the actor loads itself: torch, paddle, MKL, numexpr, numba.
+What the zygote has loaded already, numpy's OpenBLAS and whatever `preload` names, is told through its own functions.
 """
 
 from __future__ import annotations
@@ -9,24 +10,39 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 
-__all__ = ["VARIABLES", "chosen_by_user", "limit_numeric_threads", "set_variables"]
+__all__ = ["VARIABLES", "chosen_by_user", "chosen_variables", "limit_numeric_threads", "set_variables"]
 
 VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
     "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
 
-_SETTERS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
+_SETTERS = {  # by what the library's file is called: functions that take the number as a C int
+    "openblas": ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"),
+    "mkl_rt": ("MKL_Set_Num_Threads",),
+    "gomp": ("omp_set_num_threads",),
+    "iomp": ("omp_set_num_threads",),
+    "libomp": ("omp_set_num_threads",),
+}
+_MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_threads
+
+
+def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """What an environment says about numbers of threads."""
+    return {name: environment[name] for name in VARIABLES if environment.get(name)}
 
 
 def chosen_by_user(environment: Mapping[str, str]) -> bool:
     """Whether the environment has a number of threads that must be respected."""
-    return any(environment.get(name) for name in VARIABLES)
+    return bool(chosen_variables(environment))
 
 
 def set_variables(environment: MutableMapping[str, str], threads: int) -> None:
@@ -40,16 +56,31 @@ def limit_numeric_threads(threads: int | None) -> None:
     if threads is None:
         return
     set_variables(os.environ, threads)
-    if threads > 1:  # one is what the zygote has loaded numpy with
-        _tell_loaded_openblas(threads)
+    if threads > 1:  # one is what the zygote has loaded everything with
+        _tell_loaded_libraries(threads)
+        _tell_loaded_modules(threads)
 
 
-def _tell_loaded_openblas(threads: int) -> None:
+def _tell_loaded_libraries(threads: int) -> None:
     with contextlib.suppress(OSError), open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
-        paths = {line.split(maxsplit=5)[5].strip() for line in maps if "openblas" in line}
+        paths = {fields[5].strip() for line in maps if len(fields := line.split(maxsplit=5)) > 5}
         for path in paths:
-            library = ctypes.CDLL(path)
-            for name in _SETTERS:
-                setter = getattr(library, name, None)
-                if setter is not None:
-                    setter(ctypes.c_int(threads))
+            name = os.path.basename(path)
+            setters = next((names for part, names in _SETTERS.items() if part in name and ".so" in name), ())
+            for setter in setters:
+                _call(path, setter, threads)
+
+
+def _call(path: str, name: str, number: int) -> None:
+    with contextlib.suppress(OSError):
+        function = getattr(ctypes.CDLL(path), name, None)
+        if function is not None:
+            function(ctypes.c_int(number))
+
+
+def _tell_loaded_modules(threads: int) -> None:
+    for name in _MODULES:
+        setter = getattr(sys.modules.get(name), "set_num_threads", None)
+        if setter is not None:
+            with contextlib.suppress(Exception):  # numexpr refuses more than it has prepared for
+                setter(threads)
