@@ -2,7 +2,8 @@
 
     python benchmarks/cluster/between_hosts.py
 
-Both run over loopback; `PARL_FORCE_TCP` keeps parl-remote from using unix sockets.
+Both run over loopback; `PARL_FORCE_TCP` keeps parl-remote from using unix sockets. The row with a round trip goes
+through a relay in user space that delays (`parl_remote.testing.line`), which both sides have in their own process.
 """
 
 from __future__ import annotations
@@ -15,11 +16,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
 MB = 10**6
+ROUND_TRIP_S = 0.02
+IN_FLIGHT = 1000
 
 
 def timed(action: Callable[[], object]) -> float:
@@ -50,11 +54,47 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
         def echo(self, array: object) -> object:
             return array
 
+        def size(self, array: np.ndarray) -> int:
+            return array.nbytes
+
     parl_remote.connect(address)
     actor = Echo()
     figures = measure(actor.nothing, actor.echo, calls)
+    array = parl_remote.put(np.ones(100 * MB // 8))
+    figures["stored_ms"] = statistics.median(timed(lambda: actor.size(array)) for _ in range(5)) * 1e3
     parl_remote.disconnect()
+    host, port = address.split(":")
+    with line_to("127.0.0.1", int(port), listen="127.0.2.1") as far:
+        parl_remote.connect(far)
+        submit = parl_remote.with_options(Echo, wait=False)().nothing
+
+        def burst() -> None:
+            for future in [submit() for _ in range(IN_FLIGHT)]:
+                future.result()
+
+        figures["far_ms"] = median_of(burst)
+        parl_remote.disconnect()
     return figures
+
+
+@contextmanager
+def line_to(host: str, port: int, listen: str) -> Iterator[str]:
+    """A way to a port that takes `ROUND_TRIP_S`; gives its address, at the same port."""
+    from parl_remote.testing.conditions import Conditions
+    from parl_remote.testing.line import Line
+
+    line = Line((host, port), listen=(listen, port))
+    line.set(Conditions(delay_s=ROUND_TRIP_S / 2))
+    try:
+        yield line.address
+    finally:
+        line.close()
+
+
+def median_of(burst: Callable[[], None]) -> float:
+    """Milliseconds of the median burst."""
+    burst()
+    return statistics.median(timed(burst) for _ in range(5)) * 1e3
 
 
 def zmq_server(pipe: int) -> None:
@@ -97,6 +137,20 @@ def zmq_side(calls: int) -> dict[str, float]:
         dealer.recv(copy=False)
 
     figures = measure(call, echo, calls)
+    with line_to("127.0.0.1", port, listen="127.0.2.1") as far:
+        distant = zmq.Context.instance().socket(zmq.DEALER)
+        distant.curve_serverkey = public.encode()
+        distant.curve_publickey, distant.curve_secretkey = zmq.curve_keypair()
+        distant.connect(f"tcp://{far}")
+
+        def burst() -> None:
+            for _ in range(IN_FLIGHT):
+                distant.send(b"call")
+            for _ in range(IN_FLIGHT):
+                distant.recv()
+
+        figures["far_ms"] = median_of(burst)
+        distant.close(0)
     dealer.close(0)
     server.kill()
     server.wait()
@@ -127,7 +181,7 @@ def main() -> None:
         print(json.dumps(parl_side(address, options.calls) if options.side == "parl" else zmq_side(options.calls)))
         return
     with tempfile.TemporaryDirectory() as home:
-        variables = {"PARL_RUN_DIR": f"{home}/run", "PARL_FORCE_TCP": "1"}
+        variables = {"PARL_MONITOR": "0", "PARL_RUN_DIR": f"{home}/run", "PARL_FORCE_TCP": "1"}
         xparl, port = [sys.executable, "-m", "parl_remote.cli"], str(options.port)
         environment = {**os.environ, **variables}
         subprocess.run([*xparl, "start", "--port", port, "--cpu_num", "1"], env=environment, check=True, stdout=2)
@@ -142,9 +196,12 @@ def main() -> None:
         ("p50_us", "blocking empty call, p50, us", "<= 2x"),
         ("p99_us", "the same, p99, us", ""),
         ("gb_s", "100 MB array there and back, GB/s", ">= 0.75x"),
+        ("far_ms", f"{IN_FLIGHT} calls in flight at a round trip of 20 ms, ms", "<= 110 ms"),
     ):
         floor, ours = (statistics.median(one[side][figure] for one in rounds) for side in ("zmq", "parl"))
         print(f"| {what} | {floor:.3g} | {ours:.3g} | {ours / floor:.2f} | {target} |")
+    stored = statistics.median(one["parl"]["stored_ms"] for one in rounds)
+    print(f"| call with a stored (put) 100 MB array that the worker has, ms | | {stored:.3g} | | |")
 
 
 if __name__ == "__main__":

@@ -127,7 +127,7 @@ def cpu_s(process: psutil.Process) -> float:
 @contextmanager
 def master(port: int, **extra: str) -> Iterator[tuple[ClusterAddress, Environment, psutil.Process]]:
     with tempfile.TemporaryDirectory() as home:
-        variables = {**os.environ, "PARL_RUN_DIR": f"{home}/run", **extra}
+        variables = {**os.environ, "PARL_MONITOR": "0", "PARL_RUN_DIR": f"{home}/run", **extra}
         xparl = [sys.executable, "-m", "parl_remote.cli"]
         start = [*xparl, "start", "--port", str(port), "--cpu_num", "0"]
         subprocess.run(start, env=variables, check=True, stdout=subprocess.DEVNULL)

@@ -96,7 +96,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as home:
-        variables = {**os.environ, "PARL_RUN_DIR": f"{home}/run"}
+        variables = {**os.environ, "PARL_MONITOR": "0", "PARL_RUN_DIR": f"{home}/run"}
         xparl, port = [sys.executable, "-m", "parl_remote.cli"], str(options.port)
         subprocess.run([*xparl, "start", "--port", port, "--cpu_num", "1"], env=variables, check=True, stdout=2)
         found = environment(variables)

@@ -273,7 +273,7 @@ def bad_line(home: Path) -> Iterator[Outcome]:
         return
     with network:
         a, b = network.host("a"), network.host("b")
-        variables = {**os.environ, "PARL_RUN_DIR": str(home / "a"), "PARL_FORCE_TCP": "1"}
+        variables = {**os.environ, "PARL_MONITOR": "0", "PARL_RUN_DIR": str(home / "a"), "PARL_FORCE_TCP": "1"}
         start = [*XPARL, "start", "--port", "8037", "--cpu_num", "0", "--host", a.address]
         subprocess.run(a.command(*start), env=variables, check=True, stdout=subprocess.DEVNULL)
         (key,) = (home / "a").glob("*/key")

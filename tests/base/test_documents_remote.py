@@ -138,7 +138,7 @@ class DocumentedCluster:
     """Clusters of one test: their run files are in a directory of their own, which also tells their processes."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._environment = {**os.environ, "PARL_RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": "1"}
+        self._environment = {**os.environ, "PARL_MONITOR": "0", "PARL_RUN_DIR": str(run_dir), "PYTHONUNBUFFERED": "1"}
         for name in ("PARL_KEY", "PARL_KEY_FILE", "XPARL"):
             self._environment.pop(name, None)
         self._mark = f"PARL_RUN_DIR={run_dir}".encode()

@@ -122,6 +122,7 @@ def _close_kept() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _nothing_open_at_the_end() -> Iterator[None]:
+    os.environ.setdefault("PARL_MONITOR", "0")  # clusters of tests show themselves to nobody, unless a test wants that
     yield
     _close_kept()
 

@@ -58,7 +58,13 @@ class Cluster:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_", "TMPDIR"))}
         paths = os.pathsep.join(path for path in sys.path if path and "tests" not in path)
         kept |= self.variables
-        return {**kept, "PARL_RUN_DIR": str(self.home / "run"), "TMPDIR": str(self.scratch), "PYTHONPATH": paths}
+        return {
+            **kept,
+            "PARL_MONITOR": "0",
+            "PARL_RUN_DIR": str(self.home / "run"),
+            "TMPDIR": str(self.scratch),
+            "PYTHONPATH": paths,
+        }
 
     @property
     def address(self) -> str:

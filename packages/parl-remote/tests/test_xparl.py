@@ -86,7 +86,8 @@ class Desk:
     @property
     def environment(self) -> dict[str, str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
-        return {**kept, "HOME": str(self.home), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **self.extra}
+        paths = os.pathsep.join(p for p in sys.path if p)
+        return {**kept, "HOME": str(self.home), "PYTHONPATH": paths, "PARL_MONITOR": "0", **self.extra}
 
     @property
     def run_files(self) -> RunFiles:

@@ -65,6 +65,7 @@ class Environment:
         same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
         inside_actor: Whether this process is an actor, which `XPARL=True` says.
         launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
+        monitor: Whether `xparl start` starts a web monitor unasked; `PARL_MONITOR=0` says that it shall not.
         debug: Whether nodes and programs write down more, which `DEBUG` says unless it is empty, 0 or false.
         limits: Defaults, with `PARL_CONNECT_TIMEOUT` and `PARL_LIVENESS_LIMIT` (seconds) applied.
     """
@@ -78,6 +79,7 @@ class Environment:
     limits: Limits
     launcher: tuple[str, ...] = ()
     debug: bool = False
+    monitor: bool = True
 
 
 def environment(variables: Mapping[str, str] | None = None) -> Environment:
@@ -106,6 +108,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         ),
         launcher=_command(read, "XPARL_PYTHON"),
         debug=read.get("DEBUG", "").lower() not in {"", "0", "false", "no", "off"},
+        monitor=read.get("PARL_MONITOR", "").lower() not in {"0", "false", "no", "off"},
     )
 
 

@@ -2,6 +2,7 @@
 
     <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
+    .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
 All of it is private to its user (directories 0700, files 0600). A process is the one that was written down only if its
 number and its start time both agree, so nothing else is ever signalled. A clean end removes the records and the key;
@@ -28,10 +29,12 @@ from parl_remote.security import ClusterKey, make_private_dir, read_private_file
 
 __all__ = [
     "ClusterRecord",
+    "MonitorRecord",
     "ProcessRecord",
     "RunFiles",
     "WorkerRecord",
     "forget",
+    "forget_monitor",
     "key_of",
     "signal_process",
     "write_record",
@@ -102,9 +105,19 @@ class WorkerRecord:
     process: ProcessRecord
 
 
+@dataclass(frozen=True, slots=True)
+class MonitorRecord:
+    """One web monitor of this host, for the cluster at `master`; `url` is its address in a browser."""
+
+    master: str
+    url: str
+    process: ProcessRecord
+
+
+_FILES = {ClusterRecord: "cluster.json", WorkerRecord: "worker.json", MonitorRecord: "monitor.json"}
 _KEEP_LOGS_S = 24 * 3600.0  # a day to find out why a worker ended
 
-_Record = TypeVar("_Record", ClusterRecord, WorkerRecord)
+_Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord)
 
 
 class RunFiles:
@@ -134,13 +147,21 @@ class RunFiles:
                     shutil.rmtree(old)
         return make_private_dir(parent / f"{host_name()}-{node_id}")
 
+    def monitor_directory(self, port: int) -> Path:
+        """The private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
+        return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
+
     def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
         """All clusters on record, running or not; records that are damaged or not ours are passed over."""
-        yield from self._records("cluster.json", ClusterRecord)
+        yield from self._records(ClusterRecord)
 
     def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
         """All workers on record, running or not."""
-        yield from self._records("worker.json", WorkerRecord)
+        yield from self._records(WorkerRecord)
+
+    def monitors(self) -> Iterator[tuple[Path, MonitorRecord]]:
+        """All monitors on record, running or not."""
+        yield from self._records(MonitorRecord)
 
     def _own(self) -> Path:
         """Where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
@@ -149,10 +170,10 @@ class RunFiles:
                 return make_private_dir(directory)
         return make_private_dir(self._directories[-1])
 
-    def _records(self, name: str, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
+    def _records(self, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
         for directory in self._directories:
             try:
-                paths = sorted(directory.glob(f"*/{name}"))
+                paths = sorted(directory.glob(f"*/{_FILES[kind]}"))
             except OSError:  # a home that this user cannot even look into holds nothing of his
                 continue
             for path in paths:
@@ -160,15 +181,20 @@ class RunFiles:
                     yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
 
 
-def write_record(directory: Path, record: ClusterRecord | WorkerRecord) -> None:
+def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord) -> None:
     """Put a record into its directory, which exists."""
-    name = "cluster.json" if isinstance(record, ClusterRecord) else "worker.json"
-    write_private_file(directory / name, json.dumps(to_json(record), indent=2) + "\n")
+    write_private_file(directory / _FILES[type(record)], json.dumps(to_json(record), indent=2) + "\n")
 
 
 def forget(directory: Path) -> None:
     """Remove records and key after a clean end; logs stay until the next start."""
     for name in ("cluster.json", "worker.json", "key"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def forget_monitor(directory: Path) -> None:
+    """Remove a monitor's record and token after its end."""
+    for name in ("monitor.json", "monitor.token"):
         (directory / name).unlink(missing_ok=True)
 
 

@@ -19,6 +19,7 @@ _MODULES = {
     "list": "listing",
     "logs": "logs",
     "top": "top",
+    "monitor": "monitor",
     "kill": "kill",
     "drain": "drain",
     "doctor": "doctor",

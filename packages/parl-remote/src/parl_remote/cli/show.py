@@ -13,6 +13,7 @@ from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
 from parl_remote.messages import NodeStatus, Status, WaitingStatus
 from parl_remote.rendezvous import ClusterAddress
+from parl_remote.run_files import RunFiles
 
 __all__ = ["ClusterReport", "report_cluster"]
 
@@ -21,17 +22,19 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """One cluster's status, or why there is none."""
+    """One cluster's status, or why there is none; `monitor` is the address of its monitor on this host."""
 
     address: str
     status: Status | None
     error: str
+    monitor: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For programs: the fields of `Status`, or an error."""
         return {
             "address": self.address,
             "error": self.error or None,
+            "monitor": self.monitor or None,
             "status": to_json(self.status) if self.status is not None else None,
         }
 
@@ -40,13 +43,16 @@ class ClusterReport:
         if self.status is None:
             return f"{self.address}: {self.error}"
         one = self.status
+        programs = sum(not client.name.startswith("xparl ") for client in one.clients)
         lines = [
             f"{self.address}: {one.cluster_id}, up {timedelta(seconds=int(one.uptime_s))}",
             f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
             f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
-            f"  {_count(one.node_count, 'node')}, {_count(one.client_count - 1, 'program')}, "
+            f"  {_count(one.node_count, 'node')}, {_count(programs, 'program')}, "
             f"{_count(one.leases, 'actor')}, {_count(one.waiting, 'actor')} waiting for room",
         ]
+        if self.monitor:
+            lines.append(f"  monitor at {self.monitor}")
         lines += [f"  {_node(node)}" for node in one.nodes]
         lines += [
             f"  program {client.name or client.client_id} (process {client.pid}): {_count(client.leases, 'actor')}"
@@ -65,9 +71,15 @@ def report_cluster(address: str, key_file: Path | None, environment: Environment
     """Ask a cluster; what goes wrong is part of the report."""
     try:
         cluster = ClusterAddress(address, environment, key_file)
-        return ClusterReport(address, ask_status(cluster.connect_master, environment.limits), "")
+        status = ask_status(cluster.connect_master, environment.limits)
+        return ClusterReport(address, status, "", _monitor_of(address, environment))
     except (RemoteError, ValueError) as error:
         return ClusterReport(address, None, str(error))
+
+
+def _monitor_of(address: str, environment: Environment) -> str:
+    records = (record for _, record in RunFiles(environment.run_dirs).monitors() if record.master == address)
+    return next((record.url for record in records if record.process.alive()), "")
 
 
 def _node(node: NodeStatus) -> str:

@@ -9,6 +9,7 @@ import click
 
 from parl_remote.addresses import is_loopback
 from parl_remote.cli.launch import check_port, foreground_option, launch
+from parl_remote.cli.monitor_plan import plan_monitor
 from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
@@ -32,6 +33,19 @@ _EVERYWHERE = frozenset({"0.0.0.0", "::"})
     show_default=True,
     help="Interface to listen on. Other hosts can only join with 0.0.0.0 or an address of this host.",
 )
+@click.option(
+    "--monitor_port",
+    "--monitor-port",
+    type=click.IntRange(0, 65535),
+    help="Port of the web monitor, 0 for none. Default: --port + 100, or a free one; none with PARL_MONITOR=0.",
+)
+@click.option(
+    "--monitor_host",
+    "--monitor-host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Interface of the web monitor. Elsewhere than on loopback it asks for its token.",
+)
 @key_option
 @click.option("--debug", is_flag=True, help="Write more into the node's log; the variable DEBUG=1 does so, too.")
 @click.option("--gpu_cluster", "--gpu-cluster", is_flag=True, help="Not needed any more: a cluster has both kinds.")
@@ -49,6 +63,8 @@ def command(
     memory: str | None,
     label: tuple[str, ...],
     host: str,
+    monitor_port: int | None,
+    monitor_host: str,
     key_file: Path | None,
     debug: bool,
     gpu_cluster: bool,
@@ -70,6 +86,7 @@ def command(
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
     offer = Offer.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     check_port(host, port, run_files)
+    monitor = plan_monitor(found, monitor_host, monitor_port, port)
     try:
         directory = run_files.cluster_directory(port)
         key_of(directory, given_key(found, key_file))
@@ -90,7 +107,7 @@ def command(
         labels=offer.labels,
         debug=debug,
     )
-    launch(settings, foreground, found, lambda address: _say_started(address, settings, offer))
+    launch(settings, foreground, found, lambda address: _say_started(address, settings, offer, monitor.start(settings)))
 
 
 def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
@@ -108,7 +125,7 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
         )
 
 
-def _say_started(address: str, settings: NodeSettings, offer: Offer) -> None:
+def _say_started(address: str, settings: NodeSettings, offer: Offer, monitor: str) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
     click.echo(f"A cluster with {offer} runs at {address}.")
     click.echo(f'  Use it here        parl.connect("localhost:{port}")')
@@ -122,5 +139,7 @@ def _say_started(address: str, settings: NodeSettings, offer: Offer) -> None:
         click.echo(f"                     PARL_KEY_FILE=<the copy> xparl connect --address {reachable}:{port}")
         click.echo(f'                     PARL_KEY_FILE=<the copy> python ...   # parl.connect("{reachable}:{port}")')
     click.echo("  Look at it         xparl status")
+    if monitor:
+        click.echo(f"  In a browser       {monitor}")
     click.echo(f"  Stop it            xparl stop --port {port}")
     click.echo(f"  Logs               {shlex.quote(settings.directory)}")

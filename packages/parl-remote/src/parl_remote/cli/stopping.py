@@ -13,18 +13,29 @@ import signal
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from parl_remote.addresses import Address
 from parl_remote.config import Limits
-from parl_remote.run_files import ClusterRecord, ProcessRecord, RunFiles, WorkerRecord, forget, signal_process
+from parl_remote.run_files import (
+    ClusterRecord,
+    MonitorRecord,
+    ProcessRecord,
+    RunFiles,
+    WorkerRecord,
+    forget,
+    forget_monitor,
+    signal_process,
+)
 
 __all__ = ["stop_all"]
 
+_Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
 _LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
 
 
 def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]:
-    """Stop this user's nodes on this host.
+    """Stop this user's nodes and monitors on this host.
 
     Args:
         run_files: Where they are on record.
@@ -32,12 +43,14 @@ def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]
         limits: How long to be polite.
 
     Returns:
-        A line for each node, saying how it ended.
+        A line for each process, saying how it ended; monitors that went with their cluster are not mentioned.
     """
-    nodes: list[tuple[Path, ClusterRecord | WorkerRecord]] = [
+    nodes: list[tuple[Path, _Record]] = [
         *((where, one) for where, one in run_files.clusters() if port in {None, one.port}),
         *((where, one) for where, one in run_files.workers() if port in {None, Address.parse(one.master).port}),
+        *((where, one) for where, one in run_files.monitors() if port in {None, Address.parse(one.master).port}),
     ]
+    places = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
         signal_process(node.process, signal.SIGTERM)
@@ -52,10 +65,14 @@ def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]
     _end_the_rest(family)
     for where, node in nodes:
         if not node.process.alive() and _is_from_here(node.process):
-            forget(where)
+            if isinstance(node, MonitorRecord):
+                forget_monitor(where)
+            else:
+                forget(where)
             with contextlib.suppress(OSError):
                 where.rmdir()
-    return [_line(node, killed) for _, node in nodes]
+    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in places)]
+    return [_line(node, killed) for node in told]
 
 
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
@@ -95,8 +112,11 @@ def _ended(process: ProcessRecord, deadline: float) -> bool:
         os.close(descriptor)
 
 
-def _line(node: ClusterRecord | WorkerRecord, killed: Iterable[int]) -> str:
-    what = f"the cluster on port {node.port}" if isinstance(node, ClusterRecord) else f"the worker of {node.master}"
+def _line(node: _Record, killed: Iterable[int]) -> str:
+    if isinstance(node, ClusterRecord):
+        what = f"the cluster on port {node.port}"
+    else:
+        what = f"the {'worker' if isinstance(node, WorkerRecord) else 'monitor'} of {node.master}"
     how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
     return f"{what} (process {node.process.pid}) {how}"
 

@@ -37,15 +37,16 @@ def check_installed() -> None:
         raise RemoteError(f"the monitor needs {' and '.join(missing)}, not installed here: {HOW_TO_INSTALL}")
 
 
-def start_monitor(settings: MonitorSettings, found: Environment) -> str:
+def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool = True) -> str:
     """Start a monitor that lives on after this process.
 
     Args:
         settings: What it is.
         found: Limits, and the command that nodes are started with.
+        wait: Whether to wait until it is up; if not, what goes wrong is only in its log.
 
     Returns:
-        Its address in a browser.
+        Its address in a browser, as far as it is known.
 
     Raises:
         RemoteError: It did not come up; the message has its reason or the end of its log.
@@ -75,11 +76,15 @@ def start_monitor(settings: MonitorSettings, found: Environment) -> str:
     finally:
         os.close(writing)
         os.close(log)
+    if not wait:
+        os.close(reading)
+        process.returncode = 0  # it is on its own from here; nobody waits for it
+        return f"http://{settings.host}:{settings.port}"
     with open(reading, "rb") as pipe:
         answer = pipe.read() if select.select([pipe], [], [], found.limits.start_timeout_s)[0] else b""
     outcome = json.loads(answer or b"{}")
     if address := outcome.get("address"):
-        process.returncode = 0  # it is on its own from here; nobody waits for it
+        process.returncode = 0
         return f"http://{address}"
     process.kill()
     process.wait()

@@ -43,7 +43,8 @@ from parl_remote.rendezvous import ClusterAddress
 
 __all__ = ["ClusterSource"]
 
-_NAME = "xparl monitor"  # the master leaves clients of such names out of its tables
+_LOOKERS = "xparl "  # clients of such names only look
+_NAME = "xparl monitor"
 _ACTORS_A_PAGE = 250
 _FIRST_DEATHS = 200
 _PLACES_KEPT = 20_000
@@ -140,7 +141,9 @@ class ClusterSource:
             ),
             nodes=tuple(node_info(node, str(self._reached(node)), late_s) for node in nodes),
             actors=tuple(actor_info(actor, at) for actor in actors),
-            drivers=tuple(driver_info(client, hosts, at) for client in status.clients),
+            drivers=tuple(
+                driver_info(client, hosts, at) for client in status.clients if not client.name.startswith(_LOOKERS)
+            ),
             waiting=tuple(waiting_info(one) for one in status.queue),
             deaths=tuple(death_info(death, names) for death in deaths.deaths),
         )

@@ -9,6 +9,7 @@ not answer, until somebody ends it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -27,6 +28,7 @@ from parl_remote.addresses import Address
 from parl_remote.codec import from_json
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
+from parl_remote.identity import host_name
 from parl_remote.monitor.collector import Collector
 from parl_remote.monitor.link import ClusterSource
 from parl_remote.monitor.sessions import token_of
@@ -34,12 +36,13 @@ from parl_remote.monitor.settings import MonitorSettings
 from parl_remote.monitor.source import SourceError
 from parl_remote.monitor.store import Store
 from parl_remote.rendezvous import ClusterAddress
-from parl_remote.run_files import ProcessRecord, RunFiles
+from parl_remote.run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 
 __all__ = ["main", "run_monitor"]
 
 _log = logging.getLogger("parl.remote")
 
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 _THREADS = 8  # requests are answered from memory; one that waits for a stack holds up one of them
 _GOODBYE_S = 1.0
 
@@ -58,7 +61,10 @@ def main(settings_json: str, pipe: int) -> int:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def report(outcome: dict[str, str]) -> None:
-        os.write(pipe, json.dumps(outcome).encode())
+        if error := outcome.get("error"):
+            logging.getLogger("parl.remote").error("the monitor cannot run: %s", error)
+        with contextlib.suppress(BrokenPipeError):  # who started it does not wait
+            os.write(pipe, json.dumps(outcome).encode())
         os.close(pipe)
 
     return run_monitor(from_json(MonitorSettings, json.loads(settings_json), "settings"), report)
@@ -100,6 +106,8 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
         threading.Thread(target=_end_with, args=(node,), name="parl-monitor-watch", daemon=True).start()
     collector = Collector(source, store, settings.interval_s)
     collector.start()
+    directory = Path(settings.directory)
+    write_record(directory, MonitorRecord(settings.address, _url(settings, server), ProcessRecord.of(os.getpid())))
     report({"address": str(Address(settings.host, _port_of(server)))})
     try:
         server.run()
@@ -107,7 +115,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
         server.close()
         collector.stop(_GOODBYE_S)
         source.close()
-        settings.token_file.unlink(missing_ok=True)
+        forget_monitor(directory)
     return 0
 
 
@@ -131,6 +139,11 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
     )
     application = create_app(store, source, token=token, host=settings.host, port=_port_of(server))
     return server
+
+
+def _url(settings: MonitorSettings, server: Any) -> str:
+    host = host_name() if settings.host in _EVERYWHERE else settings.host
+    return f"http://{Address(host, _port_of(server))}"
 
 
 def _port_of(server: Any) -> int:

@@ -78,6 +78,7 @@ class LoopbackCluster:
         self.nodes: dict[str, Member] = {}
         self._port = _free_port()
         self._variables = {
+            "PARL_MONITOR": "0",
             "PARL_RUN_DIR": str(self.home / "run"),
             "PARL_FORCE_TCP": "1",
             "PARL_LIVENESS_LIMIT": str(liveness_limit_s),
