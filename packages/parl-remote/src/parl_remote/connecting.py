@@ -23,6 +23,7 @@ __all__ = ["connect", "disconnect", "get_global_client", "mind_forks"]
 
 _LOCAL = "local"
 _DEBUG = "debug"
+_RAY = "ray"
 # How long creating an object waits for a free slot by default: a program that gives slots back does so in seconds,
 # and one that never does should say so before its user goes to lunch.
 _LEASE_TIMEOUT_S = 30.0
@@ -48,7 +49,8 @@ def connect(
 
     Args:
         master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
-            machine, without any daemon.
+            machine, without any daemon. "ray" and "ray://host:port" run actors on Ray (`parl-remote[ray]`): on one of
+            this machine that ends with the program, or on one that runs elsewhere.
         distributed_files: Patterns of files that actors shall find at the same relative paths, for example
             `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
             them; `!` takes matches away. Actors then run in a directory of their own, which holds these files as they
@@ -89,7 +91,9 @@ def connect(
     if not isinstance(logs, bool):
         raise TypeError(f"logs must be True or False, not {logs!r}")
     address = _normal(master_address, debug)
-    if address not in {_LOCAL, _DEBUG}:
+    if _is_ray(address):
+        _refuse_on_ray(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir, key_file=key_file)
+    elif address not in {_LOCAL, _DEBUG}:
         _refuse_private_options(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir)
     elif key_file is not None:
         raise ValueError("a private cluster needs no key_file")
@@ -117,6 +121,10 @@ def connect(
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
             current.install(DebugClient(cpu_num or _own_cpus()))
+        elif _is_ray(address):
+            from parl_remote.engines.ray.opening import open_ray
+
+            current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:
             client = (
                 _open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
@@ -153,6 +161,8 @@ def _normal(address: str | None, debug: bool) -> str:
         return _DEBUG
     if address is None or address == _LOCAL:
         return _LOCAL
+    if _is_ray(address):
+        return address
     from parl_remote.addresses import Address
 
     return str(Address.parse(address))
@@ -162,6 +172,18 @@ def _refuse_private_options(address: str, **options: object) -> None:
     given = [name for name, value in options.items() if value is not None]
     if given:
         raise ValueError(f"{' and '.join(given)} only makes sense for a private cluster, not for the one at {address}")
+
+
+def _is_ray(address: str) -> bool:
+    return address == _RAY or address.startswith(f"{_RAY}://")
+
+
+def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None:
+    given = [name for name, value in options.items() if value is not None]
+    if cpu_num is not None and address != _RAY:
+        given.append("cpu_num")
+    if given:
+        raise ValueError(f"{' and '.join(given)} makes no sense for Ray at {address}")
 
 
 def _own_cpus() -> int:

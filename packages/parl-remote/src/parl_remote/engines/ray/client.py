@@ -1,0 +1,348 @@
+"""A program's side of a Ray cluster: makes actors, finds them, ends them.
+
+    create() --HostedObject.remote--> Ray finds room --actor_id()--> it has a process --created()--> the object is there
+
+What Ray does by itself stays Ray's: scheduling, restarts, counting who still has a handle, ending the actors of a
+program that is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from parl_remote import serialize
+from parl_remote.actor_ref import ActorRef, AttributeNames, settled
+from parl_remote.answers import read_answer
+from parl_remote.call_messages import Kind, pack
+from parl_remote.class_shipping import dumps_class
+from parl_remote.class_spec import ClassSpec
+from parl_remote.concurrency import How, concurrency_of
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.engines.ray.folder import Folder, visible
+from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
+from parl_remote.engines.ray.library import NAMESPACE, cause_of, ray
+from parl_remote.engines.ray.message import Message, RayPlace
+from parl_remote.engines.ray.path import RayPath, lost
+from parl_remote.errors import (
+    NameTaken,
+    NoResources,
+    NoSuchActor,
+    NotConnected,
+    RemoteError,
+    ResultTimeout,
+)
+from parl_remote.handles import luggage
+from parl_remote.named_actors import FoundActor, description_of, read_description
+from parl_remote.options import ActorOptions
+from parl_remote.pending_calls import kind_of_reference
+
+__all__ = ["RayClient"]
+
+_log = logging.getLogger("parl.remote")
+
+_GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends, as on a native cluster
+_QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
+_MANY_CALLS = 10_000  # that Ray hands over at once to objects that run several; they have limits of their own
+
+
+class RayClient:
+    """Fills `current.ActorMaker`.
+
+    Args:
+        address: What `connect` was asked for.
+        lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
+        folder: Where actors run; None is where this process does.
+        on_close: Ends the connection to Ray, if it is ours.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        lease_timeout_s: float | None,
+        folder: Folder | None = None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._address = address
+        self._lease_timeout_s = lease_timeout_s
+        self._folder = folder
+        self._on_close = on_close
+        self._closed = False
+        self._lock = threading.RLock()  # references that are dropped meanwhile lead back here
+        self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
+        self._own: dict[str, RayPath] = {}
+        self._arriving: dict[str, list[Any]] = {}
+        self._background: queue.SimpleQueue[Callable[[], None] | None] | None = None
+
+    @property
+    def address(self) -> str:
+        """What `connect` was asked for."""
+        return self._address
+
+    @property
+    def actor_num(self) -> int:
+        """How many actors this program has now."""
+        return len(self._own)
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor; see `client.Client.create`."""
+        self._check_open()
+        if options.max_memory is not None:
+            raise ValueError("on Ray actors have no max_memory; leave it out, or set memory aside with memory=")
+        folder = self._folder or visible()
+        cls = dumps_class(spec.cls)
+        args, kwargs = settled(args, kwargs)
+        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
+        packed = luggage.take()
+        creation = serialize.dumps(
+            (
+                folder.sys_path,
+                tuple(sys.argv),
+                spec.name,
+                cls,
+                spec.names,
+                bytes(arguments[0]),
+                bool(kwargs),
+                options.max_concurrency,
+            )
+        )
+        message = Message.of(pack(Kind.CREATE, 0, 0, 0, [*creation, *arguments[1:]]), packed)
+        lease_timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
+        description = description_of(spec, wait=options.wait)
+        setup = Setup(folder, description, bool(options.n_gpu), self._lease_timeout_s, self._address)
+        handle = self._order(spec, options, message, setup)
+        names = AttributeNames()
+        try:
+            actor_id = self._await_room(handle, spec, options, lease_timeout_s)
+            names.set(self._await_object(handle, spec))
+        except BaseException:
+            with contextlib.suppress(Exception):
+                ray().kill(handle)
+            raise
+        path = RayPath(self, handle, spec.name, names, shared=bool(options.name))
+        with self._lock:
+            self._own[actor_id] = path
+        ref = self._reference(spec, path, names, actor_id, options)
+        if options.detached:
+            self._own.pop(actor_id, None)
+        return ref
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
+        """The reference to an actor that a handle leads to; see `current.ActorMaker`.
+
+        Raises:
+            NotConnected: The handle belongs to another kind of cluster, or did not come in a call.
+        """
+        if not isinstance(place, RayPlace):
+            raise NotConnected(f"this handle belongs to another kind of cluster than {self._address!r}")
+        with self._lock:
+            known = self._refs.get(place.actor_id)
+            if known is not None:
+                return known
+            handles = self._arriving.get(place.actor_id)
+            handle = handles[-1] if handles else place.handle
+            if handle is None:
+                raise NotConnected(f"this handle of a {spec.name} did not come in a call; on Ray it has to")
+            names = AttributeNames(attributes)
+            return self._reference(spec, RayPath(self, handle, spec.name, names, shared=True), names, place.actor_id)
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:
+        """The actor that has a name; see `named_actors.get_actor`."""
+        self._check_open()
+        handle = self._named(name)
+        try:
+            described, actor_id = ray().get([handle.description.remote(), handle.actor_id.remote()], timeout=timeout_s)
+        except ray().exceptions.GetTimeoutError:
+            raise ResultTimeout(f"the actor {name!r} did not answer within {timeout_s:g} s") from None
+        except ray().exceptions.RayError as error:
+            cause = cause_of(error)
+            if cause is None:
+                raise
+            raise lost(cause, "", f"the actor {name!r}") from None
+        return FoundActor(RayPlace(actor_id, handle), *read_description(described))
+
+    def kill(self, name: str) -> None:
+        """End the actor that has a name; see `named_actors.kill`."""
+        self._check_open()
+        ray().kill(self._named(name))
+
+    def close(self) -> None:
+        """End all actors of this program and the connection; a second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
+        with self._lock:
+            own = list(self._own.values())
+            self._own.clear()
+        ending = []
+        for path in own:
+            handle = path.handle
+            path.close(cause)
+            if handle is not None:
+                with contextlib.suppress(Exception):
+                    ending.append((handle, handle.__ray_terminate__.remote()))
+        if ending:
+            with contextlib.suppress(Exception):
+                ray().wait([result for _, result in ending], num_returns=len(ending), timeout=_GOODBYE_S)
+        for handle, _ in ending:
+            with contextlib.suppress(Exception):
+                ray().kill(handle)
+        if self._background is not None:
+            self._background.put(None)
+        self._on_close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the connection is the parent's."""
+        self._closed = True
+
+    # -- for paths and for actors' processes ---------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def arriving(self, actors: Mapping[str, Any]) -> Iterator[None]:
+        """Within this block the handles in a message lead to these actors."""
+        if not actors:
+            yield
+            return
+        with self._lock:
+            for actor_id, handle in actors.items():
+                self._arriving.setdefault(actor_id, []).append(handle)
+        try:
+            yield
+        finally:
+            with self._lock:
+                for actor_id in actors:
+                    self._arriving[actor_id].pop()
+                    if not self._arriving[actor_id]:
+                        del self._arriving[actor_id]
+
+    def in_background(self, action: Callable[[], None]) -> None:
+        """Have something done in the thread that reads results for callbacks; Ray's own must not wait for anything."""
+        with self._lock:
+            if self._background is None:
+                self._background = queue.SimpleQueue()
+                threading.Thread(target=_work, args=(self._background,), name="parl-results", daemon=True).start()
+        self._background.put(action)
+
+    # -- inner steps ---------------------------------------------------------------------------------------------------
+
+    def _order(self, spec: ClassSpec, options: ActorOptions, message: Message, setup: Setup) -> Any:
+        """Ask Ray for an actor."""
+        concurrency = concurrency_of(spec.cls, options.max_concurrency)
+        kind = HostedObject if concurrency.how is How.SERIAL else ConcurrentObject
+        wanted: dict[str, Any] = {
+            "num_cpus": options.n_cpu,
+            "num_gpus": options.n_gpu,
+            "max_restarts": options.max_restarts,
+            "scheduling_strategy": "SPREAD" if options.placement == "spread" else "DEFAULT",
+        }
+        if options.memory:
+            wanted["memory"] = options.resources.memory
+        if options.labels:
+            wanted["resources"] = dict(options.labels)
+        if options.name:
+            wanted |= {"name": options.name, "namespace": NAMESPACE}
+        if options.detached:
+            wanted["lifetime"] = "detached"
+        if kind is ConcurrentObject:
+            wanted["max_concurrency"] = _MANY_CALLS
+        try:
+            return ray().remote(kind).options(**wanted).remote(message, setup)
+        except ValueError as error:
+            if not options.name or "name" not in str(error):
+                raise
+            name = options.name
+            raise NameTaken(
+                f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})"
+            ) from None
+
+    def _await_room(self, handle: Any, spec: ClassSpec, options: ActorOptions, timeout_s: float | None) -> str:
+        """Wait until an actor has a process; gives its id."""
+        began = time.monotonic()
+        asked = handle.actor_id.remote()
+        quiet_s = _QUIET_WAIT_S if timeout_s is None else min(timeout_s, _QUIET_WAIT_S)
+        if not ray().wait([asked], timeout=quiet_s)[0]:
+            _log.warning("%s waits for %s on Ray", spec.name, options.resources)
+            left_s = None if timeout_s is None else max(0.0, began + timeout_s - time.monotonic())
+            if not ray().wait([asked], timeout=left_s)[0]:
+                need, has = str(options.resources), _described(ray().available_resources())
+                reason = f"{spec.name} asked for {need} and got no room within {timeout_s:g} s; Ray has {has} free"
+                raise NoResources(reason, asked=need, available=has)
+        return str(self._got(asked, spec))
+
+    def _await_object(self, handle: Any, spec: ClassSpec) -> tuple[str, ...]:
+        """Wait for the constructor; gives the names of the object's attributes."""
+        message = self._got(handle.created.remote(), spec)
+        with self.arriving(message.actors):
+            answer = read_answer(message.opened(), "__init__")
+        if answer.error is not None:
+            raise answer.error
+        return answer.names or ()
+
+    def _got(self, result: Any, spec: ClassSpec) -> Any:
+        try:
+            return ray().get(result)
+        except ray().exceptions.RayError as error:
+            cause = cause_of(error)
+            if cause is None:
+                raise RemoteError(f"Ray could not make a {spec.name}: {type(error).__name__}: {error}") from error
+            raise lost(cause, "__init__", spec.name) from None
+
+    def _reference(
+        self, spec: ClassSpec, path: RayPath, names: AttributeNames, actor_id: str, options: ActorOptions | None = None
+    ) -> ActorRef:
+        ref = kind_of_reference(options)(
+            spec,
+            path,
+            let_go=lambda: self._let_go(actor_id, path),
+            destroy=lambda: self._destroy(actor_id, path),
+            attributes=names,
+            place=RayPlace(actor_id, path.handle),
+        )
+        self._refs[actor_id] = ref
+        return ref
+
+    def _let_go(self, actor_id: str, path: RayPath) -> None:
+        self._own.pop(actor_id, None)
+        path.let_go()
+
+    def _destroy(self, actor_id: str, path: RayPath) -> None:
+        handle = path.handle
+        path.close(DeathCause(DeathKind.KILLED_BY_USER))
+        self._own.pop(actor_id, None)
+        if handle is not None and not self._closed:
+            ray().kill(handle)
+
+    def _named(self, name: str) -> Any:
+        try:
+            return ray().get_actor(name, namespace=NAMESPACE)
+        except ValueError:
+            raise NoSuchActor(f"there is no actor called {name!r} on this Ray cluster") from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotConnected("the connection is closed; call parl.connect() again")
+
+
+def _work(actions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (action := actions.get()) is not None:
+        try:
+            action()
+        except Exception:
+            _log.exception("a result could not be read")
+
+
+def _described(resources: Mapping[str, float]) -> str:
+    """Ray's resources in words."""
+    kept = {name: amount for name, amount in resources.items() if not name.startswith(("node:", "object_store"))}
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(kept.items())) or "nothing"

@@ -1,0 +1,82 @@
+"""Where actors on Ray run and what they can import, and the program's files on their way there.
+
+"ray"    actors run where the program does, or, with distributed_files, in a copy of these files
+ray://   everything is copied into one folder, which Ray packs and unpacks on its nodes
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parl_remote.files.chosen import choose
+from parl_remote.files.places import here, working_dir
+from parl_remote.files.plan import WORK, Plan, lay_out
+from parl_remote.files.program import own_code
+
+__all__ = ["Folder", "copied", "visible"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """What an actor's process is told.
+
+    Attributes:
+        working_dir: The directory to run in; relative to where Ray has unpacked the program's files, or absolute.
+        first: Where to look for modules first, relative to the same.
+        sys_path: Where to look for modules, as `actor_host.Creation` has it.
+    """
+
+    working_dir: str
+    first: tuple[str, ...]
+    sys_path: tuple[str | None, ...]
+
+    @property
+    def is_unpacked(self) -> bool:
+        """Whether Ray unpacks it, on each node somewhere else."""
+        return not os.path.isabs(self.working_dir)
+
+
+def visible() -> Folder:
+    """This process's own directory and modules."""
+    place = here()
+    return Folder(place.working_dir, (), place.sys_path)
+
+
+def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfile.TemporaryDirectory[str]]:
+    """A copy of what `distributed_files` names; it goes when the directory object does.
+
+    Args:
+        patterns: See `files.chosen`.
+        with_code: Whether the program's own modules are copied, too, because actors cannot see them.
+
+    Raises:
+        TypeError: The patterns are no list of texts.
+        ValueError: A pattern is absolute, leads upwards or matches nothing.
+        OSError: A file cannot be copied.
+    """
+    base = working_dir()
+    chosen = {f"{WORK}/{path}": file for path, file in choose(patterns, base).items()}
+    code = own_code("__main__") if with_code else []
+    plan = lay_out(chosen, code, base=base, sys_path=sys.path)
+    directory = tempfile.TemporaryDirectory(prefix="parl-ray-", ignore_cleanup_errors=True)
+    _copy(plan, Path(directory.name))
+    if with_code:
+        return Folder(WORK, plan.sys_path, (None,)), directory
+    work = f"{directory.name}/{WORK}"
+    return Folder(work, (), (*(os.path.join(base, entry) for entry in sys.path), work)), directory
+
+
+def _copy(plan: Plan, top: Path) -> None:
+    for path, file in plan.files.items():
+        place = top / path
+        if file is None:
+            place.mkdir(parents=True, exist_ok=True)
+        else:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, place)

@@ -1,0 +1,199 @@
+"""Ray's side: the Ray actors that hold users' objects.
+
+    HostedObject        one call at a time, in the order in which each caller sent them
+    ConcurrentObject    several at a time: Ray hands all calls over at once, and threads or an event loop run them,
+                        the same ones as in an actor of a native cluster
+
+The object itself is made by the first message, so that waiting for room and running the constructor can be told
+apart; when Ray restarts the process, it is made again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from parl_remote import current
+from parl_remote.actor_host import ActorHost
+from parl_remote.call_messages import header_of
+from parl_remote.engines.ray.folder import Folder
+from parl_remote.engines.ray.library import ray
+from parl_remote.engines.ray.message import Message
+from parl_remote.local_calls import LocalCalls
+from parl_remote.parcels import Parcel
+from parl_remote.runners import Job
+from parl_remote.transport import Buffer
+
+__all__ = ["ConcurrentObject", "HostedObject", "Setup"]
+
+_CALL_NUMBER = struct.Struct("<I")
+_NUMBER_AT = 4  # of the header, see `call_messages`
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What the process of an actor needs to know.
+
+    Attributes:
+        folder: Where it runs.
+        description: What others who find the actor by its name are told.
+        has_gpu: Whether it was given a GPU.
+        lease_timeout_s: How long making further actors waits for room.
+        address: What the program that made it is connected to.
+    """
+
+    folder: Folder
+    description: str
+    has_gpu: bool
+    lease_timeout_s: float | None
+    address: str
+
+
+class _Hosted:
+    """What both kinds have in common.
+
+    Args:
+        creation: The message that makes the object.
+        setup: What the process needs.
+    """
+
+    def __init__(self, creation: Message, setup: Setup) -> None:
+        from parl_remote.engines.ray.client import RayClient
+
+        self._creation = creation
+        self._setup = setup
+        os.environ["XPARL"] = "True"
+        if not setup.has_gpu:
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        folder = setup.folder
+        sys.path[:0] = [os.path.abspath(path) for path in folder.first]
+        if folder.working_dir:
+            with contextlib.suppress(OSError):  # what lies there is missed, and said, when it is asked for
+                os.chdir(folder.working_dir)
+        passed_on = folder if folder.is_unpacked else None
+        self._client = RayClient(setup.address, lease_timeout_s=setup.lease_timeout_s, folder=passed_on)
+        current.become_actor()
+        current.connect_when_needed(lambda: self._client)
+        self._host = ActorHost()
+        self._created: Message | None = None
+        if ray().get_runtime_context().was_current_actor_reconstructed:
+            self._create()
+
+    def actor_id(self) -> str:
+        """The actor's id; answered as soon as it has room and a process."""
+        return str(ray().get_runtime_context().get_actor_id())
+
+    def description(self) -> str:
+        """What others who find the actor by its name are told, once the object is made."""
+        return self._setup.description
+
+    def created(self) -> Message:
+        """The answer of the object's constructor."""
+        return self._create()
+
+    def _create(self) -> Message:
+        if self._created is None:
+            with self._client.arriving(self._creation.actors):
+                self._created = _message(self._host.handle(self._creation.opened()))
+            self._creation = Message((), {})
+        return self._created
+
+
+class HostedObject(_Hosted):
+    """Holds an object that runs one call at a time."""
+
+    def handle(self, message: Message) -> Message:
+        """Take a message and give its answer."""
+        self._create()
+        with self._client.arriving(message.actors):
+            return _message(self._host.handle(message.opened()))
+
+
+class ConcurrentObject(_Hosted):
+    """Holds an object that runs several calls at a time."""
+
+    def __init__(self, creation: Message, setup: Setup) -> None:
+        super().__init__(creation, setup)
+        self._calls = _Calls(self._host)
+        self._last_number = 0
+
+    async def actor_id(self) -> str:  # type: ignore[override]  # all of a Ray actor's methods are of one kind
+        """See `_Hosted.actor_id`."""
+        return super().actor_id()
+
+    async def description(self) -> str:  # type: ignore[override]
+        """See `_Hosted.description`."""
+        return super().description()
+
+    async def created(self) -> Message:  # type: ignore[override]
+        """See `_Hosted.created`."""
+        return await asyncio.get_running_loop().run_in_executor(None, self._create)
+
+    async def handle(self, message: Message) -> Message:
+        """Take a message and give its answer, while others are being handled."""
+        if self._created is None:
+            await self.created()
+        frames = message.opened()
+        if not self._calls.used:  # its constructor has failed; the host says what that means
+            return _message(self._host.handle(frames))
+        self._last_number = number = (self._last_number + 1) % 2**32  # callers number their own calls only
+        frames[0] = memoryview(bytearray(frames[0]))
+        _CALL_NUMBER.pack_into(frames[0], _NUMBER_AT, number)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[list[Buffer]] = loop.create_future()
+
+        def settle(reply: list[Buffer]) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        def take(reply: list[Buffer]) -> None:
+            loop.call_soon_threadsafe(settle, reply)
+
+        with self._client.arriving(message.actors):
+            self._calls.start(frames, take)
+            try:
+                return _message(await answer)
+            except asyncio.CancelledError:
+                self._calls.stop(number)
+                raise
+
+
+class _Calls(LocalCalls):
+    """Runs calls and hands their replies over as they are."""
+
+    def __init__(self, host: ActorHost) -> None:
+        super().__init__(host, lambda _: None)
+        self._takers: dict[int, Callable[[list[Buffer]], None]] = {}
+
+    def start(self, frames: list[memoryview], take: Callable[[list[Buffer]], None]) -> None:
+        """Have a call run; `take` gets its reply in some thread."""
+        run = self._host.accept(frames)
+        self._takers[run.call_id] = take
+        if self._runner is not None:
+            self._runner.take(Job(run, self))
+
+    def stop(self, number: int) -> None:
+        """Nobody wants the reply of a call any more."""
+        self._takers.pop(number, None)
+        if self._runner is not None:
+            self._runner.cancel(self, number)
+
+    def flush(self) -> None:
+        """See `runners.Answerer`."""
+        while self._held:
+            try:
+                reply = self._held.popleft()
+            except IndexError:  # another thread took the last one
+                return
+            take = self._takers.pop(header_of(reply[0])[3], None)
+            if take is not None:
+                take(reply)
+
+
+def _message(reply: list[Buffer]) -> Message:
+    return Message.of(reply, reply.refs if isinstance(reply, Parcel) else ())

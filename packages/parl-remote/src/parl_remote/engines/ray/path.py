@@ -1,0 +1,199 @@
+"""The way to an actor on Ray: calls out as Ray tasks, results in as the tasks' results.
+
+submit --HostedObject.handle.remote--> Ray                  the future remembers Ray's reference to the result
+result()       ray.get(reference) in the thread that waits
+callbacks, await, wait()   Ray announces the result, and the client's thread for results reads it
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from parl_remote.actor_ref import AttributeNames
+from parl_remote.answers import Answer, read_answer
+from parl_remote.call_messages import pack
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.engines.ray.library import cause_of, ray
+from parl_remote.engines.ray.message import Message
+from parl_remote.errors import ActorLost, RemoteError
+from parl_remote.future import RemoteFuture
+from parl_remote.transport import Buffer
+
+if TYPE_CHECKING:
+    from parl_remote.engines.ray.client import RayClient
+
+__all__ = ["RayPath", "lost"]
+
+
+class RayPath:
+    """Fills `actor_ref.CallPath` and `future.Carrier`.
+
+    Args:
+        client: Whose actor it is.
+        handle: Ray's handle of the actor.
+        class_name: Its class, for messages.
+        names: Told its attributes when an answer says that they have changed.
+        shared: Whether others may have handles of it as well.
+    """
+
+    def __init__(self, client: RayClient, handle: Any, class_name: str, names: AttributeNames, *, shared: bool) -> None:
+        self.handle = handle
+        self.shared = shared
+        self._client = client
+        self._class_name = class_name
+        self._names = names
+        self._results: weakref.WeakKeyDictionary[RemoteFuture[Any], Any] = weakref.WeakKeyDictionary()
+        self._lock = threading.RLock()  # a future that is dropped while results are read may lead back here
+        self._unread = 0
+        self._cause: DeathCause | None = None
+
+    # -- actor_ref.CallPath ------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """See `CallPath.submit`."""
+        if future is None:
+            future = RemoteFuture(self, owner)
+            future.method = method
+        packed = owner[1:] if isinstance(owner, tuple) else ()
+        for ref in packed:
+            _mark_as_shared(ref)
+        handle = self.handle
+        if self._cause is not None or handle is None:
+            future.settle(None, self._lost(""))
+            return future
+        try:
+            result = handle.handle.remote(Message.of(pack(kind, flags, index, 0, payload), packed))
+        except Exception as error:
+            future.settle(None, self._translated(error, method))
+            return future
+        with self._lock:
+            self._results[future] = result
+            self._unread += 1
+        future._carrier = self  # one that was held back had another one so far
+        if future._made_condition is not None:
+            self.watch(future)
+        return future
+
+    def names_changed(self) -> bool:
+        """Whether there may be news: an answer that nobody has read, or calls of others."""
+        return self.shared or self._unread > 0
+
+    # -- future.Carrier ----------------------------------------------------------------------------------------------
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`."""
+        result = self._results.get(future)
+        if result is not None and not future.settled:
+            return self._read(future, result, timeout_s)
+        return future.settled
+
+    def look(self) -> None:
+        """See `Carrier.look`."""
+        with self._lock:
+            waiting = [(future, result) for future, result in self._results.items() if not future.settled]
+        for future, result in waiting:
+            if ray().wait([result], timeout=0)[0]:
+                self._read(future, result, None)
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """See `Carrier.watch`."""
+        result = self._results.get(future)
+        if result is not None:
+            later = self._client.in_background
+            result.future().add_done_callback(lambda _: later(lambda: self._take(future, result)))
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:
+        """See `Carrier.cancel`."""
+        with self._lock:
+            result = self._results.pop(future, None)
+            if result is None or future.settled:
+                return future.cancelled()
+            self._unread -= 1
+            future.settle(None, cancelled=True)
+        try:
+            ray().cancel(result)
+        except Exception:  # it runs already, or has just ended; its result finds nobody
+            return True
+        return True
+
+    # -- ends --------------------------------------------------------------------------------------------------------
+
+    def close(self, cause: DeathCause) -> None:
+        """Nothing can be sent any more; the first cause counts."""
+        if self._cause is None:
+            self._cause = cause
+
+    def let_go(self) -> None:
+        """Drop Ray's handle; when nobody has one any more, the actor ends after what was sent to it."""
+        self.handle = None
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
+
+    def _take(self, future: RemoteFuture[Any], result: Any) -> None:
+        """Settle a future whose result is there."""
+        self._read(future, result, None)
+
+    def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> bool:
+        """Wait for a result and settle its future."""
+        try:
+            message = ray().get(result, timeout=timeout_s)
+        except ray().exceptions.GetTimeoutError:
+            return future.settled
+        except Exception as error:
+            answer = self._failed(error, future.method)
+        else:
+            with self._client.arriving(message.actors):
+                answer = read_answer(message.opened(), future.method)
+        with self._lock:
+            if future.settled:
+                return True
+            if self._results.pop(future, None) is not None:
+                self._unread -= 1
+            if answer.names is not None:
+                self._names.set(answer.names)
+            future.settle(answer.value, answer.error, cancelled=answer.cancelled)
+        return True
+
+    def _failed(self, error: Exception, method: str) -> Answer:
+        if isinstance(error, ray().exceptions.TaskCancelledError):
+            return Answer(cancelled=True)
+        return Answer(error=self._translated(error, method))
+
+    def _translated(self, error: Exception, method: str) -> Exception:
+        """What a user is told for an error of Ray's."""
+        if not isinstance(error, ray().exceptions.RayError):
+            return RemoteError(f"{self._class_name}.{method}() could not be sent: {type(error).__name__}: {error}")
+        cause = cause_of(error)
+        if cause is None:
+            return RemoteError(f"{self._class_name}.{method}() failed on Ray: {type(error).__name__}: {error}")
+        if not isinstance(error, ray().exceptions.ActorUnavailableError):  # that one may be restarted
+            self.close(cause)
+        return self._lost(method, cause)
+
+    def _lost(self, running: str, cause: DeathCause | None = None) -> ActorLost:
+        known = self._cause or cause or DeathCause(DeathKind.STOPPED, detail="nobody held it any more")
+        return lost(known, running, self._class_name)
+
+
+def lost(cause: DeathCause, running: str, class_name: str) -> ActorLost:
+    """The error of a call that will not be answered."""
+    return ActorLost(dataclasses.replace(cause, last_call=running), class_name=class_name)
+
+
+def _mark_as_shared(ref: object) -> None:
+    path = getattr(ref, "_path", None)
+    if isinstance(path, RayPath):
+        path.shared = True
