@@ -11,75 +11,39 @@ population; equal rewards share the mean of their ranks; samples of older models
 anew only when C has had time to change (the tutorial's section B.2).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.cma_rates import Rates, default_population, expected_norm, log_ranks
-from parl_evokit.config import Config
-from parl_evokit.errors import LayoutMismatch
-from parl_evokit.intake import Intake
-from parl_evokit.params import ParameterLayout
-from parl_evokit.sampler import Advance, Sampler
-from parl_evokit.strategy import Strategy
+from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
+from parl_evokit.intake import Group
+from parl_evokit.sampler import Sampler
 
 __all__ = ["CMAES"]
 
 Matrix = NDArray[np.float64]
-SMALLEST_STEP = 1e-12
 LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
 
 
-class CMAES(Strategy):
+class CMAES(CmaFamily):
     """CMA_ES: adapts the whole covariance of the search; for up to some thousand parameters.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
         config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling.population` (default: 4 + floor(3 * ln n)).
+            `sampling.cma_sampling`.
         layout: Names and shapes of the vector's parts.
     """
 
     sampler_name = "cma"
 
-    def __init__(
-        self,
-        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
-        config: Config | Mapping[str, Any] | str | None = None,
-        layout: ParameterLayout | None = None,
-    ) -> None:
-        super().__init__(mean0, config, layout)
-        n = self.layout.size
-        self.population = self.config.solver.sampling.cma_sampling.population or default_population(n)
-        self._sigma = self.config.solver.sampling.gaussian_sampling.std
-        self._covariance: Matrix = np.eye(n)  # C
-        self._axes: Matrix = np.eye(n)  # B
-        self._lengths = np.ones(n)  # D
-        self._path_sigma = np.zeros(n)  # p_sigma
-        self._path_c = np.zeros(n)  # p_c
-        self._steps = self._decomposed_at = 0
-
-    @property
-    def sigma(self) -> float:
-        """The present step size."""
-        return self._sigma
-
-    def should_stop(self) -> str:
-        """See `Strategy.should_stop`; also when steps are too small to matter, or C is too ill-conditioned."""
-        largest, smallest = float(self._lengths.max()), float(self._lengths.min())
-        if self._sigma * largest < SMALLEST_STEP:
-            return f"the largest standard deviation is {self._sigma * largest:.3g}: the search has converged"
-        if largest**2 > LARGEST_CONDITION * smallest**2:
-            return f"the condition of the covariance is {(largest / smallest) ** 2:.3g}, above {LARGEST_CONDITION:g}"
-        return super().should_stop()
-
     def state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy.state`."""
         return super().state() | {
-            "sigma": np.array(self._sigma),
             "steps": np.array(self._steps, np.int64),
             "decomposed_at": np.array(self._decomposed_at, np.int64),
             "covariance": self._covariance.copy(),
@@ -89,40 +53,41 @@ class CMAES(Strategy):
             "path_c": self._path_c.copy(),
         }
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
-        wanted = {name: array.shape for name, array in self.state().items()}
-        found = {name: array.shape for name, array in state.items()}
-        if wanted != found:
-            raise LayoutMismatch(f"the state of CMA_ES has arrays of shapes {wanted}, not {found}")
-        super().load_state(state)
-        self._sigma = float(state["sigma"])
+    def _begin(self) -> None:
+        n = self.layout.size
+        self._covariance: Matrix = np.eye(n)  # C
+        self._axes: Matrix = np.eye(n)  # B
+        self._lengths = np.ones(n)  # D
+        self._path_sigma = np.zeros(n)  # p_sigma
+        self._path_c = np.zeros(n)  # p_c
+        self._steps = self._decomposed_at = 0
+
+    def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._steps, self._decomposed_at = int(state["steps"]), int(state["decomposed_at"])
         self._covariance, self._axes = state["covariance"].copy(), state["axes"].copy()
         self._lengths = state["lengths"].copy()
         self._path_sigma, self._path_c = state["path_sigma"].copy(), state["path_c"].copy()
-        self._sample_with(self._sigma, self._transform())
 
-    @property
-    def _min_samples(self) -> int:
-        return self.population
+    def _begin_with(self, covariance: Matrix) -> None:
+        self._begin()
+        self._covariance = covariance.copy()
+        self._decompose()
 
-    @property
-    def _max_age(self) -> int:
-        return 0
+    def _too_small(self) -> str:
+        largest, smallest = float(self._lengths.max()), float(self._lengths.min())
+        if self._sigma * largest < SMALLEST_STEP:
+            return f"the largest standard deviation is {self._sigma * largest:.3g}: the search has converged"
+        if largest**2 > LARGEST_CONDITION * smallest**2:
+            return f"the condition of the covariance is {(largest / smallest) ** 2:.3g}, above {LARGEST_CONDITION:g}"
+        return ""
 
-    @property
-    def _mirrored(self) -> bool:
-        return False
-
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        (group,) = intake.groups
+    def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n = self.layout.size
         raw = log_ranks(group.rewards)  # (49)
         parents = np.maximum(raw, 0.0)
         total = float(parents.sum())
         if total == 0.0:  # all rewards are equal: nothing can be learnt from them
-            return Advance(sampler.parameters.copy(), sampler.std, 0.0, sampler.transform)
+            return sampler.parameters.astype(np.float64), 0.0
         parents /= total  # (50)
         mueff = 1.0 / float(np.square(parents).sum())
         rates = Rates.of(n, mueff)
@@ -151,7 +116,7 @@ class CMAES(Strategy):
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
         if self._steps - self._decomposed_at > 1 / (10 * n * (rates.c_1 + rates.c_mu)):
             self._decompose()
-        return Advance(mean.astype(np.float32), self._sigma, float(np.linalg.norm(y_w)), self._transform())
+        return mean, float(np.linalg.norm(y_w))
 
     def _decompose(self) -> None:
         self._covariance = (self._covariance + self._covariance.T) / 2
@@ -159,10 +124,10 @@ class CMAES(Strategy):
         self._lengths = np.sqrt(np.maximum(squares, squares.max() / LARGEST_CONDITION / 10))
         self._decomposed_at = self._steps
 
-    def _transform(self) -> Matrix:
+    def _shape(self) -> tuple[float, Matrix]:
         transform: Matrix = self._sigma * self._axes * self._lengths
         transform.flags.writeable = False
-        return transform
+        return self._sigma, transform
 
 
 def _negative_weights(raw: NDArray[np.float64], n: int, mueff: float, rates: Rates) -> NDArray[np.float64]:

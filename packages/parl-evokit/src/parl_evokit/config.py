@@ -26,6 +26,7 @@ __all__ = [
     "MomentumConfig",
     "OptimizerConfig",
     "OptimizerKind",
+    "RestartKind",
     "SamplingConfig",
     "SamplingKind",
     "ShapingKind",
@@ -78,6 +79,14 @@ class StaleKind(Enum):
     """How samples of an older model count: ranked among themselves, weighted by `stale_decay` to the power of age."""
 
     GROUPED = "GROUPED"
+
+
+class RestartKind(Enum):
+    """Whether and how CMA begins again once it has converged; see `restarts`."""
+
+    NONE = "NONE"
+    IPOP = "IPOP"
+    BIPOP = "BIPOP"
 
 
 class KeyKind(Enum):
@@ -152,12 +161,25 @@ class GaussianConfig:
 
 @dataclass(frozen=True)
 class CmaConfig:
-    """`population`: samples that an update of CMA waits for; 0 stands for 4 + floor(3 * ln(parameters))."""
+    """Settings of CMA_ES and SEP_CMA_ES.
+
+    Attributes:
+        population: Samples that an update waits for; 0 stands for 4 + floor(3 * ln(parameters)).
+        restarts: Whether to begin again elsewhere once the search has converged.
+        max_restarts: How often the population is doubled for that at most; 0 or more.
+        lower: Sides of the box that no sample leaves: none, one for all parameters, or one for each.
+        upper: The same for its upper sides.
+    """
 
     population: int = 0
+    restarts: RestartKind = RestartKind.NONE
+    max_restarts: int = 9
+    lower: tuple[float, ...] = ()
+    upper: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.population == 0 or self.population >= 2, "population", self.population, "0, or 2 or more")
+        _require(self.max_restarts >= 0, "max_restarts", self.max_restarts, "0 or more")
 
 
 @dataclass(frozen=True)

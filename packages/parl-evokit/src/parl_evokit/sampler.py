@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.bounds import Bounds
 from parl_evokit.errors import EvolutionError
 from parl_evokit.noise import CONTROL_KEY, GaussianNoise
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
@@ -30,6 +31,7 @@ class Sampler:
         transform: For full CMA, float64 `[n, n]`: the noise is this matrix times normal numbers, in place of `std`.
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
+        bounds: The box into which samples are mirrored, if there is one.
     """
 
     noise: GaussianNoise
@@ -39,6 +41,7 @@ class Sampler:
     fingerprint: int
     transform: NDArray[np.float64] | None = None
     parents: NDArray[np.float32] | None = None
+    bounds: Bounds | None = None
 
     def parent_of(self, key: int) -> int:
         """Which of the parents a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
@@ -56,6 +59,8 @@ class Sampler:
             self.noise.perturb(self.parameters, key, self.std, out=out)
         else:
             out[...] = self.parameters + self.transform @ self.normals(np.array([key], np.uint64))[0]
+        if self.bounds is not None:
+            self.bounds.fold(out)
 
     def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
         """The parameters with each key's noise, `[k, n]`."""
@@ -65,9 +70,12 @@ class Sampler:
                 self.perturb(key, row)
             return out
         if self.transform is None:
-            return self.noise.perturb_many(self.parameters, keys, self.std, out)
-        out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
-        out[...] = self.parameters + self.normals(keys) @ self.transform.T
+            out = self.noise.perturb_many(self.parameters, keys, self.std, out)
+        else:
+            out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
+            out[...] = self.parameters + self.normals(keys) @ self.transform.T
+        if self.bounds is not None:
+            self.bounds.fold(out)
         return out
 
     def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:

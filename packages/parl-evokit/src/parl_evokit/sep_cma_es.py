@@ -10,104 +10,71 @@ Differences from the paper: recombination weights are rounded to multiples of 2*
 samples as came, if these are no fewer than the population; samples of older models are set aside.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from math import exp, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.cma_rates import Rates, default_population, expected_norm, log_ranks
-from parl_evokit.config import Config
-from parl_evokit.errors import LayoutMismatch
-from parl_evokit.intake import Intake
+from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
+from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
+from parl_evokit.intake import Group
 from parl_evokit.noise import ExactSum
 from parl_evokit.noise.exact_sum import sum_of_squares
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
-from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.sampler import Advance, Sampler
-from parl_evokit.strategy import Strategy
+from parl_evokit.params import FlatVector
+from parl_evokit.sampler import Sampler
 
 __all__ = ["SepCMAES"]
 
 FIXED_POINT = 2**15
-SMALLEST_STEP = 1e-12
 
 
-class SepCMAES(Strategy):
+class SepCMAES(CmaFamily):
     """SEP_CMA_ES: adapts a standard deviation for each parameter, and one step size for all.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
         config: Settings; used are `sampling.gaussian_sampling` (std is the first step size; never mirrored) and
-            `sampling.cma_sampling.population` (default: 4 + floor(3 * ln n)).
+            `sampling.cma_sampling`.
         layout: Names and shapes of the vector's parts.
     """
 
     sampler_name = "sep-cma"
 
-    def __init__(
-        self,
-        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
-        config: Config | Mapping[str, Any] | str | None = None,
-        layout: ParameterLayout | None = None,
-    ) -> None:
-        super().__init__(mean0, config, layout)
-        n = self.layout.size
-        self.population = self.config.solver.sampling.cma_sampling.population or default_population(n)
-        self._sigma = self.config.solver.sampling.gaussian_sampling.std
-        self._variances = np.ones(n)  # C
-        self._path_sigma = np.zeros(n)  # p_sigma
-        self._path_c = np.zeros(n)  # p_c
-        self._steps = 0
-
-    @property
-    def sigma(self) -> float:
-        """The present step size."""
-        return self._sigma
-
-    def should_stop(self) -> str:
-        """See `Strategy.should_stop`; also when the step has become too small to matter."""
-        largest = self._sigma * sqrt(float(self._variances.max()))
-        if largest < SMALLEST_STEP:
-            return f"the largest standard deviation is {largest:.3g}: the search has converged"
-        return super().should_stop()
-
     def state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy.state`."""
         return super().state() | {
-            "sigma": np.array(self._sigma),
             "variances": self._variances.copy(),
             "path_sigma": self._path_sigma.copy(),
             "path_c": self._path_c.copy(),
             "steps": np.array(self._steps, np.int64),
         }
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
-        vectors = ("variances", "path_sigma", "path_c")
-        shapes = {name: state[name].shape for name in vectors if name in state}
-        if shapes != dict.fromkeys(vectors, (self.layout.size,)) or not {"sigma", "steps"} <= set(state):
-            raise LayoutMismatch(f"the state of SEP_CMA_ES has vectors of {self.layout.size} numbers, not {shapes}")
-        super().load_state(state)
-        self._sigma, self._steps = float(state["sigma"]), int(state["steps"])
-        self._variances, self._path_sigma, self._path_c = (state[name].copy() for name in vectors)
-        self._sample_with(self._std())
+    def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
+        self._steps = int(state["steps"])
+        names = ("variances", "path_sigma", "path_c")
+        self._variances, self._path_sigma, self._path_c = (state[name].copy() for name in names)
 
-    @property
-    def _min_samples(self) -> int:
-        return self.population
+    def _begin(self) -> None:
+        n = self.layout.size
+        self._variances = np.ones(n)  # C
+        self._path_sigma = np.zeros(n)  # p_sigma
+        self._path_c = np.zeros(n)  # p_c
+        self._steps = 0
 
-    @property
-    def _max_age(self) -> int:
-        return 0
+    def _begin_with(self, covariance: NDArray[np.float64]) -> None:
+        self._begin()
+        self._variances = np.diag(covariance).copy()
 
-    @property
-    def _mirrored(self) -> bool:
-        return False
+    def _too_small(self) -> str:
+        largest = self._sigma * sqrt(float(self._variances.max()))
+        if largest < SMALLEST_STEP:
+            return f"the largest standard deviation is {largest:.3g}: the search has converged"
+        return ""
 
-    def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        (group,) = intake.groups
+    def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
         n, weights = self.layout.size, _recombination_weights(group.rewards)
         total = float(weights.sum())
         mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
@@ -132,10 +99,10 @@ class SepCMAES(Strategy):
             forget * self._variances + rates.c_1 * self._path_c**2 + rates.c_mu * self._variances * squares
         )
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
-        return Advance(mean.astype(np.float32), self._std(), float(np.linalg.norm(y_w)))
+        return mean, float(np.linalg.norm(y_w))
 
-    def _std(self) -> FlatVector:
-        return (self._sigma * np.sqrt(self._variances)).astype(np.float32)
+    def _shape(self) -> tuple[FlatVector, None]:
+        return (self._sigma * np.sqrt(self._variances)).astype(np.float32), None
 
 
 def _recombination_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -1,0 +1,218 @@
+"""CMA's restarts, its box, and starts from known solutions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from parl_evokit import CMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES, mlp
+from parl_evokit.bounds import Bounds
+from parl_evokit.config import RestartKind
+from parl_evokit.restarts import Restarts
+from parl_evokit.warm_start import promising_region
+
+BOTH = pytest.mark.parametrize("kind", [CMAES, SepCMAES])
+
+
+def settings(kind: type, std: float = 0.5, seed: int = 1, **cma: Any) -> dict[str, Any]:
+    sampling = {"gaussian_sampling": {"std": std, "seed": seed}, "cma_sampling": cma}
+    name = "CMA_ES" if kind is CMAES else "SEP_CMA_ES"
+    return {"keys": "COUNTER", "solver": {"type": name, "sampling": sampling}}
+
+
+def sphere(x: np.ndarray) -> float:
+    return float(x @ x)
+
+
+def rastrigin(x: np.ndarray) -> float:
+    return float(10 * len(x) + (x**2 - 10 * np.cos(2 * np.pi * x)).sum())
+
+
+def search(es: Any, score: Callable[[np.ndarray], float], most: int, goal: float = 1e-8) -> int:
+    """Evaluations until a sample is better than `goal`."""
+    used = 0
+    while used < most:
+        infos = es.ask(es.population)
+        values = [score(x.astype(np.float64)) for x in es.candidates(infos)]
+        used += len(values)
+        es.tell(infos, [-value for value in values])
+        if min(values) < goal or es.should_stop():
+            break
+    return used
+
+
+# -- restarts --------------------------------------------------------------------------------------------------------
+
+
+def test_ipop_doubles_the_population_and_ends_after_the_last_run() -> None:
+    plan = Restarts(RestartKind.IPOP, 3, 10, 0.5, seed=1)
+    starts = [plan.next(1000) for _ in range(4)]
+    assert [start and (start.population, start.sigma) for start in starts] == [(20, 0.5), (40, 0.5), (80, 0.5), None]
+
+
+def test_bipop_gives_the_next_run_to_the_regime_that_has_used_less() -> None:
+    plan = Restarts(RestartKind.BIPOP, 100, 10, 0.5, seed=1)
+    first = plan.next(500)
+    assert first is not None
+    assert first.population == 20
+    small = plan.next(4000)  # the large regime has used 4000 of 4500
+    assert small is not None
+    assert 2 <= small.population <= 10
+    assert 0.5 * 10**-2 <= small.sigma < 0.5
+    still_small = plan.next(100)
+    assert still_small is not None
+    assert still_small.population <= 10
+    large = plan.next(5000)  # now the small one has used more
+    assert large is not None
+    assert (large.population, large.sigma) == (40, 0.5)
+
+
+def test_a_plan_that_is_loaded_goes_on_as_it_would_have() -> None:
+    plan = Restarts(RestartKind.BIPOP, 100, 10, 0.5, seed=3)
+    for evaluations in (100, 900, 50):
+        plan.next(evaluations)
+    other = Restarts(RestartKind.BIPOP, 100, 10, 0.5, seed=3)
+    other.load_state(plan.state())
+    assert [plan.next(70) for _ in range(20)] == [other.next(70) for _ in range(20)]
+
+
+def test_without_restarts_a_converged_search_says_so_and_with_them_it_goes_on() -> None:
+    once = CMAES(np.full(2, 2.2), settings(CMAES, std=0.1))
+    search(once, rastrigin, 20_000)
+    assert "converged" in once.should_stop()
+    assert once.restarts == 0
+    again = CMAES(np.full(2, 2.2), settings(CMAES, std=0.1, restarts="IPOP", max_restarts=2))
+    while not again.should_stop():
+        search(again, lambda x: rastrigin(x) + 1.0, 100_000)
+    assert again.restarts == 2
+    assert again.population == 4 * once.population
+
+
+@pytest.mark.parametrize("restarts", ["IPOP", "BIPOP"])
+def test_restarts_find_the_lowest_of_many_valleys(restarts: str) -> None:
+    found = []
+    for seed in range(3):
+        es = CMAES(np.full(5, 3.0), settings(CMAES, 2.0, seed, restarts=restarts, lower=(-5.0,), upper=(5.0,)))
+        search(es, rastrigin, 60_000)
+        assert es.best is not None
+        found.append(-es.best.reward)
+    assert max(found) < 1e-6
+
+
+@BOTH
+def test_a_search_that_is_resumed_after_restarts_goes_on_to_the_same_bits(kind: Any) -> None:
+    config = settings(kind, 0.1, restarts="BIPOP")
+    straight = kind(np.full(2, 2.2), config)
+    while straight.restarts < 3:
+        infos = straight.ask(straight.population)
+        straight.tell(infos, [-rastrigin(x.astype(np.float64)) for x in straight.candidates(infos)])
+    resumed = kind(straight.mean, config)
+    resumed.load_state(straight.state())
+    for _ in range(200):
+        infos = straight.ask(straight.population)
+        rewards = [-rastrigin(x.astype(np.float64)) for x in straight.candidates(infos)]
+        assert resumed.tell(infos, rewards).parameters_sha256 == straight.tell(infos, rewards).parameters_sha256
+    assert (resumed.restarts, resumed.population, resumed.sigma) == (
+        straight.restarts,
+        straight.population,
+        straight.sigma,
+    )
+
+
+# -- the box ---------------------------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=20))
+def test_whatever_is_folded_is_inside_and_what_is_inside_stays(values: list[float]) -> None:
+    bounds = Bounds.of((-1.0,), (2.5,), len(values))
+    assert bounds is not None
+    x = np.array(values, np.float32)
+    inside = x.copy()
+    bounds.fold(x)
+    assert ((x >= -1.0) & (x <= 2.5)).all()
+    kept = (inside >= -1.0) & (inside <= 2.5)
+    assert (x[kept] == inside[kept]).all()
+
+
+def test_beyond_a_side_a_point_comes_back_as_far_as_it_went() -> None:
+    bounds = Bounds.of((0.0,), (1.0,), 6)
+    assert bounds is not None
+    x = np.array([-0.25, 1.25, 2.25, -1.25, 0.5, 3.75])
+    bounds.fold(x)
+    assert x.tolist() == pytest.approx([0.25, 0.75, 0.25, 0.75, 0.5, 0.25])
+    half = Bounds.of((0.0,), (), 2)
+    assert half is not None
+    y = np.array([[-3.0, 7.0]])
+    half.fold(y)
+    assert y.tolist() == [[3.0, 7.0]]
+
+
+@BOTH
+def test_no_sample_and_no_model_leaves_the_box_and_an_optimum_at_its_side_is_found(kind: Any) -> None:
+    es = kind(np.full(4, 0.5), settings(kind, 0.3, lower=(0.1, 0.2, -1.0, -1.0), upper=(1.0,)))
+    for _ in range(150):
+        infos = es.ask(es.population)
+        samples = es.candidates(infos)
+        assert (samples >= np.array([0.1, 0.2, -1, -1], np.float32)).all()
+        assert (samples <= 1.0).all()
+        assert (es.candidate(infos[0]) == samples[0]).all()
+        es.tell(infos, [-sphere(x.astype(np.float64)) for x in samples])
+    assert es.mean == pytest.approx([0.1, 0.2, 0.0, 0.0], abs=0.01)
+
+
+def test_bounds_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"of parameter 1 they are 2\.0, 1\.0"):
+        CMAES(np.zeros(2), settings(CMAES, lower=(-1.0, 2.0), upper=(1.0,)))
+    with pytest.raises(ConfigError, match="one for each of the 3, not 2"):
+        CMAES(np.zeros(3), settings(CMAES, lower=(-1.0, -1.0)))
+    with pytest.raises(LayoutMismatch, match=r"parameter 2 is 5\.0, its bounds are -1\.0 and 1\.0"):
+        CMAES(np.array([0, 0, 5]), settings(CMAES, lower=(-1.0,), upper=(1.0,)))
+
+
+def test_the_agents_model_and_clones_stay_in_the_box() -> None:
+    agent = ESAgent(settings(CMAES, 3.0, lower=(-1.0,), upper=(1.0,), population=6), mlp([4, 2]))
+    clone = agent.clone()
+    for _ in range(5):
+        infos = []
+        for _ in range(6):
+            infos.append(clone.add_noise())
+            assert all(np.abs(array).max() <= 1.0 for array in clone.parameters().values())
+        agent.update(infos, [1.0, 5.0, 2.0, 4.0, 3.0, 0.0])
+    assert all(np.abs(array).max() <= 1.0 for array in agent.parameters().values())
+
+
+# -- known solutions -------------------------------------------------------------------------------------------------
+
+
+def test_the_promising_region_of_two_points_is_the_papers() -> None:
+    solutions = [[0.0, 0.0], [2.0, 0.0], [50.0, 50.0]]
+    found = promising_region(solutions, [1.0, 1.0, -9.0], best=0.67, spread=0.5)
+    assert found.mean.tolist() == [1.0, 0.0]
+    covariance = np.array([[1.0 + 0.25, 0.0], [0.0, 0.25]])
+    assert found.sigma**2 * found.covariance == pytest.approx(covariance)
+    assert np.linalg.det(found.covariance) == pytest.approx(1.0)
+
+
+@BOTH
+def test_a_warm_start_needs_fewer_evaluations_where_the_task_is_similar(kind: Any) -> None:
+    rng = np.random.default_rng(1)
+    optimum = np.full(8, 4.0)
+    known = optimum + rng.normal(size=(200, 8))
+    rewards = [-sphere(x - optimum) for x in known]
+    near = optimum + 0.2  # the new task's optimum
+    cold = kind(np.zeros(8), settings(kind, 0.5))
+    warm = kind.warm_start(known, rewards, settings(kind, 0.5))
+    used = [search(es, lambda x: sphere(x - near), 10_000, goal=1e-3) for es in (cold, warm)]
+    assert used[1] < 0.7 * used[0]
+
+
+def test_solutions_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(LayoutMismatch, match=r"\[k, n\], not an array of shape \(3,\)"):
+        CMAES.warm_start([1.0, 2.0, 3.0], [1.0])
+    with pytest.raises(InvalidReward, match="2 solutions need one finite reward each"):
+        CMAES.warm_start([[1.0], [2.0]], [1.0])
+    with pytest.raises(ValueError, match="best is a part"):
+        CMAES.warm_start([[1.0], [2.0]], [1.0, 2.0], best=0.0)
