@@ -1,0 +1,371 @@
+"""`xparl list`, `logs`, `kill`, `drain` and `top` on real clusters, as a person uses them."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from parl_remote.cli.table import age, clip, size, table
+from parl_remote.config import environment
+from parl_remote.errors import RemoteError
+from parl_remote.inquiry import Inquiry
+from parl_remote.messages import Role
+from parl_remote.messages.logs import LogText, ReadLog
+from parl_remote.rendezvous import ClusterAddress
+
+XPARL = [sys.executable, "-m", "parl_remote.cli"]
+
+PROGRAM = """
+import os, sys, time
+import parl_remote as parl
+
+@parl.remote_class
+class Trainer:
+    def __init__(self):
+        print("made")
+    def say(self, text, error=False):
+        print(text, file=sys.stderr if error else sys.stdout, flush=True)
+        return os.getpid()
+    def sleep(self, seconds):
+        time.sleep(seconds)
+    def die(self):
+        print("last words")
+        os._exit(3)
+
+@parl.remote_class
+class Other:
+    pass
+
+parl.connect(f"localhost:{sys.argv[1]}")
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Desk:
+    """A user with a cluster on a port of his own, and programs that use it."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port = free_port()
+        self.programs: list[subprocess.Popen[str]] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
+        self.environment = {**kept, "HOME": str(home), "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+
+    def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
+        done = subprocess.run(
+            [*XPARL, *map(str, arguments)],
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    def program(self, body: str) -> subprocess.Popen[str]:
+        running = subprocess.Popen(
+            [sys.executable, "-u", "-c", PROGRAM + textwrap.dedent(body), str(self.port)],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(running)
+        return running
+
+    def follow(self, *arguments: object) -> subprocess.Popen[str]:
+        """A command that goes on."""
+        running = subprocess.Popen(
+            [*XPARL, *map(str, arguments)],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(running)
+        return running
+
+    def listed(self, what: str) -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = json.loads(self.xparl("list", what, "--json"))[what]
+        return rows
+
+
+def line_of(program: subprocess.Popen[str], seconds: float = 30.0) -> str:
+    assert program.stdout is not None
+    assert select.select([program.stdout], [], [], seconds)[0], "the program said nothing"
+    line = program.stdout.readline()
+    assert line, program.communicate()[1]
+    return line.strip()
+
+
+def eventually(happened: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        select.select([], [], [], 0.05)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    one = Desk(tmp_path)
+    one.xparl("start", "--port", one.port, "--cpu_num", 4)
+    yield one
+    for program in one.programs:
+        program.kill()
+        program.communicate()
+    one.xparl("stop")
+
+
+@pytest.fixture
+def busy_desk(desk: Desk) -> Desk:
+    """One with a program that has two trainers, the first of which is named, and that obeys lines."""
+    program = desk.program("""
+        first, second = Trainer.options(name="chief")(), Trainer()
+        print(first.say("from the chief"), second.say("from the second"))
+        for line in sys.stdin:
+            try:
+                exec(line)
+            except parl.ActorLost as error:
+                print("lost", error.cause.kind.name)
+            print("done")
+    """)
+    line_of(program)
+    return desk
+
+
+def tell(desk: Desk, line: str) -> str:
+    program = desk.programs[0]
+    assert program.stdin is not None
+    program.stdin.write(line + "\n")
+    program.stdin.flush()
+    return line_of(program)
+
+
+# -- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_actors_nodes_and_clients(busy_desk: Desk) -> None:
+    shown = busy_desk.xparl("list")
+    assert re.search(r"^ID +CLASS +NAME +NODE +PID +STATE", shown)
+    assert len(re.findall(r"^[0-9a-f]{8}  Trainer", shown, re.MULTILINE)) == 2
+    actors = busy_desk.listed("actors")
+    assert [(one["class_name"], one["name"]) for one in actors] == [("Trainer", "chief"), ("Trainer", "")]
+    (node,) = busy_desk.listed("nodes")
+    assert (node["phase"], node["actors"], node["is_master"]) == ("up", 2, True)
+    (client,) = busy_desk.listed("clients")
+    assert (client["pid"], client["leases"]) == (busy_desk.programs[0].pid, 2)
+    assert "2 of 4" in busy_desk.xparl("list", "nodes")
+    assert str(client["pid"]) in busy_desk.xparl("list", "clients")
+
+
+def test_list_of_an_empty_cluster_says_so(desk: Desk) -> None:
+    assert "has no actors" in desk.xparl("list")
+    assert json.loads(desk.xparl("list", "--json")) == {"actors": []}
+
+
+def test_a_death_is_listed_with_its_cause(busy_desk: Desk) -> None:
+    assert tell(busy_desk, "second.die()") == "lost EXIT"
+    shown = busy_desk.xparl("list", "deaths")
+    assert "exited with status 3" in shown
+    (death,) = busy_desk.listed("deaths")
+    assert death["class_name"] == "Trainer"
+
+
+def test_commands_without_a_cluster_say_how_to_name_one(tmp_path: Path) -> None:
+    stranger = Desk(tmp_path)
+    for command in (["list"], ["logs", "a"], ["kill", "a"], ["drain", "a"], ["top"]):
+        said = stranger.xparl(*command, fails=True)
+        assert "--address host:port" in said
+        assert "Traceback" not in said
+
+
+def test_two_clusters_have_to_be_told_apart(desk: Desk) -> None:
+    other = free_port()
+    desk.xparl("start", "--port", other, "--cpu_num", 1)
+    said = desk.xparl("list", fails=True)
+    assert f"--port {desk.port}" in said
+    assert f"--port {other}" in said
+    assert "has no actors" in desk.xparl("list", "--port", other)
+
+
+def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tmp_path: Path) -> None:
+    joined = Desk(tmp_path / "second")
+    (key,) = (busy_desk.home / ".parl").glob("*/key")
+    joined.xparl("connect", "--address", f"localhost:{busy_desk.port}", "--cpu_num", 1, PARL_KEY_FILE=str(key))
+    try:
+        assert len(joined.listed("nodes")) == 2
+        assert "from the chief" in joined.xparl("logs", "chief")
+    finally:
+        joined.xparl("stop")
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+
+
+def test_logs_are_found_by_id_prefix_name_and_class(busy_desk: Desk) -> None:
+    chief, second = busy_desk.listed("actors")
+    whole = str(second["lease_id"])
+    for meant in (whole, whole[:12], whole.partition("-")[2][:8]):
+        assert busy_desk.xparl("logs", meant) == "made\nfrom the second\n"
+    assert busy_desk.xparl("logs", "chief", "-n", 1) == "from the chief\n"
+    assert busy_desk.xparl("logs", "chief", "-n", 0) == ""
+    said = busy_desk.xparl("logs", "Trainer", fails=True)
+    assert "may be any of 2 actors" in said
+    assert str(chief["lease_id"]).partition("-")[2][:8] in said
+    assert "no actor 'nobody'" in busy_desk.xparl("logs", "nobody", fails=True)
+
+
+def test_both_streams_are_in_one_log_in_order(busy_desk: Desk) -> None:
+    tell(busy_desk, "[first.say(f'line {i}', error=i % 2 == 1) for i in range(6)]")
+    assert busy_desk.xparl("logs", "chief", "-n", 6).splitlines() == [f"line {i}" for i in range(6)]
+
+
+def test_following_shows_lines_as_they_come_and_ends_with_the_actor(busy_desk: Desk) -> None:
+    following = busy_desk.follow("logs", "chief", "-f", "-n", 1)
+    assert line_of(following) == "from the chief"
+    tell(busy_desk, "first.say('one more')")
+    assert line_of(following) == "one more"
+    assert tell(busy_desk, "first.die()") == "lost EXIT"
+    assert line_of(following) == "last words"
+    assert following.wait(30) == 0
+
+
+def test_ctrl_c_ends_following_at_once(busy_desk: Desk) -> None:
+    following = busy_desk.follow("logs", "chief", "-f")
+    line_of(following)
+    following.send_signal(signal.SIGINT)
+    following.wait(10)
+    assert following.stderr is not None
+    assert "Traceback" not in following.stderr.read()
+
+
+def test_a_dead_actors_log_stays_readable_while_the_cluster_runs(busy_desk: Desk) -> None:
+    chief = busy_desk.listed("actors")[0]
+    tell(busy_desk, "first.die()")
+    for meant in ("chief", str(chief["lease_id"])):
+        assert busy_desk.xparl("logs", meant) == "made\nfrom the chief\nlast words\n"
+
+
+def test_logs_come_through_the_port_of_another_worker(desk: Desk) -> None:
+    desk.xparl("stop")
+    desk.xparl("start", "--port", desk.port, "--cpu_num", 0)
+    desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 1)
+    program = desk.program("a = Trainer(); print(a.say('from the worker')); sys.stdin.read()")
+    line_of(program)
+    assert desk.xparl("logs", "Trainer") == "made\nfrom the worker\n"
+
+
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "actor-1.log", "..", "", "lease-\x00", "*"])
+def test_no_name_leads_a_worker_to_a_file(busy_desk: Desk, name: str) -> None:
+    found = environment(busy_desk.environment)
+    cluster = ClusterAddress(f"localhost:{busy_desk.port}", found)
+    worker = Inquiry(cluster.connect_master(), Role.WORKER, found.limits, "test")
+    with worker, pytest.raises(RemoteError, match="no log of"):
+        worker.ask(lambda number: ReadLog(number, name), LogText)
+
+
+# -- kill and drain ---------------------------------------------------------------------------------------------------
+
+
+def test_kill_ends_the_actor_that_is_meant_and_says_how(busy_desk: Desk) -> None:
+    said = busy_desk.xparl("kill", "chief", "--reason", "makes room")
+    assert said.startswith("Trainer chief ")
+    assert "makes room" in said
+    assert [one["name"] for one in busy_desk.listed("actors")] == [""]
+    assert tell(busy_desk, "first.say('x')") == "lost KILLED_BY_USER"
+
+
+def test_kill_touches_nobody_if_one_name_is_wrong(busy_desk: Desk) -> None:
+    assert "no actor 'nobody'" in busy_desk.xparl("kill", "chief", "nobody", fails=True)
+    assert len(busy_desk.listed("actors")) == 2
+
+
+def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
+    desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
+    eventually(lambda: len(desk.listed("nodes")) == 2)
+    worker = next(str(node["node_id"]) for node in desk.listed("nodes") if not node["is_master"])
+    said = desk.xparl("drain", worker.partition("-")[2][:8], "--wait", "--reason", "new kernel")
+    assert "takes no more actors" in said
+    assert "has no actors any more" in said
+    eventually(lambda: len(desk.listed("nodes")) == 1)
+    assert "there is no node 'nothing'" in desk.xparl("drain", "nothing", fails=True)
+
+
+# -- top --------------------------------------------------------------------------------------------------------------
+
+
+def test_top_writes_one_look_into_a_pipe(busy_desk: Desk) -> None:
+    shown = busy_desk.xparl("top")
+    assert shown.startswith("xparl top - ")
+    assert "1 node, 1 program, 2 actors" in shown
+    assert "\x1b" not in shown
+    assert "Trainer chief" in shown
+    looks = [json.loads(line) for line in busy_desk.xparl("top", "--json", "-n", 2, "-d", 0.1).splitlines()]
+    assert [len(look["actors"]) for look in looks] == [2, 2]
+
+
+def read_until(terminal: int, text: bytes, seconds: float = 30.0) -> bytes:
+    """What comes from a terminal up to a text."""
+    seen = b""
+    deadline = time.monotonic() + seconds
+    while text not in seen:
+        assert select.select([terminal], [], [], max(0.0, deadline - time.monotonic()))[0], seen
+        seen += os.read(terminal, 65536)
+    return seen
+
+
+@pytest.mark.parametrize("key", [b"q", b"\x03"])
+def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(busy_desk: Desk, key: bytes) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        running = subprocess.Popen(
+            [*XPARL, "top", "-d", "0.2"],
+            env={**busy_desk.environment, "TERM": "xterm", "COLUMNS": "100", "LINES": "20"},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        seen = read_until(ours, b"Trainer chief")
+        assert b"\x1b[?1049h" in seen
+        os.write(ours, b"m")
+        read_until(ours, b"Trainer chief")
+        os.write(ours, key)
+        read_until(ours, b"\x1b[?1049l")
+        assert running.wait(10) in {0, 1}
+    finally:
+        os.close(ours)
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def test_tables_align_and_no_name_moves_the_cursor() -> None:
+    lines = table(["NAME", "N"], [["a\x1b[2Jb", "1"], ["强化", "22"]], right=("N",))
+    assert lines == ["NAME     N", "a?[2Jb   1", "强化    22"]
+    assert clip("强化学习", 5) == "强化"
+    assert (size(5 * 2**20), size(3 * 2**30)) == ("5 M", "3.0 G")
+    assert [age(s) for s in (5, 65, 3661, 200000)] == ["5 s", "1:05 m", "1:01 h", "2 d"]
