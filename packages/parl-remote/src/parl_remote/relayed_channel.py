@@ -66,20 +66,19 @@ class RelayedChannel:
         self._link = link
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
-        self._under_way = 0
-        self._credited = threading.Condition()
+        self._sent = 0  # bytes in all; only with `_sending`
+        self._credit = 0  # bytes of it that have gone on; only with `_receiving`
+        self._more_credit = threading.Condition()
         self._inbox: deque[list[memoryview]] = deque()
         self._not_credited = 0
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message, waiting while the actor does not keep up; see `Channel.send`."""
         with self._sending:
-            if self._under_way >= WINDOW:
+            if self._sent - self._credit >= WINDOW:
                 timeout_s = self._await_credit(timeout_s)
-            size = size_of(frames)
-            with self._credited:
-                self._under_way += size
             self._link.send(frames, timeout_s)
+            self._sent += size_of(frames)
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
@@ -107,10 +106,9 @@ class RelayedChannel:
         """Read one message; None if it was a credit. Only with `_receiving`."""
         frames = self._link.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if frames[0][0] == CREDIT:
-            taken = credit_of(frames)
-            with self._credited:
-                self._under_way -= taken
-                self._credited.notify_all()
+            self._credit += credit_of(frames)
+            with self._more_credit:
+                self._more_credit.notify_all()
             return None
         self._not_credited += size_of(frames)
         if self._not_credited >= CREDIT_EVERY:
@@ -121,7 +119,7 @@ class RelayedChannel:
     def _await_credit(self, timeout_s: float | None) -> float | None:
         """Wait for room in the window, reading meanwhile unless somebody else does; what is left of the time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while self._under_way >= WINDOW:
+        while self._sent - self._credit >= WINDOW:
             if deadline is not None and time.monotonic() >= deadline:
                 raise ResultTimeout(f"the actor took nothing for {timeout_s} s")
             if self._receiving.acquire(blocking=False):
@@ -133,6 +131,6 @@ class RelayedChannel:
                 finally:
                     self._receiving.release()
             else:
-                with self._credited:
-                    self._credited.wait(_LOOK_AGAIN_S)
+                with self._more_credit:
+                    self._more_credit.wait(_LOOK_AGAIN_S)
         return None if deadline is None else max(0.0, deadline - time.monotonic())
