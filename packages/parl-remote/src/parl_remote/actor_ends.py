@@ -25,6 +25,7 @@ from parl_remote.transport_unix import UnixChannel
 __all__ = ["ActorEnds"]
 
 _MIB = 2**20
+_STILLBORN = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
 
 
 class ActorEnds:
@@ -51,7 +52,7 @@ class ActorEnds:
             watched: What was seen of it while it lived.
         """
         said = LastWord.heard(channel) if channel is not None else None
-        if said is not None and said.kind is not DeathKind.RELEASED:
+        if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
             cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         elif actor.cause is None:
             cause = self._by_itself(cause, said, watched)
@@ -69,7 +70,7 @@ class ActorEnds:
     def _by_itself(self, cause: DeathCause, said: LastWord | None, watched: Watched | None) -> DeathCause:
         """Nobody here wanted it to end."""
         if said is not None and cause.exit_code == 0:
-            return dataclasses.replace(cause, kind=said.kind, exit_code=None)
+            return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         if cause.kind is DeathKind.SIGNAL and cause.signal == signal.SIGKILL and not cause.detail:
             hint = self._out_of_memory()
             if hint:

@@ -22,7 +22,7 @@ class LastWord:
     """What an actor says to its worker before it ends by itself.
 
     Attributes:
-        kind: RELEASED, CONSTRUCTOR or IMPORT.
+        kind: RELEASED, CLIENT_GONE, CONSTRUCTOR or IMPORT.
         detail: The error, in one line.
     """
 
