@@ -74,11 +74,15 @@ class RelayedChannel:
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
         """Send one message, waiting while the actor does not keep up; see `Channel.send`."""
-        with self._sending:
+        if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
+            raise ResultTimeout(f"another message has waited for the actor for {timeout_s} s")
+        try:
             if self._sent - self._credit >= WINDOW:
                 timeout_s = self._await_credit(timeout_s)
             self._link.send(frames, timeout_s)
             self._sent += size_of(frames)
+        finally:
+            self._sending.release()
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
         """Wait for one message; see `Channel.receive`."""
