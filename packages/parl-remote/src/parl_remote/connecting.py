@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
+import logging
 import os
 import threading
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parl_remote import current
+from parl_remote._version import __version__
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.files.places import Places
@@ -91,6 +93,8 @@ def connect(
     if not isinstance(logs, bool):
         raise TypeError(f"logs must be True or False, not {logs!r}")
     address = _normal(master_address, debug)
+    if environment().debug:
+        _write_debug_log()
     if _is_ray(address):
         _refuse_on_ray(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir, key_file=key_file)
     elif address not in {_LOCAL, _DEBUG}:
@@ -184,6 +188,21 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
         given.append("cpu_num")
     if given:
         raise ValueError(f"{' and '.join(given)} makes no sense for Ray at {address}")
+
+
+@functools.cache
+def _write_debug_log() -> None:
+    """With `DEBUG=1`, what this program's side has to say goes to a file in its directory as well."""
+    log = logging.getLogger("parl.remote")
+    try:
+        handler = logging.FileHandler("parl_debug.log")
+    except OSError as error:
+        log.warning("cannot write parl_debug.log, which DEBUG asks for: %s", error)
+        return
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.debug("parl-remote %s, connects", __version__)
 
 
 def _own_cpus() -> int:

@@ -70,10 +70,11 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
     found = environment()
     level = logging.DEBUG if settings.debug or found.debug else logging.INFO
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _log.debug("runs with %s", settings)
     directory = Path(settings.directory)
     with ExitStack() as undo:
         try:
-            (directory / "actors").mkdir(exist_ok=True)
+            _clear(directory)
             sockets = private_directory(found.socket_parent)
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
             zygote = start_zygote(sockets, clear=True) if settings.has_worker else None
@@ -97,6 +98,15 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
         report({"address": node.address})
         node.run()
     return 0
+
+
+def _clear(directory: Path) -> None:
+    """Begin with an empty directory for logs of actors; those of the node before, which may have crashed, stay once."""
+    logs, before = directory / "actors", directory / "actors.before"
+    if logs.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        logs.rename(before)
+    logs.mkdir()
 
 
 def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:

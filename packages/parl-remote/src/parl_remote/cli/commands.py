@@ -36,8 +36,7 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _MODULES:
             return None
-        command: click.Command = importlib.import_module(f"parl_remote.cli.{_MODULES[cmd_name]}").command
-        return command
+        return _with_lines(importlib.import_module(f"parl_remote.cli.{_MODULES[cmd_name]}").command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -46,6 +45,12 @@ class _Commands(click.Group):
             known = ", ".join(_MODULES)
             ctx.fail(f"there is no command {args[0]!r}; xparl has {known}")
         return super().resolve_command(ctx, args)
+
+
+def _with_lines(command: click.Command) -> click.Command:
+    """The same command, its examples kept as lines: in a raw docstring click's mark for that is two characters."""
+    command.help = (command.help or "").replace("\\b\n", "\b\n")
+    return command
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,3 +68,6 @@ def main() -> None:
       xparl logs -f trainer                   what an actor writes
       xparl doctor --address first:8037       what is wrong, and how to mend it
     """
+
+
+_with_lines(main)

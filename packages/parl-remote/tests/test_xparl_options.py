@@ -1,0 +1,284 @@
+"""Options and variables of `xparl start`, `connect` and `stop`, and their errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from parl_remote.cli import main
+from parl_remote.cli.offer import Offer
+from parl_remote.cli.stopping import stop_all
+from parl_remote.config import Limits, environment
+from parl_remote.run_files import RunFiles
+
+XPARL = [sys.executable, "-m", "parl_remote.cli"]
+COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+Xparl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
+    for name in [name for name in os.environ if name.startswith(("PARL_", "XDG_", "XPARL", "DEBUG"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+
+    def run(*arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*XPARL, *map(str, arguments)],
+            env={**os.environ, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    yield run
+    run("stop")
+
+
+def nodes_of(xparl: Xparl) -> list[dict[str, object]]:
+    nodes: list[dict[str, object]] = json.loads(xparl("list", "nodes", "--json").stdout)["nodes"]
+    return nodes
+
+
+def eventually(happened: Callable[[], object], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen"
+        select.select([], [], [], 0.05)
+
+
+# -- help and mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    shown = CliRunner().invoke(main, [command, "--help"])
+    assert shown.exit_code == 0
+    assert re.search(rf"Examples?:\n( .*\n)*? +\S*.*xparl {command}", shown.output), shown.output
+
+
+def test_the_list_of_commands_is_complete() -> None:
+    shown = CliRunner().invoke(main, ["--help"]).output
+    for command in COMMANDS:
+        assert re.search(rf"^  {command} ", shown, re.MULTILINE), command
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["strat"], "there is no command 'strat'; xparl has start, connect"),
+        (["start"], "Missing option '--port'"),
+        (["start", "--port", "99999"], "99999"),
+        (["start", "--port", "8037", "--cpu_num", "-1"], "-1"),
+        (["start", "--port", "8037", "--gpu", "0,1,0"], "--gpu names 0 more than once"),
+        (["start", "--port", "8037", "--memory", "much"], '--memory is a size such as "24G"'),
+        (["start", "--port", "8037", "--label", "license"], "for example license=2, not 'license'"),
+        (["start", "--port", "8037", "--label", "a=1", "--label", "a=2"], "--label a is given twice"),
+        (["start", "--port", "8037", "--label", "cpu=1"], "'cpu' is no name for a label"),
+        (["start", "--port", "8037", "--label", "a=nan"], "finite"),
+        (["start", "--port", "8037", "--label", "a=-1"], "0 or more"),
+        (["connect", "--address", "nowhere"], "an address is 'host:port'"),
+        (["connect", "--address", "localhost:1", "--cpu_num", "0", "--gpu", ""], "must be above 0"),
+        (["status", "--address", "localhost"], "an address is 'host:port'"),
+        (["list", "elephants"], "elephants"),
+        (["kill"], "Missing argument"),
+        (["logs", "x", "-n", "-3"], "-3"),
+        (["top", "--delay", "0"], "0"),
+    ],
+)
+def test_a_mistake_is_named_and_nothing_is_started(xparl: Xparl, arguments: list[str], said: str) -> None:
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code != 0
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+# -- what a node offers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_"),
+    [("24G", 24 * 2**30), ("512M", 512 * 2**20), ("1.5 GiB", 3 * 2**29), ("1000", 1000), ("2kb", 2048)],
+)
+def test_sizes_are_read_as_people_write_them(text: str, bytes_: int) -> None:
+    assert Offer.of(1, "", text, ()).memory == bytes_
+
+
+def test_an_offer_reads_as_a_sentence() -> None:
+    assert str(Offer.of(2, "", None, ())) == "2 CPUs"
+    assert str(Offer.of(1, "0", None, ())) == "1 CPU and 1 GPU"
+    assert str(Offer.of(4, "0,1", None, ("license=2",))) == "4 CPUs, 2 GPUs and 2 license"
+
+
+def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
+    assert Offer.of(0, "", None, ()).cpu == 0
+    port = free_port()
+    assert "A cluster with 0 CPUs" in xparl("start", "--port", port, "--cpu_num", 0).stdout
+    refused = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 0, "--gpu", "")
+    assert refused.returncode != 0
+    assert nodes_of(xparl) == []
+    joined = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 0, "--gpu", "", "--label", "license=2")
+    assert "This host's 2 license belong" in joined.stdout
+    eventually(lambda: nodes_of(xparl))
+    (node,) = nodes_of(xparl)
+    assert node["total"] == {**dict(node["total"]), "cpu": 0.0, "gpu": 0.0, "labels": {"license": 2.0}}  # type: ignore[call-overload]
+
+
+def test_memory_and_labels_reach_the_master(xparl: Xparl) -> None:
+    port = free_port()
+    xparl("start", "--port", port, "--cpu_num", 1, "--memory", "2G", "--label", "license=2", "--label", "disk=0.5")
+    (node,) = nodes_of(xparl)
+    assert node["total"] == {"cpu": 1.0, "gpu": 0.0, "memory": 2**31, "labels": {"disk": 0.5, "license": 2.0}}
+
+
+def test_options_of_old_are_taken_and_explained(xparl: Xparl) -> None:
+    port = free_port()
+    done = xparl(
+        *("start", "--port", port, "--cpu_num", 1, "--gpu_cluster", "--log_server_port_range", "8000-9000", "--debug")
+    )
+    assert done.returncode == 0
+    assert "--gpu_cluster is not needed any more" in done.stderr
+    assert "logs come through the node's one port" in done.stderr
+    joined = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1, "--log_server_port_range", "8000-9000")
+    assert joined.returncode == 0
+    assert "one port" in joined.stderr
+
+
+# -- variables --------------------------------------------------------------------------------------------------------
+
+
+def test_xparl_python_launches_the_node(xparl: Xparl, tmp_path: Path) -> None:
+    loader = tmp_path / "my loader.sh"
+    loader.write_text(f'#!/bin/sh\necho "loaded: $1" > {tmp_path}/witness\nshift\nexec {sys.executable} "$@"\n')
+    loader.chmod(0o755)
+    port = free_port()
+    started = xparl("start", "--port", port, "--cpu_num", 1, XPARL_PYTHON=f"'{loader}' extra")
+    assert started.returncode == 0, started.stderr
+    assert (tmp_path / "witness").read_text() == "loaded: extra\n"
+    assert len(nodes_of(xparl)) == 1
+    missing = xparl("start", "--port", free_port(), XPARL_PYTHON="/no/such/python")
+    assert missing.returncode == 1
+    assert "cannot run /no/such/python" in missing.stderr
+    assert "XPARL_PYTHON" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "value", "more"), [((), "", False), ((), "0", False), ((), "1", True), (("--debug",), "", True)]
+)
+def test_debug_says_more_in_the_log(
+    xparl: Xparl, tmp_path: Path, options: tuple[str, ...], value: str, more: bool
+) -> None:
+    port = free_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1, *options, DEBUG=value).returncode == 0
+    (log,) = tmp_path.glob(f".parl/*-{port}/node.log")
+    assert (" DEBUG runs with NodeSettings(" in log.read_text()) is more
+
+
+def test_debug_writes_a_file_beside_the_program(
+    run_program: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    program = "import parl_remote as parl\nparl.connect(cpu_num=1)\nparl.disconnect()\n"
+    run_program(program=program, env={**os.environ, "DEBUG": "0"})
+    assert not (tmp_path / "parl_debug.log").exists()
+    done = run_program(program=program, env={**os.environ, "DEBUG": "1"})
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "DEBUG parl-remote" in (tmp_path / "parl_debug.log").read_text()
+
+
+def test_logs_of_the_node_before_are_kept_once_and_not_mixed_up(xparl: Xparl, tmp_path: Path) -> None:
+    port = free_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    (directory,) = tmp_path.glob(f".parl/*-{port}")
+    (directory / "actors" / "actor-1.log").write_text("of the first node")
+    (record,) = (record for _, record in RunFiles(environment().run_dirs).clusters())
+    os.kill(record.process.pid, signal.SIGKILL)
+    eventually(lambda: not record.process.alive())
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    assert list((directory / "actors").iterdir()) == []
+    assert (directory / "actors.before" / "actor-1.log").read_text() == "of the first node"
+
+
+def test_xparl_python_must_be_readable_by_a_shell() -> None:
+    with pytest.raises(ValueError, match="XPARL_PYTHON must be a command"):
+        environment({"HOME": "/", "XPARL_PYTHON": "'open"})
+
+
+# -- stop -------------------------------------------------------------------------------------------------------------
+
+
+def processes_below(pid: int) -> list[psutil.Process]:
+    root = psutil.Process(pid)
+    return [root, *root.children(recursive=True)]
+
+
+def test_stop_ends_frozen_processes_within_three_seconds_and_no_others(xparl: Xparl, tmp_path: Path) -> None:
+    port, other = free_port(), free_port()
+    for one in (port, other):
+        assert xparl("start", "--port", one, "--cpu_num", 2).returncode == 0
+    found = environment()
+    records = {record.port: record.process.pid for _, record in RunFiles(found.run_dirs).clusters()}
+    family, others = processes_below(records[port]), processes_below(records[other])
+    assert len(family) > 2  # node, zygote, a spare actor
+    bystander = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+    for process in family:
+        os.kill(process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    said = stop_all(RunFiles(found.run_dirs), port, Limits())
+    took_s = time.monotonic() - began
+    assert took_s < 3.0
+    assert "was killed, it did not end by itself" in said[0]
+    assert not [process for process in family if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
+    assert all(process.is_running() for process in others)
+    assert bystander.poll() is None
+    bystander.communicate()
+
+
+def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path) -> None:
+    port = free_port()
+    assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    program = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys, parl_remote as parl\n"
+            "@parl.remote_class\nclass A:\n"
+            "    def start(self):\n"
+            "        return subprocess.Popen(['sleep', '1000']).pid\n"
+            f"parl.connect('localhost:{port}'); a = A(); print(a.start(), flush=True); sys.stdin.read()",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        child = psutil.Process(int(program.stdout.readline()))
+        assert xparl("stop", "--port", port).returncode == 0
+        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 5.0)
+    finally:
+        program.kill()
+        program.communicate()
