@@ -20,7 +20,7 @@ from parl_remote.actor_watch import Watched
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.host_memory import OutOfMemoryHint
 from parl_remote.last_word import LastWord
-from parl_remote.transport_unix import UnixChannel
+from parl_remote.worker_leases import WorkerLease
 
 __all__ = ["ActorEnds"]
 
@@ -40,18 +40,16 @@ class ActorEnds:
         self._node = node
         self._out_of_memory = out_of_memory
 
-    def report(
-        self, cause: DeathCause, actor: PooledActor, channel: UnixChannel | None, watched: Watched | None
-    ) -> DeathCause:
+    def report(self, cause: DeathCause, lease: WorkerLease, actor: PooledActor, watched: Watched | None) -> DeathCause:
         """All that is known of an end.
 
         Args:
             cause: What the zygote saw, or why the actor was killed; with the end of its log.
+            lease: Whose end it is.
             actor: Its process.
-            channel: The worker's way to it.
             watched: What was seen of it while it lived.
         """
-        said = LastWord.heard(channel) if channel is not None else None
+        said = LastWord.heard(lease.channel) if lease.channel is not None else None
         if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
             cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         elif actor.cause is None:
@@ -65,6 +63,10 @@ class ActorEnds:
             node=self._node,
             pid=actor.pid,
             at=round(time.time(), 3),
+            lease_id=lease.lease_id,
+            class_name=lease.assigned.class_name,
+            name=lease.assigned.actor_name,
+            restarts=lease.assigned.restarts,
         )
 
     def _by_itself(self, cause: DeathCause, said: LastWord | None, watched: Watched | None) -> DeathCause:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from parl_remote.connection import Connection
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorLost, NotConnected
 from parl_remote.transport import Channel
+
+if TYPE_CHECKING:
+    from parl_remote.restarts import Comeback
 
 __all__ = ["ActorRecord"]
 
@@ -35,6 +39,7 @@ class ActorRecord:
         on_names: Told the names of its attributes when they change.
         is_detached: Whether it outlives this program.
         forked: Whether it belongs to the process that this one was forked from.
+        comeback: What makes it again when it is lost; None for an actor that is lost once and for all.
     """
 
     def __init__(
@@ -50,8 +55,16 @@ class ActorRecord:
         self.connection: Connection | None = None
         self.forked = False
         self.on_names: Callable[[tuple[str, ...]], None] = _nobody
+        self.comeback: Comeback | None = None
+        self._note = ""
+        self._comes_back = False
         self._cause: DeathCause | None = None
         self._ended = threading.Event()
+
+    @property
+    def cause(self) -> DeathCause | None:
+        """Why it ended, None while it has not."""
+        return self._cause
 
     @property
     def has_ended(self) -> bool:
@@ -69,6 +82,16 @@ class ActorRecord:
             self._cause = cause
             self._ended.set()
 
+    def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
+        """Add to the errors of its calls what becomes of it; before `end`, so that no error goes without.
+
+        Args:
+            note: In words.
+            comes_back: Whether it is made again.
+        """
+        self._note = note
+        self._comes_back = comes_back
+
     def await_end(self) -> None:
         """Wait for the cause, for a moment."""
         self._ended.wait(_CAUSE_PATIENCE_S)
@@ -82,7 +105,8 @@ class ActorRecord:
             )
         self.await_end()
         cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
-        return ActorLost(dataclasses.replace(cause, last_call=running), class_name=self.class_name)
+        told = dataclasses.replace(cause, last_call=running or cause.last_call)
+        return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
 
     def hang_up(self) -> None:
         """Close the way to it."""

@@ -454,7 +454,11 @@ class ClusterState:
             last_call=numbers.busy_with if numbers is not None else "",
             node=node.name,
             pid=numbers.pid if numbers is not None else 0,
-            at=self._epoch + self._now,
+            at=round(self._epoch + self._now, 3),
+            lease_id=lease.lease_id,
+            class_name=lease.class_name,
+            name=lease.actor_name,
+            restarts=lease.restarts,
         )
 
     def _take_in(self, node: Node, brought: RunningLease) -> list[Instruction]:

@@ -72,6 +72,10 @@ class DeathCause:
         node: The name of the node that it ran on, empty where that is not known.
         pid: Its process there, 0 where that is not known or there was none.
         at: When it ended, Unix time in seconds; 0 where that is not known.
+        lease_id: The actor's id in its cluster; this and the rest is empty where only the connection to it broke.
+        class_name: Its class.
+        name: What `get_actor` found it by, empty for none.
+        restarts: How often it had been made again before.
     """
 
     kind: DeathKind
@@ -86,6 +90,10 @@ class DeathCause:
     node: str = ""
     pid: int = 0
     at: float = 0.0
+    lease_id: str = ""
+    class_name: str = ""
+    name: str = ""
+    restarts: int = 0
 
     def describe(self) -> str:
         """The cause in one line, without the log."""

@@ -35,7 +35,7 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_core.errors import ParlError
-from parl_remote.death import DeathCause
+from parl_remote.death import DeathCause, DeathKind
 
 __all__ = [
     "ActorError",
@@ -150,10 +150,12 @@ class ActorLost(ActorError):
         is_restarting: Whether the actor is made again, so that a later call reaches the new one.
     """
 
-    is_restarting = False
-
-    def __init__(self, cause: DeathCause, *, class_name: str = "actor") -> None:
-        lines = [f"{class_name} is lost: {cause.describe()}"]
+    def __init__(
+        self, cause: DeathCause, *, class_name: str = "actor", note: str = "", is_restarting: bool = False
+    ) -> None:
+        lines = [f"{class_name} is lost: {cause.describe()}{note and f'; {note}'}"]
+        if cause.kind in (DeathKind.MEMORY, DeathKind.OUT_OF_MEMORY) and cause.memory:
+            lines.append(f"its memory, in seconds before the end: {cause.describe_memory()}")
         if cause.log_tail:
             lines.append("last lines of its log:")
             lines.extend(f"  | {line}" for line in cause.log_tail)
@@ -161,6 +163,7 @@ class ActorLost(ActorError):
         self.cause = cause
         self.log_tail = cause.log_tail
         self.class_name = class_name
+        self.is_restarting = is_restarting
 
 
 class ItemLost(ActorError):

@@ -328,7 +328,7 @@ class Worker:
         lease = self._in_use.pop(actor.number, None)
         watched = self._watch.remove(actor.number)
         if lease is not None and lease.channel is not None:
-            cause = self._ends.report(cause, actor, lease.channel, watched)
+            cause = self._ends.report(cause, lease, actor, watched)
             lease.channel.close()
             self.logs.ended(lease.lease_id)
             self._forget(lease.lease_id, cause)
