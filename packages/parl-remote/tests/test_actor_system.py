@@ -56,12 +56,12 @@ class Brittle(gymnasium.Env[Any, Any]):
 
 
 @pytest.fixture(scope="module")
-def actors() -> Iterator[RemoteActors]:
+def actors(unconnected: None) -> Iterator[RemoteActors]:
     with RemoteActors(cpu_num=4) as system:
         yield system
 
 
-def test_the_entry_point_finds_remote_actors() -> None:
+def test_the_entry_point_finds_remote_actors(unconnected: None) -> None:
     with open_actors("remote", cpu_num=1) as system:
         assert isinstance(system, RemoteActors)
         assert system.slots == 1
@@ -73,6 +73,26 @@ def test_an_actor_lives_in_another_process_and_its_class_stays_as_it_is(actors: 
     assert ledger.call("add", amount=4) == 7
     assert Ledger(1).total == 1
     ledger.close()
+
+
+class Auditor:
+    """Looks into other actors' ledgers."""
+
+    def audit(self, ledger: Any, amount: int) -> int:
+        total: int = ledger.call("add", amount)
+        return total
+
+    def note(self, total: int) -> int:
+        return total
+
+
+def test_handles_and_futures_go_to_other_actors(actors: RemoteActors) -> None:
+    ledger, auditor = actors.create(Ledger, 3), actors.create(Auditor)
+    assert auditor.call("audit", ledger, 4) == 7
+    assert auditor.call("note", ledger.submit("add", 1)) == 8
+    assert ledger.call("add", 1) == 9
+    for handle in (ledger, auditor):
+        handle.close()
 
 
 def test_submitted_calls_run_in_order(actors: RemoteActors) -> None:

@@ -7,14 +7,16 @@ The class that is handed in need not be decorated, and stays as it is.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from parl_remote import current
 from parl_remote.actor_ref import ActorRef
-from parl_remote.class_spec import ClassSpec
+from parl_remote.class_spec import ClassSpec, ShippedSpec
 from parl_remote.errors import ActorError
 from parl_remote.future import RemoteFuture
+from parl_remote.handles import luggage, unpacked
 from parl_remote.options import ActorOptions
 
 __all__ = ["RemoteActors"]
@@ -95,7 +97,19 @@ class _RemoteHandle:
     def close(self) -> None:
         self._ref = None  # the actor ends when nothing refers to it any more
 
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """As an argument of another actor's call, or its result, it leads to the same actor."""
+        ref = self._open("pickle")
+        luggage.note(ref)
+        return _arrive, (ref.place, ref.spec.shipped())
+
     def _open(self, method: str) -> ActorRef:
         if self._ref is None:
             raise ActorError(f"{method!r} was called on an actor that is closed; create a new one")
         return self._ref
+
+
+def _arrive(place: Any, shipped: ShippedSpec) -> _RemoteHandle:
+    """The receiving end of a handle's pickle."""
+    spec, _ = unpacked(shipped)
+    return _RemoteHandle(current.client().borrow(place, spec, None))
