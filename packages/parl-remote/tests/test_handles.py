@@ -287,6 +287,17 @@ def test_actors_of_an_actor_end_with_it(clusters: str) -> None:
     assert lost.value.cause.kind is DeathKind.CLIENT_GONE
 
 
+def test_actors_of_an_actor_that_ends_in_order_end_with_it_and_say_so(clusters: str) -> None:
+    maker = Maker()
+    cell = maker.make_and_keep(1)
+    pid = cell.process()
+    del maker
+    assert gone(pid)
+    with pytest.raises(ActorLost) as lost:
+        cell.get()
+    assert lost.value.cause.kind is DeathKind.CLIENT_GONE
+
+
 def test_destroying_through_a_borrowed_handle_ends_the_actor(everywhere: str) -> None:
     maker = Maker()
     cell = maker.make_and_keep(1)

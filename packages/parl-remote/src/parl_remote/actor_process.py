@@ -33,8 +33,10 @@ from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
 from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import Concurrency, How
+from parl_remote.death import DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.holders import Holders
+from parl_remote.last_word import LastWord
 from parl_remote.memory import allocate
 from parl_remote.parcels import Parcel
 from parl_remote.replies import Outbox, Watchman
@@ -195,8 +197,9 @@ class ActorProcess:
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""
-        if header_of(frames[0])[2]:
-            self._end()  # it is the owner, who takes it along
+        if header_of(frames[0])[2]:  # it is the owner, who takes it along
+            self._host.last_word = LastWord(DeathKind.CLIENT_GONE)
+            self._end()
             return
         self.flush_all()
         self._holders.left(caller, closed=True)
