@@ -100,6 +100,12 @@ def anywhere(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+@pytest.fixture(scope="module")
+def unconnected() -> None:
+    """No connection, not even one that tests share, when a module's tests begin."""
+    _close_kept()
+
+
 _kept: dict[bool, current.ActorMaker] = {}  # connections that tests share, so that each need not start a cluster
 
 
@@ -107,7 +113,8 @@ def _be_connected(*, debug: bool) -> None:
     if current.peek() is not None and current.peek() not in _kept.values():
         parl_remote.disconnect()
     current.clear()
-    if debug not in _kept:
+    kept: Any = _kept.get(debug)
+    if kept is None or kept._closed:  # a test may have disconnected
         parl_remote.connect(cpu_num=16, debug=debug)
         _kept[debug] = current.client()
     current.install(_kept[debug])
