@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import zmq
@@ -265,24 +266,37 @@ def test_a_channel_notices_that_its_listener_is_gone_without_a_word(tmp_path: Pa
 
 # -- the wire format ------------------------------------------------------------------------------------------------
 
+HEAD_OF_ONE = b"\x01\x00\x00\x00\x01\x00\x00\x00"  # PARTS, one frame
+
 
 @pytest.mark.parametrize(
     "parts",
     [
         [b""],
         [b"\x00"],
-        [b"\x09" + bytes(4)],
-        [b"\x00\x01\x00\x00\x00"],
-        [b"\x00\xff\xff\xff\xff"],
-        [b"\x01\x01\x00\x00\x00" + (2**63).to_bytes(8, "little")],
-        [b"\x01\x01\x00\x00\x00" + (5).to_bytes(8, "little"), b"four"],
-        [b"\x01\x01\x00\x00\x00" + (4).to_bytes(8, "little"), b"four", b"more"],
-        [b"\x00\x00\x00\x00\x00", b"more"],
+        [b"\x09" + bytes(7)],
+        [HEAD_OF_ONE],
+        [b"\x00\x00\x00\x00\xff\xff\xff\xff"],
+        [HEAD_OF_ONE + (2**63).to_bytes(8, "little")],
+        [HEAD_OF_ONE + (5).to_bytes(8, "little"), b"four"],
+        [HEAD_OF_ONE + (4).to_bytes(8, "little"), b"four", b"more"],
+        [bytes(8), b"more"],
+        [bytes(8) + b"more"],
     ],
 )
 def test_parts_that_are_no_message_are_an_error_of_the_peer(parts: list[bytes]) -> None:
     with pytest.raises(RemoteProtocolError):
         unpack([memoryview(part) for part in parts])
+
+
+def test_frames_of_a_small_message_lie_as_arrays_want_to() -> None:
+    frames = [b"x" * size for size in (3, 0, 9, 8)]
+    (part,) = pack(frames)
+    base = memoryview(part)
+    _, found = unpack([base])
+    start = np.frombuffer(base, np.uint8).ctypes.data
+    assert [bytes(frame) for frame in found] == frames
+    assert all((np.frombuffer(frame, np.uint8).ctypes.data - start) % 8 == 0 for frame in found if len(frame))
 
 
 @pytest.mark.parametrize("sizes", [[], [0], [0, 0], [5], [2**14], [2**20, 0, 2**20 + 1, 3], [3 * 2**20]])

@@ -1,7 +1,7 @@
 """How one message becomes zmq's parts and back; no zmq in here.
 
-    first part   | kind u8 | number of frames u32 | length u64 of each frame |
-    INLINE       the frames follow in the same part
+    first part   | kind u8 | 0 u24 | number of frames u32 | length u64 of each frame |
+    INLINE       the frames follow in the same part, each at a multiple of 8 bytes, as arrays want to lie
     PARTS        the frames follow in further parts, each cut into pieces of at most 1 MiB
     OPEN, BYE    begin and end a connection; no frames
 
@@ -31,10 +31,12 @@ class Kind(IntEnum):
     BYE = 3
 
 
-_HEAD = struct.Struct("<BI")
+_HEAD = struct.Struct("<BxxxI")
+_ALIGNMENT = 8
 _INLINE_BELOW = 2**14  # copying so little costs less than another encrypted part
 _CUT = 2**20
-_MAX_FRAMES = 2**16
+_MAX_FRAMES = 2**20  # as in `framing`: a list of a million arrays is data
+_PADDING = [bytes(-rest % _ALIGNMENT) for rest in range(_ALIGNMENT)]  # by what is over of a frame's length
 MAX_PART = 2 * _CUT
 
 
@@ -48,9 +50,12 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
     views = [memoryview(frame) for frame in frames]
     sizes = [view.nbytes for view in views]
     inline = sum(sizes) < _INLINE_BELOW
-    head = struct.pack(f"<BI{len(sizes)}Q", Kind.INLINE if inline else Kind.PARTS, len(sizes), *sizes)
+    head = struct.pack(f"<BxxxI{len(sizes)}Q", Kind.INLINE if inline else Kind.PARTS, len(sizes), *sizes)
     if inline:
-        return [b"".join((head, *views))]
+        if len(views) == 1:
+            return [b"".join((head, views[0]))]
+        padded = [part for view, size in zip(views, sizes, strict=True) for part in (view, _PADDING[size % _ALIGNMENT])]
+        return [b"".join((head, *padded[:-1]))]
     parts: list[Buffer] = [head]
     for view, size in zip(views, sizes, strict=True):
         if size:
@@ -76,12 +81,16 @@ def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
     sizes = struct.unpack_from(f"<{count}Q", head, _HEAD.size)
     if kind is Kind.PARTS:
         return kind, _joined(sizes, parts[1:])
-    if len(parts) != 1 or sum(sizes) != len(head) - body:
+    if count == 1:
+        starts = [body]
+    else:
+        starts = list(itertools.accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=body))
+    end = starts[count - 1] + sizes[-1] if count else body
+    if len(parts) != 1 or end != len(head):
         raise RemoteProtocolError(
             f"{len(parts)} parts, the first of {len(head)} bytes, for frames of {sizes[:8]} bytes"
         )
-    ends = itertools.accumulate(sizes, initial=body)
-    return kind, [head[start:end] for start, end in itertools.pairwise(ends)]
+    return kind, [head[start : start + size] for start, size in zip(starts, sizes, strict=False)]
 
 
 _KINDS = tuple(Kind)  # by number
