@@ -63,7 +63,7 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
     array = parl_remote.put(np.ones(100 * MB // 8))
     figures["stored_ms"] = statistics.median(timed(lambda: actor.size(array)) for _ in range(5)) * 1e3
     parl_remote.disconnect()
-    host, port = address.split(":")
+    port = address.rpartition(":")[2]
     with line_to("127.0.0.1", int(port), listen="127.0.2.1") as far:
         parl_remote.connect(far)
         submit = parl_remote.with_options(Echo, wait=False)().nothing
