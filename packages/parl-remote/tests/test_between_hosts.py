@@ -228,6 +228,73 @@ def test_a_cut_cable_is_reported_within_the_limit_and_the_worker_comes_back(netw
     assert line_of(program) == "5"  # it waited in the queue until the worker was back
 
 
+HANDLES = """
+@parl.remote_class
+class Holder:
+    def __init__(self, held=None):
+        self.held = held
+    def set(self, held):
+        self.held = held
+    def get(self):
+        return self.held
+    def add_through(self, amount):
+        return self.held.add(amount)
+    def make(self, **options):
+        made = parl.with_options(Counter, **options)()
+        made.add(1)
+        return made
+    def where(self):
+        return os.readlink("/proc/self/ns/net")
+    def find(self, name):
+        return parl.get_actor(name).add(1)
+parl.connect(ADDRESS)
+here = os.readlink("/proc/self/ns/net")
+near, far = None, None
+kept = []
+while near is None or far is None:  # actors spread over both hosts
+    one = Holder()
+    kept.append(one)
+    if one.where() == here:
+        near = near or one
+    else:
+        far = far or one
+"""
+
+
+def test_handles_travel_between_hosts_and_actors_make_actors_on_either(network: Network) -> None:
+    network.master.xparl("start", "--port", str(PORT), "--cpu_num", "6", "--host", MASTER)
+    (key,) = network.master.home.glob(".parl/*/key")
+    network.worker.xparl("connect", "--address", f"{MASTER}:{PORT}", "--cpu_num", "6", PARL_KEY_FILE=str(key))
+    body = f"""
+        near.set(far); far.set(near)
+        counter = Counter()
+        for holder in (near, far):
+            holder.set(counter)
+        print(near.add_through(1), far.add_through(1), counter.add(1))
+        made = far.make()
+        print(made.add(1))
+        near.set(made)
+        del made
+        print(near.add_through(1))
+        places = {{far.make(n_cpu=0.1).where() for _ in range(6)}}
+        print(len(places))
+        named = parl.with_options(Counter, name="shared")()
+        print(near.find("shared"), far.find("shared"))
+        try:
+            far.set(parl.submit(near.make))
+            far.get().kill_itself()
+        except parl.ActorLost as error:
+            print(error.cause.kind.name, error.cause.signal)
+        try:
+            far.add_through(1)
+        except parl.ActorLost as error:
+            print(error.cause.kind.name, error.cause.signal)
+    """
+    program = network.master.program(HANDLES.replace("ADDRESS", repr(f"{MASTER}:{PORT}")) + textwrap.dedent(body))
+    said = [line_of(program) for _ in range(7)]
+    assert said == ["1 2 3", "2", "3", "2", "1 2", "SIGNAL 9", "SIGNAL 9"]
+
+
 def test_a_bad_line_loses_no_call_and_doubles_none(network: Network) -> None:
     network.assemble()
     try:
