@@ -263,6 +263,8 @@ class Client:
         try:
             record.channel, record.pid = self._workers.start(granted, start)
         except ChannelClosed:
+            if (cause := self._workers.end_of(record.lease_id)) is not None:
+                record.end(cause)
             raise record.error("") from None
         if self._logs is not None:
             self._logs.follow(granted)
@@ -322,10 +324,10 @@ class Client:
 
     def _lost(self, lease_id: str, cause: DeathCause) -> None:
         self._borrowing.lost(lease_id, cause)
+        self._workers.give_up(lease_id, cause)
         record = self._records.get(lease_id)
         if record is not None:
             record.end(cause)
-            self._workers.give_up(lease_id, cause)
             self._forget(record, cause)
 
     def _forget(self, record: ActorRecord, cause: DeathCause) -> None:

@@ -43,6 +43,8 @@ from parl_remote.transport_unix import UnixChannel
 
 __all__ = ["WorkerClients"]
 
+_ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so within milliseconds
+
 
 class WorkerClients:
     """One program's links to workers, made when they are first needed.
@@ -81,6 +83,8 @@ class WorkerClients:
         self._requests = Requests()
         self._pushes: dict[type[Message], Callable[[str, Any], None]] = {}
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
+        self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
 
     def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
         """Have an actor started on a lease; returns the way to it, and its process.
@@ -90,7 +94,11 @@ class WorkerClients:
             ClusterUnreachable: Its worker cannot be reached.
         """
         waiting: Future[ActorStarted] = Future()
-        self._starts[start.lease_id] = waiting
+        with self._starting:
+            cause = self._ended.get(start.lease_id)
+            if cause is not None:  # between the grant and now
+                raise ChannelClosed(cause.describe())
+            self._starts[start.lease_id] = waiting
         try:
             self._link_to(granted).send([encode(start)])
             started = waiting.result()
@@ -150,10 +158,18 @@ class WorkerClients:
                 link.send([encode(message)])
 
     def give_up(self, lease_id: str, cause: DeathCause) -> None:
-        """Let `start` raise if it waits for this lease."""
-        started = self._starts.get(lease_id)
+        """Let `start` raise, whether it waits for this lease already or is only going to."""
+        with self._starting:
+            self._ended[lease_id] = cause
+            if len(self._ended) > _ENDS_KEPT:
+                del self._ended[next(iter(self._ended))]
+            started = self._starts.get(lease_id)
         if started is not None and not started.done():
             started.set_exception(ChannelClosed(cause.describe()))
+
+    def end_of(self, lease_id: str) -> DeathCause | None:
+        """Why a lease ended, if that was not long ago."""
+        return self._ended.get(lease_id)
 
     def hang_up(self) -> None:
         """Close all links, once the loop has stopped."""
