@@ -1,6 +1,8 @@
 """`put`: what a method gets, how references travel, and that nothing can be written to."""
 
 import copy
+import errno
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -241,6 +243,23 @@ def test_put_wants_a_connection() -> None:
     finally:
         if before is not None:
             current.install(before)
+
+
+def test_without_descriptors_values_travel_in_their_references(
+    connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect(cpu_num=1)
+    reader = Reader()
+
+    def none_left(*_: object) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "memfd_create", none_left)
+    ref = put(np.ones(7 * LARGE))  # more than there is kept to be used again
+    monkeypatch.undo()
+    got, writeable, _ = reader.describe(ref).result()
+    assert got.sum() == 7 * LARGE
+    assert not writeable
 
 
 def test_a_lost_value_says_so(shared_cluster: None) -> None:

@@ -178,6 +178,19 @@ def test_a_worker_lets_go_when_the_program_is_gone(cluster: LoopbackCluster) -> 
             current.install(before)
 
 
+def test_a_value_is_brought_again_when_the_link_broke(connected: LoopbackCluster, brought: list[str]) -> None:
+    a, _, _ = two_hosts()
+    ref = put(np.ones(SIZE))
+    a.describe(ref).result()
+    client: Any = current.client()
+    for node in client._objects._nodes.values():
+        if node._link is not None:
+            node._link.close()
+    wait_for(lambda: not notes(ref.id), "a worker still has the value")
+    assert a.describe(ref).result() == (SIZE, False)
+    assert brought == [ref.id] * 2
+
+
 def test_a_value_that_is_gone_there_says_so(connected: LoopbackCluster) -> None:
     a, _, _ = two_hosts()
     ref = a.store(1.0).result()

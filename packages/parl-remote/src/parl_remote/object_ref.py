@@ -12,6 +12,7 @@ copy there, one for each worker.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import threading
@@ -29,6 +30,7 @@ from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, ado
 
 __all__ = ["ObjectRef", "put"]
 
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # values travel in their references then, as small ones do
 _TIDY_S = 0.5  # see `MemoryPool.tidy`
 _SMALL = 2**16  # bytes that travel in the reference: a file, a mapping and its page faults cost more than the copy
 
@@ -116,6 +118,9 @@ class ObjectRef:
         """What travels: where the value is, or the value."""
         if self._frames:
             return self.id, self.nbytes, self._frames, "", None
+        if getattr(current.peek(), "values_travel", False):  # to hosts that no worker of ours is on
+            frames, kinds = read(self._here(None).place())
+            return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None
         return self.id, self.nbytes, (), _host(), tuple(self._here(None).place())
 
     def __copy__(self) -> ObjectRef:
@@ -175,13 +180,14 @@ def put(value: object) -> ObjectRef:
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
     size = sum(map(len, frames))
     ref = ObjectRef(new_id("object"), size)
-    if size < _SMALL:
-        ref._frames = tuple((bytes(frame), kind) for frame, kind in zip(frames, kinds, strict=True))
-    else:
+    if size >= _SMALL:
         try:
             ref._own(_pool().store(frames, kinds))
         except OSError as error:
-            raise MemoryError(f"no memory to store {size} bytes: {error.strerror}") from error
+            if error.errno not in _NO_DESCRIPTORS:
+                raise MemoryError(f"no memory to store {size} bytes: {error.strerror}") from error
+    if ref._memory is None:
+        ref._frames = tuple((bytes(frame), kind) for frame, kind in zip(frames, kinds, strict=True))
     ref._companions = companions
     _known[ref.id] = ref
     return ref

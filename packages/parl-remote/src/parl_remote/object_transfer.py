@@ -50,7 +50,7 @@ class NodeObjects:
             RemoteError: The worker cannot take it: it has no memory left, or cannot be reached.
         """
         for ref in refs:
-            if isinstance(ref, ObjectRef) and ref.id not in self._there:
+            if isinstance(ref, ObjectRef) and not (ref.id in self._there and self._is_connected()):
                 image = ref.image()
                 if image is not None:
                     self._ask(lambda number, of=ref: StoreObject(number, of.id), (image,))  # type: ignore[misc]
@@ -72,6 +72,21 @@ class NodeObjects:
             raise ObjectLost(f"the node that had the value {object_id} is gone: {error}") from error
         except RemoteError as error:
             raise ObjectLost(str(error)) from error
+
+    def _is_connected(self) -> bool:
+        """Whether the worker still holds what was brought: it lets go when the link ends."""
+        with self._lock:
+            if self._link is None:
+                return False
+            try:
+                while True:  # an answer that came too late for its question
+                    self._link.receive(0.0)
+            except ResultTimeout:
+                return True
+            except ChannelClosed:
+                self._link.close()
+                self._link = None
+                return False
 
     def close(self) -> None:
         """Let go of the link, and the worker of all values."""
