@@ -61,6 +61,9 @@ class RayClient:
         lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
         folder: Where actors run; None is where this process does.
         on_close: Ends the connection to Ray, if it is ours.
+
+    Attributes:
+        values_travel: Whether values of `put` go along with each call, because actors may be on other hosts.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class RayClient:
         on_close: Callable[[], None] = lambda: None,
     ) -> None:
         self._address = address
+        self.values_travel = address != "ray"
         self._lease_timeout_s = lease_timeout_s
         self._folder = folder
         self._on_close = on_close
