@@ -30,7 +30,7 @@ _PORT = 8137  # of a cluster on 8037, as in all examples
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="Interface to listen on; elsewhere than on loopback it asks for its token.",
+    help="Interface; beyond loopback, visitors sign in.",
 )
 @click.option(
     "--monitor_port",
