@@ -69,7 +69,7 @@ def listen_at(path: str) -> socket.socket:
     try:
         listening.bind(path)
         os.chmod(path, 0o600)
-        listening.listen(128)
+        listening.listen(4096)  # an actor that is busy accepts nobody, and whoever comes meanwhile must not wait for it
     except BaseException:
         listening.close()
         raise
