@@ -1,0 +1,306 @@
+"""A real monitor of a real cluster: processes, ports, logs, stacks, and the end of all that."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 30.0
+PROGRAM = """
+import sys, time
+import parl_remote as parl
+parl.connect(sys.argv[1])
+
+@parl.remote_class(wait=False)
+class Worker:
+    def __init__(self):
+        print("made")
+    def quick(self):
+        return 1
+    def raises(self):
+        raise ValueError("the step was too long")
+    def busy_for_ever(self):
+        print("busy", file=sys.stderr)
+        while True:
+            sum(range(1000))
+
+busy, idle = Worker(), Worker()
+for _ in range(50):
+    idle.quick().get()
+try:
+    idle.raises().get()
+except ValueError:
+    pass
+running = busy.busy_for_ever()
+print("ready", flush=True)
+try:
+    running.get()
+except Exception as error:
+    print(type(error).__name__, error, flush=True)
+sys.stdin.read()
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class Place:
+    """A home for one cluster and its monitor."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.port, self.monitor_port = free_port(), free_port()
+        self.programs: list[subprocess.Popen[str]] = []
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self.environment = {**kept, "HOME": str(home), "PARL_RUN_DIR": str(home / "run"), "PYTHONPATH": paths}
+
+    @property
+    def base(self) -> str:
+        return f"http://127.0.0.1:{self.monitor_port}"
+
+    @property
+    def directory(self) -> Path:
+        (found,) = (self.home / "run").glob(f"*-{self.port}")
+        return found
+
+    def xparl(self, *arguments: object, fails: bool = False, **variables: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "parl_remote.cli", *map(str, arguments)],
+            env={**self.environment, **variables},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stderr if fails else done.stdout
+
+    def start(self, *options: object) -> str:
+        return self.xparl("start", "--port", self.port, "--cpu_num", 3, "--monitor_port", self.monitor_port, *options)
+
+    def program(self) -> subprocess.Popen[str]:
+        running = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, f"localhost:{self.port}"],
+            env=self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.programs.append(running)
+        assert running.stdout is not None
+        assert running.stdout.readline() == "ready\n"
+        return running
+
+    def get(self, path: str) -> Any:
+        with _no_proxy.open(self.base + path, timeout=DEADLINE_S) as answer:
+            return json.load(answer)
+
+    def post(self, path: str) -> Any:
+        token = (self.directory / "monitor.token").read_text().strip()
+        request = urllib.request.Request(self.base + path, b"{}", {"Authorization": f"Bearer {token}"})
+        with _no_proxy.open(request, timeout=DEADLINE_S) as answer:
+            return json.load(answer)
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Ask again and again, as somebody who waits in front of a page."""
+        deadline = time.monotonic() + DEADLINE_S
+        problem: object = ""
+        while time.monotonic() < deadline:
+            try:
+                if found := condition():
+                    return found
+            except (urllib.error.URLError, ConnectionError) as error:
+                problem = error
+            select_nothing(0.05)
+        pytest.fail(f"it never came to this: {what} {problem}")
+
+    def up(self) -> None:
+        self.until(lambda: self.get("/healthz")["ok"], "the monitor is up")
+
+    def monitor_pid(self) -> int:
+        record = self.until(lambda: next(iter((self.home / "run").glob("*/monitor.json")), None), "it is on record")
+        return int(json.loads(record.read_text())["process"]["pid"])
+
+    def close(self) -> None:
+        for program in self.programs:
+            program.kill()
+            program.communicate()
+        self.xparl("stop")
+
+
+_no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def select_nothing(seconds: float) -> None:
+    """Let others work; there is no event to wait for at a web page."""
+    signal.sigtimedwait([], seconds)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    place.close()
+
+
+def test_a_monitor_shows_what_a_cluster_does(place: Place, await_end: Callable[..., float]) -> None:
+    said = place.start()
+    assert f"In a browser       {place.base}" in said
+    place.up()
+    assert f"monitor at {place.base}" in place.xparl("status", "--port", place.port)
+    program = place.program()
+
+    def actors() -> dict[str, Any]:
+        return {row["running"]: row for row in place.get("/api/v1/actors")["rows"]}
+
+    row = place.until(lambda: actors().get("busy_for_ever"), "the busy actor is seen")
+    assert (row["state"], row["class_name"]) == ("busy", "Worker")
+    assert row["pid"] > 0
+    assert row["memory"] > 2**20
+    idle = place.until(lambda: (found := actors().get("")) and found["calls"] and found, "the idle one has counted")
+    assert (idle["calls"], idle["errors"]) == (51, 1)
+    assert idle["last_error"] == "ValueError: the step was too long"
+    place.until(lambda: actors()["busy_for_ever"]["busy"] > 0.8, "it is seen to be busy all the time")
+
+    (node,) = place.get("/api/v1/nodes")["rows"]
+    assert (node["cpus"], node["cpus_used"], node["actors"]) == (3, 2, 2)
+    assert node["memory_total"] > node["memory_used"] > 0
+    (driver,) = place.get("/api/v1/drivers")["rows"]
+    assert (driver["pid"], driver["actors"]) == (program.pid, 2)
+
+    log = place.get(f"/api/v1/actors/{row['actor_id']}/log")
+    assert "".join(text for text, _ in log["pieces"]) == "made\nbusy\n"
+
+    stack = place.post(f"/api/v1/actors/{row['actor_id']}/stack")["text"]
+    assert re.search(r"line \d+ in busy_for_ever", stack)
+
+    place.post(f"/api/v1/actors/{row['actor_id']}/kill")
+    assert program.stdout is not None
+    assert "ActorLost" in program.stdout.readline()
+    death = place.until(
+        lambda: next(iter(place.get("/api/v1/deaths")["rows"]), None), "its death is on record in the monitor"
+    )
+    assert (death["actor_id"], death["kind"]) == (row["actor_id"], "killed_by_user")
+    assert place.get(f"/api/v1/deaths/{row['actor_id']}")["log_tail"] == ["made", "busy"]
+    assert 'parl_actor_deaths_total{cause="killed_by_user",class="Worker"} 1.0' in _text(place.base + "/metrics")
+
+    pid = place.monitor_pid()
+    place.xparl("stop", "--port", place.port)
+    await_end([pid])
+    assert not list((place.home / "run").glob("*/monitor.token"))
+
+
+def test_a_monitor_ends_with_a_cluster_that_is_killed(place: Place, await_end: Callable[..., float]) -> None:
+    place.start()
+    place.up()
+    pid = place.monitor_pid()
+    record = json.loads((place.directory / "cluster.json").read_text())
+    os.kill(record["process"]["pid"], signal.SIGKILL)
+    await_end([pid])
+
+
+def test_the_token_is_in_no_command_line_and_in_no_log(place: Place) -> None:
+    place.start()
+    place.up()
+    token = (place.directory / "monitor.token").read_text().strip()
+    command = Path(f"/proc/{place.monitor_pid()}/cmdline").read_bytes()
+    assert token.encode() not in command
+    for path in place.directory.glob("*.log"):
+        assert token not in path.read_text()
+    assert (place.directory / "monitor.token").stat().st_mode & 0o077 == 0
+    assert (place.directory / "monitor.log").stat().st_mode & 0o077 == 0
+
+
+def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:
+    assert "In a browser" not in place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
+    place.xparl("stop", "--port", place.port)
+    assert "In a browser" not in place.xparl("start", "--port", place.port, "--cpu_num", 1, PARL_MONITOR="0")
+    assert not list((place.home / "run").glob("*/monitor.*"))
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_started(place: Place) -> None:
+    with socket.create_server(("127.0.0.1", place.monitor_port)):
+        said = place.xparl(
+            "start", "--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, fails=True
+        )
+        assert f"{place.monitor_port} is in use" in said
+    assert "There is no cluster" in place.xparl("status", "--port", place.port)
+
+
+def test_a_monitor_can_be_started_for_a_cluster_that_runs(place: Place) -> None:
+    place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
+    monitor = subprocess.Popen(
+        [sys.executable, "-m", "parl_remote.cli", "monitor", "--monitor_port", str(place.monitor_port)],
+        env={**place.environment, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    place.programs.append(monitor)
+    assert monitor.stdout is not None
+    assert f"is shown at {place.base}" in monitor.stdout.readline()
+    assert place.get("/api/v1/cluster")["totals"]["cpus"] == 1
+    monitor.send_signal(signal.SIGINT)
+    assert monitor.wait(DEADLINE_S) == 0
+    assert not list((place.home / "run").glob("*/monitor.json"))
+
+
+def test_a_monitor_stays_when_the_master_is_gone_and_says_so(place: Place) -> None:
+    place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
+    command = ["monitor", "--monitor_port", str(place.monitor_port), "--address", f"localhost:{place.port}"]
+    monitor = subprocess.Popen(
+        [sys.executable, "-m", "parl_remote.cli", *command], env=place.environment, stdout=subprocess.PIPE, text=True
+    )
+    place.programs.append(monitor)
+    place.up()
+    record = json.loads((place.directory / "cluster.json").read_text())
+    os.kill(record["process"]["pid"], signal.SIGKILL)
+
+    def status() -> int:
+        try:
+            place.get("/healthz")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        return 200
+
+    place.until(lambda: status() == 503, "the probe fails")
+    assert place.get("/api/v1/cluster")["healthy"] is False
+    place.xparl("start", "--port", place.port, "--cpu_num", 2, "--monitor_port", 0)
+    place.until(lambda: status() == 200, "the probe is well again")
+    assert place.get("/api/v1/cluster")["totals"]["cpus"] == 2
+
+
+def test_what_is_missing_is_said_with_the_command_that_installs_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from parl_remote.errors import RemoteError
+    from parl_remote.monitor import launch
+
+    monkeypatch.setattr(launch, "_NEEDS", ("flask", "a_module_that_is_not_there"))
+    assert not launch.is_installed()
+    with pytest.raises(RemoteError, match=r"a_module_that_is_not_there.*pip install 'parl-remote\[monitor\]'"):
+        launch.check_installed()
+
+
+def _text(url: str) -> str:
+    with _no_proxy.open(url, timeout=DEADLINE_S) as answer:
+        text: str = answer.read().decode()
+        return text
