@@ -11,6 +11,7 @@ No sockets, no processes and no threads: an actor process, `connect(debug=True)`
 from __future__ import annotations
 
 import inspect
+import logging
 import sys
 import threading
 import types
@@ -25,12 +26,14 @@ from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payl
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
+from parl_remote.handles import luggage
 from parl_remote.last_word import LastWord
 from parl_remote.parcels import packed, with_luggage
 from parl_remote.transport import Buffer
 
 __all__ = ["ActorHost", "Construct", "Creation", "Run"]
 
+_log = logging.getLogger("parl.remote")
 _KEYWORDS = int(Flag.KEYWORDS)
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
@@ -61,6 +64,9 @@ class Creation(NamedTuple):
         arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
         keywords: Whether that is `(args, kwargs)`.
         max_concurrency: How many calls may run at once; None if its class decides.
+        saves: Whether the object's state is saved after calls, see `ActorHost.on_state`.
+        state: Pickle of what the object had saved when it was lost, None if it is made for the first time.
+        state_buffers: How many of the message's frames belong to it, the last ones.
     """
 
     sys_path: tuple[str | None, ...]
@@ -71,6 +77,9 @@ class Creation(NamedTuple):
     arguments: bytes
     keywords: bool
     max_concurrency: int | None = None
+    saves: bool = False
+    state: bytes | None = None
+    state_buffers: int = 0
 
 
 class Run:
@@ -99,6 +108,10 @@ def _nobody() -> None:
     """Nobody else has to be told."""
 
 
+def _no_one(_: list[Buffer]) -> None:
+    """Nobody keeps it."""
+
+
 def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
     """Run a constructor at once."""
     return make()
@@ -117,6 +130,7 @@ class ActorHost:
         running: The method that was started last, for reports of its end.
         meter: Counts the calls.
         concurrency: How calls are to be run; known once the object is made.
+        on_state: Takes what the object has saved, a message for who has made it.
         on_new_names: Called when the object has other attributes than before, just before a reply that says which.
     """
 
@@ -138,6 +152,9 @@ class ActorHost:
         self._methods: tuple[str, ...] = ()
         self._attributes: frozenset[str] = frozenset()
         self.on_new_names: Callable[[], None] = _nobody
+        self.on_state: Callable[[list[Buffer]], None] = _no_one
+        self._saves = False
+        self._state_luggage: tuple[object, ...] = ()
         self._slots: tuple[str, ...] = ()
         self._dict: dict[str, Any] | None = None
 
@@ -223,6 +240,8 @@ class ActorHost:
             error: What it raised instead.
             send: Takes the reply; it must not wait, because replies that tell new attributes leave in order.
         """
+        if self.machine.state is ActorState.CLOSED:
+            return  # the object was given up while this ran
         flags = _STAYS if run.stays else 0
         payload: list[Buffer] = []
         if error is None and value is not None and not run.stays:
@@ -240,6 +259,8 @@ class ActorHost:
         self.meter.ended(run.began)
         with self._finishing:
             self.machine.on(ActorEvent.FINISHED)
+            if self._saves:
+                self._save()
             names = self._current_attributes()
             if names != self._attributes:
                 self._attributes = names
@@ -276,17 +297,29 @@ class ActorHost:
             self.last_word = LastWord(DeathKind.IMPORT)
             cls = self._load_class(creation.cls)
             self.last_word = LastWord(DeathKind.CONSTRUCTOR)
+            buffers, saved = _split(buffers, creation.state_buffers)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
+
+            def make() -> object:
+                instance = current.construct_here(cls, args, kwargs)
+                if creation.state is not None:
+                    self.running = "__parl_load__"
+                    instance.__parl_load__(serialize.loads(creation.state, saved))
+                return instance
+
             concurrency = concurrency_of(cls, creation.max_concurrency)
-            self.hold(self.construct(concurrency, lambda: current.construct_here(cls, args, kwargs)))
+            self.hold(self.construct(concurrency, make))
             self.concurrency = concurrency
+            self._saves = creation.saves
+            if self._saves:
+                self._save()
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
             self.last_word = LastWord(DeathKind.RELEASED)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
             self.last_word = self.last_word.because_of(error)
             self.meter.failed(began, error)
-            return self._failure(error, "__init__", call_id)
+            return self._failure(error, self.running, call_id)
         self.meter.constructed(began)
         if concurrency is not ONE_BY_ONE:
             self.meter = SharedCallMeter(self.meter)
@@ -319,7 +352,11 @@ class ActorHost:
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
             self.meter.failed(began, error)
+            if self._saves:
+                self._save()
             return self._failure(error, self.running, call_id)
+        if self._saves:
+            self._save()
         self.meter.ended(began)
         self.machine.on(ActorEvent.FINISHED)
         return reply
@@ -379,6 +416,20 @@ class ActorHost:
         self.running = "the names of its attributes"
         return tuple(self._current_attributes()), 0
 
+    def _save(self) -> None:
+        """Hand the object's state over, before the answer to the call that may have changed it."""
+        instance: Any = self._instance
+        try:
+            state = instance.__parl_save__()
+            if state is None:
+                return
+            frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state))
+            self._state_luggage = luggage.take()
+        except Exception:
+            _log.exception("%s.__parl_save__() failed; what it saved before stays", self._class_name)
+        else:
+            self.on_state(frames)
+
     def _dumps_result(self, value: object, name: str) -> list[Buffer]:
         try:
             return serialize.dumps(value)
@@ -409,6 +460,12 @@ def _advice(value: object) -> str:
         value.close()  # nobody will await it
         return "Write the method as `async def`, so that the actor knows that it has to be awaited."
     return "Return plain data, or keep it in the actor."
+
+
+def _split(buffers: Sequence[memoryview], last: int) -> tuple[Sequence[memoryview], Sequence[memoryview]]:
+    """All but the last ones, and those."""
+    at = len(buffers) - last
+    return buffers[:at], buffers[at:]
 
 
 def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]]:

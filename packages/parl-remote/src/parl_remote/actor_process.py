@@ -59,6 +59,7 @@ _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(K
 _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
+_OWNER_AND_WORKER = 2  # connections; where there are no others, the answer goes the way that the state went
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
 
@@ -114,6 +115,8 @@ class ActorProcess:
         self._callers: dict[int, _Caller] = {}
         self._holders = Holders()
         host.on_new_names = self._tell_change
+        host.on_state = self._send_state
+        self._owner: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         self._watchman = Watchman()
         self._leaving = False  # this loop, for good or for another one
@@ -225,6 +228,14 @@ class ActorProcess:
                 caller.outbox.add(pack(Kind.CHANGED, 0, 0, 0))
                 self._sent(caller)
 
+    def _send_state(self, frames: list[Buffer]) -> None:
+        """Give what the object has saved to the one who made it, before the answer to whoever changed it."""
+        owner = self._owner
+        if owner is not None and owner.channel.fileno() in self._callers:
+            owner.answer(frames)
+            if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
+                self._write_to(owner)
+
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
         """Drop a call that has not started, cancel a coroutine; any other is answered as usual."""
         call_id = header_of(frames[0])[3]
@@ -268,6 +279,8 @@ class ActorProcess:
             self._holders.does_not_hold(caller)
             self._holders.is_kept = configure(frames, self._host)
         else:
+            if kind == _CREATE:
+                self._owner = caller
             try:
                 caller.answer(self._host.handle(frames))
             except RemoteProtocolError as error:

@@ -10,7 +10,7 @@
 
     caller -> actor   CREATE, CALL, GET, SET, NAMES, CANCEL, CLOSE, JOIN, RECEIVED
     worker -> actor   CONFIGURE (JSON), HOLD, RELEASE
-    actor -> caller   CREATED, RESULT, FAILURE, CHANGED
+    actor -> caller   CREATED, RESULT, FAILURE, STATE, CHANGED
 
 Calls are the fast path, so a message here is a tuple of frames and not an object; everything that is not about one
 actor's calls is in `messages`.
@@ -36,7 +36,7 @@ class Kind(IntEnum):
     names of the actor's attributes. HOLD, RELEASE: somebody who is on his way needs the actor; the call's number is
     his. JOIN: here he is, with that number; with index 1 he does not keep the actor alive. RECEIVED: the handles in
     the answer of that number have arrived. CHANGED: there are other attributes than the caller knows; said once
-    between two of his messages.
+    between two of his messages. STATE: what the object has saved, for who has made it.
     """
 
     CREATE = 1
@@ -55,6 +55,7 @@ class Kind(IntEnum):
     RESULT = 17
     FAILURE = 18
     CHANGED = 19
+    STATE = 20
 
 
 class Flag(IntFlag):

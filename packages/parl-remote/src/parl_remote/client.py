@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -27,7 +28,7 @@ from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
 from parl_remote.connection import Connection
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, NotConnected
+from parl_remote.errors import ChannelClosed, NameTaken, NotConnected
 from parl_remote.farewell import Farewell, say_close
 from parl_remote.files.places import Place, Places
 from parl_remote.handles import ActorPlace, luggage
@@ -36,6 +37,7 @@ from parl_remote.master_client import MasterClient
 from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.options import ActorOptions
 from parl_remote.pending_calls import kind_of_reference
+from parl_remote.recipe import Made, Recipe
 from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
@@ -44,9 +46,12 @@ if TYPE_CHECKING:
     from parl_remote.log_forwarding import LogForwarder
     from parl_remote.named_actors import FoundActor
     from parl_remote.object_transfer import NodeObjects, ObjectTransfers
+    from parl_remote.restarts import Comeback
 
 __all__ = ["Client"]
 
+_NEWS_S = 1.0  # news of an actor's end go from its worker to its owner and to the master, milliseconds apart
+_NAMES_KEPT = 1000
 _GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
 
 
@@ -87,6 +92,7 @@ class Client:
         self._records: dict[str, ActorRecord] = {}
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self._borrow_lock = threading.Lock()
+        self._named: dict[str, ActorRecord] = {}  # the last ones with a name that were made here
         self._none_left = threading.Event()
         self._closed = False
         self._loop = Loop()
@@ -160,35 +166,102 @@ class Client:
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        creation = (
-            tuple(sys.argv),
-            spec.name,
-            cls,
-            spec.names,
-            bytes(arguments[0]),
-            bool(kwargs),
-            options.max_concurrency,
-        )
+        creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
+        recipe = Recipe(spec, options, creation, arguments[1:], luggage.take())
+        made = self._make(recipe)
+        if options.max_restarts:
+            return self._restartable(recipe, made)
+        recipe.luggage = None
+        ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
+        self._refs[made.record.lease_id] = ref
+        return ref
+
+    def _make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
+        """Make an actor, for the first time or again; raises what `create` does."""
+        spec, options = recipe.spec, recipe.options
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        granted = self._master.lease(spec.name, options, timeout_s)
+        granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
         record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
         with self._lock:
             self._records[record.lease_id] = record
             self._none_left.clear()
         try:
             place = self._places.of(granted, self._workers, spec.cls.__module__)
-            payload = serialize.dumps((place.sys_path, *creation))
-            names = AttributeNames()
-            record.connection = connection = self._start(record, granted, options, place, names)
-            connection.submit(Kind.CREATE, 0, 0, [*payload, *arguments[1:]], "__init__", luggage.take()).result()
+            record.connection = connection = self._start(record, granted, options, place, recipe.names)
+            if recipe.saves:
+                connection.keep_states(recipe.keep_state)
+            connection.submit(Kind.CREATE, 0, 0, recipe.message(place.sys_path), "__init__", recipe.luggage).result()
         except BaseException:
             self._release(record)
             raise
         if options.name:
             self._describe(record, spec, wait=options.wait)
-        ref = self._reference(spec, record, connection, names, place_of(granted), options)
-        self._refs[record.lease_id] = ref
+            self._named[options.name] = record
+        return Made(record, connection, place_of(granted))
+
+    def _restartable(self, recipe: Recipe, made: Made) -> ActorRef:
+        """The reference to an actor that is made again when it is lost."""
+        from parl_remote.restarts import Comeback  # most actors have none
+
+        def again(lost: ActorRecord, restarts: int) -> Made:
+            self._check_open()
+            made = self._make(recipe, lost.lease_id, restarts)
+            made.record.connection.gives_back = True  # type: ignore[union-attr]  # it has just been made
+            return made
+
+        def note(made: Made) -> None:
+            ref = where()
+            if ref is not None:
+                ref.place = made.place
+                self._refs[made.record.lease_id] = ref
+
+        limit = recipe.options.max_restarts
+        comeback = Comeback(made, limit=limit, again=again, on_made=note, part=self._part)
+        made.path.gives_back = True  # type: ignore[attr-defined]  # it is a connection
+        ref = kind_of_reference(recipe.options)(
+            recipe.spec,
+            comeback,
+            let_go=lambda: self._let_go_of(comeback),
+            destroy=lambda: self._end(comeback),
+            attributes=recipe.names,
+            place=made.place,
+        )
+        where = weakref.ref(ref)
+        self._refs[made.record.lease_id] = ref
+        if made.record.cause is not None:  # it ended before anybody could make it again
+            comeback.lost(made.record, made.record.cause)
         return ref
+
+    def _let_go_of(self, comeback: Comeback) -> None:
+        def part() -> None:
+            made = comeback.let_go()
+            if made is not None:
+                self._part(made)
+
+        if os.getpid() == self._pid:
+            self._loop.call_soon(part)
+
+    def _part(self, made: Made) -> None:
+        self._let_go(made.record, made.record.channel)
+
+    def _end(self, comeback: Comeback) -> None:
+        made = comeback.end()
+        if made is not None:
+            self._destroy(made.record)
+
+    def _lease(
+        self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
+    ) -> LeaseGranted:
+        """Room for an actor; see `create`."""
+        patience = time.monotonic() + _NEWS_S
+        while True:
+            try:
+                return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
+            except NameTaken:
+                before = self._named.get(options.name)
+                if before is None or not before.has_ended or time.monotonic() > patience:
+                    raise
+                time.sleep(_NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
 
     def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
         """Have the actor's worker say to those who look it up by name what it is."""
@@ -297,7 +370,7 @@ class Client:
 
     def _destroy(self, record: ActorRecord) -> None:
         if not record.has_ended:
-            who = " by one who holds a handle" if record.is_borrowed else ""
+            who = "by one who held a handle of it" if record.is_borrowed else ""
             self._workers.stop(record.node_id, record.lease_id, who)
             record.await_end()
 
@@ -327,6 +400,8 @@ class Client:
         self._workers.give_up(lease_id, cause)
         record = self._records.get(lease_id)
         if record is not None:
+            if record.comeback is not None:
+                record.comeback.lost(record, cause)
             record.end(cause)
             self._forget(record, cause)
 

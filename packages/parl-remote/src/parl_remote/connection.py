@@ -42,6 +42,7 @@ _CREATE = int(Kind.CREATE)
 _SHARES = int(Flag.SHARES)
 _HANDLES = int(Flag.HANDLES)
 _CHANGED = int(Kind.CHANGED)
+_STATE = int(Kind.STATE)
 _MOST_CALLS = 2**32
 
 
@@ -72,6 +73,10 @@ class Connection:
             the actor was lost, empty for calls that come later; may wait for the cause.
         on_names: Told the actor's attributes when it has been made, and when they change.
         objects: Gives what brings values of `put` to the actor's node; asked where memory cannot be shared with it.
+
+    Attributes:
+        gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
+            actor to send it to; if not, the call's future gets the error.
     """
 
     def __init__(
@@ -102,6 +107,8 @@ class Connection:
         self._watched: set[RemoteFuture[Any]] = set()
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._is_lost = False
+        self.gives_back = False
+        self._on_state: Callable[[Sequence[memoryview]], None] | None = None
         self._names_changed = False
 
     # -- out -----------------------------------------------------------------------------------------------------
@@ -145,6 +152,8 @@ class Connection:
         except ChannelClosed:
             # Answers to earlier calls may still be there to be read; only this one has no hope.
             if self._pending.pop(call_id, None) is not None:
+                if self.gives_back:
+                    raise
                 self._settle(future, None, self._make_lost(""))
         except BaseException:
             self._pending.pop(call_id, None)
@@ -152,6 +161,11 @@ class Connection:
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return future
+
+    def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
+        """Hand over what the actor saves, from now on as soon as it comes, whether anybody calls or not."""
+        self._on_state = on_state
+        self.watch(RemoteFuture(self))  # which nobody settles
 
     @property
     def channel(self) -> Channel:
@@ -289,7 +303,7 @@ class Connection:
             frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
         future = self._pending.pop(call_id, None)
         if future is None:
-            self._take_unasked(kind, flags, call_id)
+            self._take_unasked(kind, flags, call_id, frames)
             return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
@@ -305,12 +319,14 @@ class Connection:
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
 
-    def _take_unasked(self, kind: int, flags: int, call_id: int) -> None:
+    def _take_unasked(self, kind: int, flags: int, call_id: int, frames: list[memoryview]) -> None:
         """The answer to a call that was cancelled, or something that nobody asked for."""
         if kind == _CHANGED:
             self._names_changed = True
         elif kind == _RESULT and flags & _HANDLES:
             self._confirm(call_id)
+        elif kind == _STATE and self._on_state is not None:
+            self._on_state(frames)
 
     def _confirm(self, call_id: int) -> None:
         """The handles in an answer are connected: the actor that sent them may let go."""

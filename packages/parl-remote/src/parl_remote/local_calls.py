@@ -7,13 +7,12 @@ The calls of an object that runs one at a time need nothing of this: they run in
 
 from __future__ import annotations
 
-import threading
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from parl_remote.actor_host import ActorHost
+from parl_remote.announced import Announced
 from parl_remote.answers import read_answer
 from parl_remote.call_messages import header_of
 from parl_remote.concurrency import Concurrency, How
@@ -29,16 +28,7 @@ class _Closable(Runner, Protocol):
         """Let the threads end."""
 
 
-class _Sleeper:
-    """A thread that waits for a future."""
-
-    def __init__(self) -> None:
-        self._event = threading.Event()
-        self.wake = self._event.set
-        self.sleep = self._event.wait
-
-
-class LocalCalls:
+class LocalCalls(Announced):
     """Runs calls, is the carrier of their futures, and takes their answers.
 
     Args:
@@ -47,6 +37,7 @@ class LocalCalls:
     """
 
     def __init__(self, host: ActorHost, on_names: Callable[[tuple[str, ...]], None]) -> None:
+        super().__init__()
         self._host = host
         self._on_names = on_names
         self._runner: _Closable | None = None
@@ -96,25 +87,7 @@ class LocalCalls:
                     self._on_names(answer.names)
                 future.settle(answer.value, answer.error, cancelled=answer.cancelled)
 
-    # -- future.Carrier ------------------------------------------------------------------------------------------------
-
-    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """See `Carrier.wait_for`."""
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        sleeper = _Sleeper()
-        if future._sleepers is None:
-            future._sleepers = []
-        future._sleepers.append(sleeper)
-        while not future.settled:  # looked at again now that whoever settles it can see us
-            if not sleeper.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
-                return future.settled
-        return True
-
-    def look(self) -> None:
-        """See `Carrier.look`; nothing arrives that is not settled at once."""
-
-    def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`; every future is."""
+    # -- future.Carrier, beside what `Announced` has -----------------------------------------------------------------
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""

@@ -1,0 +1,440 @@
+"""`max_restarts`: an actor that was lost is made again behind the same handle, with its state if it saves one."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, submit, with_options
+
+PATIENCE_S = 20
+
+
+@parl_remote.remote_class(max_restarts=2)
+class Counter:
+    """Counts, and forgets when it dies."""
+
+    def __init__(self, start: int = 0, *, step: int = 1) -> None:
+        self.count = start
+        self.step = step
+
+    def add(self) -> int:
+        self.count += self.step
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def hold(self, path: str) -> str:
+        with open(path) as gate:
+            return gate.read()
+
+    def leave(self) -> None:
+        os._exit(3)
+
+    def fail(self) -> None:
+        raise ValueError("an exception is no death")
+
+
+@parl_remote.remote_class(max_restarts=-1)
+class Saving:
+    """Counts, and does not forget."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.big = np.zeros(300_000)
+        self.loads = 0
+
+    def __parl_save__(self) -> Any:
+        return {"count": self.count, "big": self.big, "loads": self.loads}
+
+    def __parl_load__(self, state: Any) -> None:
+        self.count, self.big = state["count"], state["big"].copy()
+        self.loads = state["loads"] + 1
+
+    def add(self, n: int = 1) -> int:
+        self.count += n
+        self.big[:] = self.count
+        return self.count
+
+    def fail_after_adding(self) -> None:
+        self.count += 100
+        raise KeyError("after the fact")
+
+    def what(self) -> tuple[int, float, int]:
+        return self.count, float(self.big.sum()), self.loads
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@parl_remote.remote_class(max_restarts=3)
+class SavesSometimes:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __parl_save__(self) -> int | None:
+        if self.count == 7:
+            raise OSError("no more")
+        return self.count if self.count % 5 == 0 else None
+
+    def __parl_load__(self, state: int) -> None:
+        self.count = state
+
+    def add(self) -> int:
+        self.count += 1
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@parl_remote.remote_class(max_restarts=3)
+class AsyncSaving:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __parl_save__(self) -> int:
+        return self.count
+
+    def __parl_load__(self, state: int) -> None:
+        asyncio.get_running_loop()  # it is loaded where calls run
+        self.count = state
+
+    async def add(self) -> int:
+        self.count += 1
+        await asyncio.sleep(0)
+        return self.count
+
+    async def pid(self) -> int:
+        return os.getpid()
+
+
+@parl_remote.remote_class(max_restarts=1)
+class HalfSaving:
+    def __parl_save__(self) -> int:
+        return 1
+
+
+@parl_remote.remote_class(max_restarts=2)
+class OnceOnly:
+    """Its constructor works as often as there are marks in a file."""
+
+    def __init__(self, path: str) -> None:
+        marks = Path(path).read_text()
+        if not marks:
+            raise RuntimeError("no marks left")
+        Path(path).write_text(marks[1:])
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@parl_remote.remote_class
+class Holder:
+    def __init__(self, other: Any) -> None:
+        self.other = other
+
+    def add(self) -> Any:
+        return self.other.add()
+
+
+@parl_remote.remote_class(max_restarts=1)
+class Sum:
+    def __init__(self, array: Any) -> None:
+        self.sum = float(array.sum())
+
+    def told(self) -> float:
+        return self.sum
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+def kill(actor: Any, pid: int = 0) -> None:
+    """End the actor's process; what is called later finds it gone, it is not merely on its way there."""
+    pid = pid or actor.pid()
+    process = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    select.select([process], [], [], PATIENCE_S)
+    os.close(process)
+
+
+def lost(future: RemoteFuture[Any]) -> ActorLost:
+    error = future.exception(PATIENCE_S)
+    assert isinstance(error, ActorLost)
+    return error
+
+
+def test_the_handle_leads_to_a_new_actor_made_of_the_same_arguments(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = Counter(10, step=5)
+    assert [counter.add(), counter.add()] == [15, 20]
+    before = counter.pid()
+    kill(counter)
+    assert counter.add() == 15
+    assert counter.pid() != before
+
+
+def test_calls_in_flight_say_that_it_is_made_again_and_later_ones_wait_for_that(
+    connect: Callable[..., None], tmp_path: Path
+) -> None:
+    connect(cpu_num=1)
+    counter = Counter()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pid = counter.pid()
+    held, queued = submit(counter.hold, str(gate)), submit(counter.add)
+    os.kill(pid, signal.SIGKILL)
+    for future in (held, queued):
+        error = lost(future)
+        assert error.is_restarting
+        assert "SIGKILL" in str(error)
+        assert "restart 1 of 2" in str(error)
+    later = [submit(counter.add) for _ in range(3)]
+    assert [future.result(PATIENCE_S) for future in later] == [1, 2, 3]
+
+
+def test_after_the_limit_the_last_cause_is_raised(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = Counter()
+    for _ in range(3):
+        kill(counter)
+    for _ in range(2):
+        with pytest.raises(ActorLost, match="made again twice, as often as max_restarts allows") as caught:
+            counter.add()
+        assert caught.value.cause.signal == signal.SIGKILL
+        assert not caught.value.is_restarting
+    assert Counter().add() == 1  # its room is free
+
+
+def test_an_actor_that_exits_is_made_again_and_an_exception_is_no_death(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = Counter()
+    with pytest.raises(ValueError, match="no death"):
+        counter.fail()
+    assert [counter.add(), counter.add()] == [1, 2]
+    with pytest.raises(ActorLost, match="status 3"):
+        counter.leave()
+    assert counter.add() == 1
+
+
+def test_without_max_restarts_nothing_is_made_again(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, max_restarts=0)()
+    kill(counter)
+    with pytest.raises(ActorLost) as caught:
+        counter.add()
+    assert not caught.value.is_restarting
+
+
+def test_it_can_be_made_again_as_often_as_needed(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, max_restarts=-1)()
+    for _ in range(6):
+        kill(counter)
+        assert counter.add() == 1
+
+
+def test_destroying_it_is_final(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter: Any = Counter()
+    counter.destroy()
+    with pytest.raises(ActorLost) as caught:
+        counter.add()
+    assert caught.value.cause.kind is DeathKind.KILLED_BY_USER
+    assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
+
+
+def test_dropping_the_handle_ends_the_actor_that_was_made_again(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = Counter()
+    kill(counter)
+    assert counter.add() == 1
+    del counter
+    assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
+
+
+def test_dropping_the_handle_while_it_is_made_again_leaves_nothing(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    for _ in range(5):
+        counter = with_options(Counter, lease_timeout_s=PATIENCE_S)()
+        kill(counter)
+        del counter
+    assert with_options(Counter, lease_timeout_s=PATIENCE_S)().add() == 1
+
+
+def test_disconnecting_while_it_is_made_again_ends_the_calls_that_wait(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = Counter()
+    kill(counter)
+    future = submit(counter.add)
+    parl_remote.disconnect()
+    assert isinstance(future.exception(PATIENCE_S), ActorLost | None)
+
+
+def test_a_constructor_that_fails_then_uses_up_a_restart(connect: Callable[..., None], tmp_path: Path) -> None:
+    connect(cpu_num=1)
+    marks = tmp_path / "marks"
+    marks.write_text("x")
+    actor = OnceOnly(str(marks))
+    kill(actor)
+    with pytest.raises(ActorLost, match="RuntimeError: no marks left") as caught:
+        actor.pid()
+    assert caught.value.cause.signal == signal.SIGKILL
+    assert "as often as max_restarts allows" in str(caught.value)
+
+
+def test_arrays_among_the_arguments_are_those_of_the_first_time(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    array = np.ones(200_000)
+    actor = Sum(array)
+    array[:] = 7
+    kill(actor)
+    assert actor.told() == 200_000
+
+
+def test_many_calls_under_way_are_answered_or_lost_and_all_that_follow_are_answered(
+    connect: Callable[..., None],
+) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, max_restarts=-1)()
+    pid = counter.pid()
+    futures = [submit(counter.add) for _ in range(2_000)]
+    os.kill(pid, signal.SIGKILL)
+    concurrent.futures.wait(futures, PATIENCE_S)
+    answered = [future for future in futures if future.exception(PATIENCE_S) is None]
+    assert [future.result() for future in answered[:10]] == list(range(1, len(answered[:10]) + 1))
+    later = [submit(counter.add) for _ in range(100)]
+    assert all(isinstance(future.result(PATIENCE_S), int) for future in later)
+
+
+def test_threads_that_call_meanwhile_all_get_answers(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, max_restarts=-1)()
+    stop = threading.Event()
+    losses: list[ActorLost] = []
+
+    def call() -> None:
+        while not stop.is_set():
+            try:
+                counter.add()
+            except ActorLost as error:
+                losses.append(error)
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for _ in range(5):
+        try:
+            kill(counter)
+        except ActorLost:  # between two deaths
+            continue
+    stop.set()
+    for thread in threads:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+    assert all(error.is_restarting for error in losses)
+    assert counter.add() > 0
+
+
+# -- state -------------------------------------------------------------------------------------------------------------
+
+
+def test_what_was_answered_is_not_forgotten(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    actor = Saving()
+    assert [actor.add() for _ in range(5)] == [1, 2, 3, 4, 5]
+    kill(actor)
+    assert actor.what() == (5, 5 * 300_000, 1)
+    with pytest.raises(KeyError):
+        actor.fail_after_adding()
+    kill(actor)
+    assert actor.what()[0] == 105
+    assert actor.what()[2] == 2
+
+
+def test_an_attribute_that_was_written_is_not_forgotten(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    actor = Saving()
+    actor.count = 42
+    kill(actor)
+    assert actor.count == 42
+
+
+def test_none_keeps_what_was_saved_before_and_so_does_an_error(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    actor = SavesSometimes()
+    assert [actor.add() for _ in range(8)] == list(range(1, 9))
+    kill(actor)
+    assert actor.add() == 6
+
+
+def test_the_state_of_coroutines_is_kept(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    actor = AsyncSaving()
+    futures = [submit(actor.add) for _ in range(20)]
+    concurrent.futures.wait(futures, PATIENCE_S)
+    kill(actor)
+    assert submit(actor.add).result(PATIENCE_S) == 21
+
+
+def test_calls_of_others_are_saved_too_although_the_owner_does_nothing(connect: Callable[..., None]) -> None:
+    connect(cpu_num=3)
+    actor = Saving()
+    pid = actor.pid()
+    holders = [Holder(actor) for _ in range(2)]
+    for _ in range(50):
+        for holder in holders:
+            holder.add()
+    kill(actor, pid)
+    assert actor.what()[0] == 100
+
+
+def test_one_half_of_saving_is_refused(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    with pytest.raises(TypeError, match="__parl_save__ but no __parl_load__"):
+        HalfSaving()
+
+
+# -- with other things -------------------------------------------------------------------------------------------------
+
+
+def test_a_pool_keeps_actors_that_are_made_again(connect: Callable[..., None], tmp_path: Path) -> None:
+    connect(cpu_num=2)
+    once = tmp_path / "once"
+
+    @parl_remote.remote_class(max_restarts=1)
+    class Worker:
+        def work(self, item: int) -> int:
+            if item == 5 and not once.exists():
+                once.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return item
+
+    actors = [Worker(), Worker()]
+    with ActorPool(actors) as pool:
+        assert list(pool.map("work", range(30))) == list(range(30))
+        assert len(pool) == 2
+
+
+def test_a_name_leads_to_the_new_actor(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    counter = with_options(Counter, name="the counter", max_restarts=-1)()
+    kill(counter)
+    assert counter.add() == 1
+    found: Any = parl_remote.get_actor("the counter")
+    assert found.add() == 2
+    with pytest.raises(parl_remote.NameTaken):
+        with_options(Counter, name="the counter", lease_timeout_s=0)()
