@@ -26,6 +26,7 @@ from parl_remote.log_text import last_lines, next_lines, whole_characters
 from parl_remote.loop import Loop
 from parl_remote.messages import Hello, LeaseAssigned, Message, Role, decode
 from parl_remote.messages.logs import ActorsWrote, FollowActors, LogText, ReadLog
+from parl_remote.output_streams import read_marks, write_marks
 from parl_remote.resources import Resources
 from parl_remote.worker_logs import WorkerLogs
 
@@ -115,6 +116,33 @@ def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, m
     assert entry is not None
     assert (entry.start, entry.size()) == (4900, 5000)
     loop.close()
+
+
+def test_marks_of_stderr_move_with_what_is_cut(entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_book, "_KEPT_WHEN_CUT", 10)
+    write(entry, b"aaEEaaaaaaaaaaaaEEaa")
+    write_marks(entry.path, [(2, 4), (16, 18)])
+    assert entry.errors(0, 20) == [(2, 4), (16, 18)]
+    assert entry.errors(3, 17) == [(3, 4), (16, 17)]
+    entry.cut()
+    write(entry, b"EEbb")
+    write_marks(entry.path, [(0, 2)])
+    assert entry.errors(0, 24) == [(16, 18), (20, 22)]
+    assert entry.errors(20, 24) == [(20, 22)]
+    entry.delete()
+    assert list(entry.path.parent.iterdir()) == []
+
+
+def test_marks_are_found_in_the_middle_of_many(tmp_path: Path) -> None:
+    log = tmp_path / "actor-1.log"
+    write_marks(log, [(10 * number, 10 * number + 4) for number in range(5000)])
+    for at in (0, 4, 9, 24_995, 49_990):
+        expected = [
+            (max(at, 10 * number), min(at + 30, 10 * number + 4))
+            for number in range(5000)
+            if 10 * number + 4 > at and 10 * number < at + 30
+        ]
+        assert read_marks(log, at, at + 30) == expected
 
 
 def test_only_so_many_logs_of_actors_that_ended_are_kept(
@@ -208,14 +236,14 @@ def test_the_last_line_of_an_actor_that_ended_needs_no_end(entry: LogEntry, book
     write(entry, b"whole\npart")
     assert next_lines(entry, 0, 1000, 2**20).data == b"whole\n"
     book.ended("lease-1")
-    assert next_lines(entry, 0, 1000, 2**20).data == b"whole\npart\n"
+    assert next_lines(entry, 0, 1000, 2**20).data == b"whole\npart"
     assert next_lines(entry, 0, 1000, 2**20).end == entry.size()
 
 
 def test_a_line_without_end_is_passed_on_in_parts(entry: LogEntry) -> None:
     write(entry, b"z" * 200_000)
     lines = next_lines(entry, 0, 2**16, 2**20)
-    assert lines.data == b"z" * 2**16 + b"\n"
+    assert lines.data == b"z" * 2**16
     assert lines.end == 2**16
 
 
@@ -342,9 +370,46 @@ def test_lines_carry_class_and_process_and_come_in_order(output: Callable[..., t
         assert lines == [f"(Talker pid={pid}) {number} of {letter}" for number in range(50)]
 
 
-def test_stderr_is_shown_as_well(output: Callable[..., tuple[str, str]]) -> None:
-    out, err = output("parl.connect(cpu_num=1, logs=True); Talker().complain('something is odd')")
-    assert re.search(r"^\(Talker pid=\d+\) something is odd$", out + err, re.MULTILINE)
+def test_each_stream_goes_to_the_programs_own(output: Callable[..., tuple[str, str]]) -> None:
+    out, err = output("""
+        parl.connect(cpu_num=1, logs=True)
+        a = Talker()
+        for number in range(20):
+            a.say(f"out {number}"), a.complain(f"err {number}")
+    """)
+    for text, word in ((out, "out"), (err, "err")):
+        assert re.findall(r"^\(Talker pid=\d+\) (.*)$", text, re.MULTILINE) == [f"{word} {n}" for n in range(20)]
+
+
+def test_halves_of_lines_of_both_streams_do_not_mix(output: Callable[..., tuple[str, str]]) -> None:
+    out, err = output("""
+        @parl.remote_class
+        class Halves:
+            def write(self):
+                print("first", end=" ", flush=True)
+                sys.stderr.write("odd\\n")
+                print("second")
+                sys.stderr.write("no end")
+        parl.connect(cpu_num=1, logs=True)
+        Halves().write()
+    """)
+    assert re.findall(r"^\(Halves pid=\d+\) (.*)$", out, re.MULTILINE) == ["first second"]
+    assert re.findall(r"^\(Halves pid=\d+\) (.*)$", err, re.MULTILINE) == ["odd", "no end"]
+
+
+def test_output_of_c_code_and_of_other_programs_is_shown(output: Callable[..., tuple[str, str]]) -> None:
+    out, err = output("""
+        import ctypes, subprocess
+        @parl.remote_class
+        class Native:
+            def write(self):
+                subprocess.run(["sh", "-c", "echo from a program; echo its stderr >&2"])
+                os.write(1, b"from a descriptor\\n")
+        parl.connect(cpu_num=1, logs=True)
+        Native().write()
+    """)
+    shown = re.findall(r"^\(Native pid=\d+\) (.*)$", out + err, re.MULTILINE)
+    assert sorted(shown) == ["from a descriptor", "from a program", "its stderr"]
 
 
 def test_the_name_of_an_actor_is_in_its_lines(output: Callable[..., tuple[str, str]]) -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from parl_remote.identity import host_id
 from parl_remote.loop import Loop
 from parl_remote.messages import Hello, LeaseAssigned
+from parl_remote.output_streams import marks_of, read_marks, write_marks
 
 __all__ = ["LogBook", "LogEntry", "bytes_in"]
 
@@ -91,6 +92,17 @@ class LogEntry:
             return self.read(self.origin, most_bytes)
         return start, data
 
+    def errors(self, start: int, stop: int) -> list[tuple[int, int]]:
+        """The parts of a range of positions that came by stderr, as (start, stop), in order."""
+        pieces = [(self.path, self.origin)]
+        if start < self.origin and self.before < self.origin:
+            pieces.insert(0, (self.before_path, self.before))
+        return [
+            (origin + begin, origin + end)
+            for path, origin in pieces
+            for begin, end in read_marks(path, max(0, start - origin), max(0, stop - origin))
+        ]
+
     def cut(self) -> None:
         """Keep the last of the file in a second one and start it anew.
 
@@ -103,13 +115,18 @@ class LogEntry:
             while data := file.read(_COPIED_AT_ONCE):
                 older.write(data)
                 at += len(data)
+            marks = [(one - begin, other - begin) for one, other in read_marks(self.path, begin, at)]
             file.truncate(0)
+            with contextlib.suppress(OSError):
+                os.truncate(marks_of(self.path), 0)
+        write_marks(self.before_path, marks)
         self.before = self.origin + begin
         self.origin += at
 
     def delete(self) -> None:
         """Remove its files."""
-        for path in (self.path, self.before_path):
+        logs = (self.path, self.before_path)
+        for path in (*logs, *map(marks_of, logs)):
             with contextlib.suppress(OSError):
                 path.unlink()
 

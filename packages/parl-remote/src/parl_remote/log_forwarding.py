@@ -29,6 +29,7 @@ __all__ = ["LogForwarder", "show"]
 
 _WAIT_S = 30.0  # a question that is answered with nothing is asked anew
 _LAST_WORDS_S = 1.0  # what a program that ends may wait for the rest of its actors' output
+_LONGEST_LINE = 2**16  # a line that is longer is shown in parts
 _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
 
 
@@ -36,8 +37,8 @@ _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the e
 class _Worker:
     """One worker that is followed."""
 
-    where: str
     channel: Channel
+    shown: _Shown
     question: int = 0
 
 
@@ -96,7 +97,7 @@ class LogForwarder:
         except (RemoteError, OSError) as error:
             show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
             return
-        self._workers[node_id] = worker = _Worker(self._where(granted), channel)
+        self._workers[node_id] = worker = _Worker(channel, _Shown(self._where(granted)))
         self._loop.add(channel, lambda: self._hear(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
 
@@ -115,7 +116,7 @@ class LogForwarder:
                 return
             if isinstance(message, ActorsWrote):
                 self._note(node_id, message.outputs)
-                for is_error, text in _paragraphs(message.outputs, worker.where):
+                for is_error, text in worker.shown.paragraphs(message.outputs):
                     show(sys.stderr if is_error else sys.stdout, text)
                 if message.request_id == worker.question:
                     self._go_on(node_id, worker, message)
@@ -164,29 +165,38 @@ def show(stream: TextIO | None, text: str) -> None:
             stream.flush()
 
 
-def _paragraphs(outputs: tuple[ActorOutput, ...], where: str) -> Iterator[tuple[bool, str]]:
-    """Texts to write at once, in order, each with whether it is for stderr."""
-    gathered: list[str] = []
-    was_error = False
-    for is_error, line in _lines(outputs, where):
-        if gathered and is_error is not was_error:
-            yield was_error, "".join(gathered)
-            gathered = []
-        was_error = is_error
-        gathered.append(line)
-    if gathered:
-        yield was_error, "".join(gathered)
+class _Shown:
+    """The lines of one worker's actors, of which the last may still lack its end, for each stream."""
 
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._begun: dict[tuple[str, bool], str] = {}
 
-def _lines(outputs: tuple[ActorOutput, ...], where: str) -> Iterator[tuple[bool, str]]:
-    for output in outputs:
-        name = f" {output.actor_name}" if output.actor_name else ""
-        prefix = f"({output.class_name}{name} pid={output.pid}{where}) "
-        if output.dropped:
-            yield True, f"{prefix}[{output.dropped} lines left out, it writes faster than they can be shown]\n"
-        for piece in output.pieces:
-            for line in piece.text.split("\n")[:-1]:
-                yield piece.is_error, f"{prefix}{_as_shown(line)}\n"
+    def paragraphs(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
+        """Texts to write at once, in order, each with whether it is for stderr."""
+        for is_error, lines in itertools.groupby(self._lines(outputs), lambda line: line[0]):
+            yield is_error, "".join(line for _, line in lines)
+
+    def _lines(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
+        for output in outputs:
+            name = f" {output.actor_name}" if output.actor_name else ""
+            prefix = f"({output.class_name}{name} pid={output.pid}{self._where}) "
+            if output.dropped:
+                lines = f"{output.dropped} line{'s' * (output.dropped != 1)}"
+                yield True, f"{prefix}[{lines} left out, it writes faster than they can be shown]\n"
+            for piece in output.pieces:
+                stream = output.lease_id, piece.is_error
+                *whole, begun = (self._begun.pop(stream, "") + piece.text).split("\n")
+                if len(begun) > _LONGEST_LINE:
+                    whole.append(begun)
+                elif begun:
+                    self._begun[stream] = begun
+                for line in whole:
+                    yield piece.is_error, f"{prefix}{_as_shown(line)}\n"
+            if output.ended:
+                for is_error in (False, True):
+                    if begun := self._begun.pop((output.lease_id, is_error), ""):
+                        yield is_error, f"{prefix}{_as_shown(begun)}\n"
 
 
 def _as_shown(line: str) -> str:

@@ -46,15 +46,17 @@ class Lines:
     """What `next_lines` found.
 
     Attributes:
-        data: Whole lines; the last one gets its end if the log has ended or the line is too long.
+        data: Whole lines; the last one may lack its end if the log has ended or the line is very long.
+        start: The position of the first one.
         end: The position after them.
         dropped: How many lines before them were left out.
     """
 
-    __slots__ = ("data", "dropped", "end")
+    __slots__ = ("data", "dropped", "end", "start")
 
-    def __init__(self, data: bytes, end: int, dropped: int) -> None:
+    def __init__(self, data: bytes, start: int, end: int, dropped: int) -> None:
         self.data = data
+        self.start = start
         self.end = end
         self.dropped = dropped
 
@@ -74,13 +76,11 @@ def next_lines(entry: LogEntry, start: int, most_bytes: int, backlog: int) -> Li
         dropped, start = _skip(entry, start, size - backlog // 2)
     start, data = _between(entry, start, min(size, start + most_bytes))
     end = data.rfind(b"\n") + 1
-    reached_end = start + len(data) >= size
-    if end == 0 and (len(data) >= _LONGEST_LINE or (entry.ended and reached_end and data)):
-        end = len(data) if entry.ended and reached_end else whole_characters(data)
-        return Lines(data[:end] + b"\n", start + end, dropped)
-    if entry.ended and reached_end and data and end < len(data):
-        return Lines(data + b"\n", start + len(data), dropped)
-    return Lines(data[:end], start + end, dropped)
+    if entry.ended and start + len(data) >= size:
+        end = len(data)
+    elif end == 0 and len(data) >= _LONGEST_LINE:
+        end = whole_characters(data)
+    return Lines(data[:end], start, start + end, dropped)
 
 
 def _between(entry: LogEntry, start: int, stop: int) -> tuple[int, bytes]:

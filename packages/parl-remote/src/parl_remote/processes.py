@@ -19,6 +19,7 @@ import sys
 from pathlib import Path
 
 from parl_remote.death import DeathCause, DeathKind
+from parl_remote.output_streams import mark_stderr
 
 __all__ = [
     "beyond_standard",
@@ -104,16 +105,16 @@ def redirect_output(path: str) -> None:
 
     Lines are written at once, and a crash in C code leaves Python's stack: the last lines are what a report shows.
     """
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    for stream in (1, 2):  # opened for each, so that the position of one says where its own last write ended
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.dup2(log, stream)
+        os.close(log)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(line_buffering=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)
+    mark_stderr(Path(path))
     faulthandler.enable(2)
 
 

@@ -109,7 +109,7 @@ class WorkerLogs:
         ended = entry.ended and start + len(data) >= size
         if not ended:
             data = data[: whole_characters(data)]
-        return LogText(asked.request_id, start, start + len(data), size, _pieces(data), ended)
+        return LogText(asked.request_id, start, start + len(data), size, _pieces(entry, start, data), ended)
 
     # -- all logs of a program -----------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class WorkerLogs:
             entry.class_name,
             entry.actor_name,
             entry.pid,
-            _pieces(lines.data),
+            _pieces(entry, lines.start, lines.data),
             lines.end,
             lines.dropped,
             entry.ended and lines.end >= entry.size(),
@@ -207,5 +207,13 @@ class WorkerLogs:
             self._look_later()
 
 
-def _pieces(data: bytes) -> tuple[LogPiece, ...]:
-    return (LogPiece(data.decode(errors="replace")),) if data else ()
+def _pieces(entry: LogEntry, start: int, data: bytes) -> tuple[LogPiece, ...]:
+    """Bytes from a position on as text, divided by stream."""
+    pieces: list[LogPiece] = []
+    at = 0
+    for begin, end in (*entry.errors(start, start + len(data)), (start + len(data), start + len(data))):
+        for upto, is_error in ((begin - start, False), (end - start, True)):
+            if upto > at:
+                pieces.append(LogPiece(data[at:upto].decode(errors="replace"), is_error))
+                at = upto
+    return tuple(pieces)

@@ -3,8 +3,8 @@
     client -> worker   ReadLog       -> LogText        a piece of one actor's log; may wait for the next line
                        FollowActors  -> ActorsWrote    what the asking program's own actors have written since
 
-An actor is named by its lease; no path is ever sent. A position counts all bytes that the actor has written, from 0, and
-stays right when its log is shortened. Nothing is sent that was not asked for, so a slow reader holds up nobody.
+An actor is named by its lease; no path is ever sent. A position counts all bytes that the actor has written, from 0,
+and stays right when its log is shortened. Nothing is sent that was not asked for, so a slow reader holds up nobody.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class FollowActors(Message):
 
 @dataclass(frozen=True, slots=True)
 class ActorOutput:
-    """What one actor has written: whole lines, save the last one of an actor that has ended.
+    """What one actor has written: whole lines, save the last one of an actor that has ended, and very long ones.
 
     Attributes:
         lease_id: The actor.
