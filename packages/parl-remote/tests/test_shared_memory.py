@@ -1,7 +1,9 @@
 """Large frames through shared memory: copied once, and the sender's again when nobody reads them."""
 
+import contextlib
 import gc
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 
@@ -97,6 +99,14 @@ def test_nothing_stays_open_behind_a_closed_connection() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_segments_go_with_who_forgot_to_close_them() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    segments = Segments()
+    place(segments, frame(LARGE))
+    del segments
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_a_ticket_of_a_sender_that_is_gone_says_so() -> None:
     segments = Segments()
     ticket = place(segments, frame(LARGE))
@@ -173,6 +183,12 @@ class Keeper:
     def make(self, value: int) -> np.ndarray:
         return np.full(LARGE, value, np.uint8)
 
+    def pid(self) -> int:
+        return os.getpid()
+
+    def descriptors(self) -> int:
+        return len(os.listdir("/proc/self/fd"))
+
     def scale(self, array: np.ndarray) -> np.ndarray:
         array *= 2
         return array
@@ -213,3 +229,47 @@ def test_answers_that_nobody_takes_give_their_memory_back(keeper: Keeper) -> Non
         keeper.make(1).cancel()
     assert keeper.sums().result() == []
     assert (keeper.make(2).result() == 2).all()
+
+
+SEGMENTS = 32  # of a connection in both directions; how many of them are needed depends on who is faster
+
+
+def segments_here() -> list[str]:
+    """This process's descriptors of segments, its own and those that it is sent."""
+    found = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{entry}")
+            if link.startswith("/memfd:parl "):
+                found.append(link)
+    return found
+
+
+def test_a_killed_actor_takes_its_segments_along(keeper: Keeper) -> None:
+    before_in_shm = os.listdir("/dev/shm")
+    keeper.keep(np.ones(LARGE, np.uint8)).result()
+    array = keeper.make(5).result()
+    assert len(segments_here()) >= 2
+    os.kill(keeper.pid().result(), signal.SIGKILL)
+    with pytest.raises(parl_remote.ActorLost):
+        keeper.sums().result()
+    assert (array == 5).all()
+    del array
+    gc.collect()
+    assert segments_here() == []
+    assert os.listdir("/dev/shm") == before_in_shm
+
+
+def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper: Keeper) -> None:
+    array = np.ones(LARGE, np.uint8)
+
+    def call(times: int) -> None:
+        for _ in range(times):
+            futures = [keeper.scale(array) for _ in range(10)]
+            assert all(int(future.result()[0]) == 2 for future in futures)
+
+    call(20)
+    here, there = len(os.listdir("/proc/self/fd")), keeper.descriptors().result()
+    call(1000)
+    assert len(os.listdir("/proc/self/fd")) <= here + SEGMENTS
+    assert keeper.descriptors().result() <= there + SEGMENTS

@@ -118,6 +118,10 @@ class Segments:
             segment.last_use = self._uses
             return _TICKET.pack(self._pid, segment.descriptor, segment.inode, segment.size, len(view))
 
+    def __del__(self) -> None:
+        if os.getpid() == self._pid:
+            self.close()
+
     def close(self) -> None:
         """Let all segments go; what the receiver has mapped stays with it."""
         with self._lock:
@@ -194,6 +198,10 @@ class Mappings:
         # The memory must not be unmapped before the frame is gone; the callback sees to both.
         weakref.finalize(frame, _give_back, memory, os.getpid()).atexit = False
         return frame.data
+
+    def close(self) -> None:
+        """Let all segments go; frames that are in use keep theirs."""
+        self._memory = {}
 
     def _map(self, pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
         self._forget_retired()

@@ -66,3 +66,4 @@ class Sharing:
     def close(self) -> None:
         """Let the memory go; frames that the receiver has, stay with it."""
         self._segments.close()
+        self._mappings.close()
