@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -538,6 +539,13 @@ def test_a_detached_actor_outlives_its_program_until_it_is_killed(real_cluster: 
     assert gone(pid)
     with pytest.raises(ActorLost):
         left.answer()
+
+
+def test_the_page_s_examples_run(run_program: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "handles.md").read_text()
+    program = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    done = run_program(program=program)
+    assert done.stdout.split() == ["30", "1", "3", "1"], done.stderr
 
 
 class _Clusters:
