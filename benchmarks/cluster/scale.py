@@ -7,33 +7,58 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 
 from parl_remote.cli.ask import ask_status
+from parl_remote.cli.overview import actors_of
 from parl_remote.config import Environment, environment
-from parl_remote.errors import ResultTimeout
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.handshake import greet
 from parl_remote.identity import new_id
+from parl_remote.inquiry import Inquiry
 from parl_remote.master_link import worker_hello
 from parl_remote.messages import (
     Heartbeat,
     Hello,
+    LeaseAssigned,
+    LeaseEnded,
     LeaseGranted,
     LeaseRelease,
     LeaseRequest,
+    LeaseRevoked,
     NodeJoin,
     Role,
+    Status,
+    StatusRequest,
     decode,
     encode,
+)
+from parl_remote.messages.overview import (
+    ActorKilled,
+    ActorList,
+    ActorNumbers,
+    ActorPhase,
+    Deaths,
+    DrainNode,
+    DrainStarted,
+    EndActor,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeList,
+    NodeNumbers,
 )
 from parl_remote.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
@@ -46,42 +71,96 @@ MIB = 2**20
 
 
 class Workers:
-    """Simulated workers on one thread: they join, give signs of life, and take in what the master says."""
+    """Simulated workers on one thread: they join, give signs of life, and do what the master says.
 
-    def __init__(self, cluster: ClusterAddress, count: int, interval_s: float) -> None:
-        self._channels: list[Channel] = []
+    Args:
+        cluster: Where to join.
+        count: How many they are.
+        interval_s: Time between the heartbeats of one.
+        busy: Whether their actors work, and so have something new to tell with each heartbeat.
+    """
+
+    def __init__(self, cluster: ClusterAddress, count: int, interval_s: float, *, busy: bool = False) -> None:
+        self._workers: list[Worker] = []
+        self._poller = select.epoll()
+        self._by_fd: dict[int, Worker] = {}
         self._interval_s = interval_s
+        self.busy = busy
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
+        offer = Resources(cpu=SLOTS, memory=64 * 2**30)
         for number in range(count):
             channel = cluster.connect_master()
-            joined = NodeJoin(
-                new_id("worker"), f"host{number}", (f"10.0.0.1:{number + 1}",), "/nowhere", Resources(cpu=SLOTS)
-            )
+            where = (f"10.0.0.1:{number + 1}",)
+            joined = NodeJoin(new_id("worker"), f"host{number}", where, "/nowhere", offer, name=f"host{number}")
             greet(channel, worker_hello(joined), 10.0)
             channel.send([encode(joined)])
-            self._channels.append(channel)
+            worker = self._by_fd[channel.fileno()] = Worker(channel)
+            self._workers.append(worker)
+            self._poller.register(channel.fileno(), select.EPOLLIN)
 
     def _live(self) -> None:
         beat = 0
         while not self._stopping.is_set():
             began = time.monotonic()
             beat += 1
-            frame = encode(Heartbeat(beat, load=0.5, memory_free=2**30))
-            for number, channel in enumerate(self._channels):  # spread over the interval, as real ones are
-                self._stopping.wait(
-                    max(0.0, began + self._interval_s * number / len(self._channels) - time.monotonic())
-                )
-                channel.send([frame])
-                take_all(channel)
-            self._stopping.wait(max(0.0, began + self._interval_s - time.monotonic()))
+            frame = encode(Heartbeat(beat, 0.5, 2**30, 64 * 2**30, 0.5))
+            for number, worker in enumerate(self._workers):  # spread over the interval, as real ones are
+                self._obey_until(began + self._interval_s * number / len(self._workers))
+                with suppress(ChannelClosed):  # a drained worker has left
+                    worker.channel.send([frame])
+                    worker.obey()
+                    worker.report(beat if self.busy else 0)
+            self._obey_until(began + self._interval_s)
+
+    def _obey_until(self, when: float) -> None:
+        """Do what the master says meanwhile."""
+        while not self._stopping.is_set() and (left_s := when - time.monotonic()) > 0:
+            for fd, _ in self._poller.poll(min(left_s, 0.1)):
+                self._by_fd[fd].obey()
 
     def close(self) -> None:
         self._stopping.set()
         self._thread.join()
-        for channel in self._channels:
-            channel.close()
+        for worker in self._workers:
+            worker.channel.close()
+
+
+class Worker:
+    """One of them."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self._told: dict[str, int] = {}  # what it has said last of each actor
+
+    def obey(self) -> None:
+        """Do what the master has said since."""
+        with suppress(ResultTimeout, ChannelClosed):
+            while True:
+                match decode(self.channel.receive(0.0)[0]):
+                    case LeaseAssigned(lease_id=lease_id):
+                        self._told[lease_id] = -1
+                    case LeaseRevoked(lease_id=lease_id):
+                        self._end(lease_id, DeathCause(DeathKind.CLIENT_GONE))
+                    case EndActor(lease_id=lease_id, kind=kind, detail=detail):
+                        self._end(lease_id, DeathCause(kind, detail=detail, log_tail=("last words",) * 50))
+
+    def report(self, calls: int) -> None:
+        """Say what has changed."""
+        changed = [lease_id for lease_id, told in self._told.items() if told != calls]
+        for lease_id in changed:
+            self._told[lease_id] = calls
+        if changed:
+            numbers = (
+                ActorNumbers(one, ActorPhase.BUSY, 4711, calls, busy_with="learn", memory=2**28) for one in changed
+            )
+            with suppress(ChannelClosed):
+                self.channel.send([encode(NodeNumbers(tuple(numbers)))])
+
+    def _end(self, lease_id: str, cause: DeathCause) -> None:
+        if self._told.pop(lease_id, None) is not None:
+            self.channel.send([encode(LeaseEnded(lease_id, cause))])
 
 
 class Program:
@@ -109,14 +188,6 @@ class Program:
 
     def close(self) -> None:
         self._channel.close()
-
-
-def take_all(channel: Channel) -> None:
-    try:
-        while True:
-            channel.receive(0.0)
-    except ResultTimeout:
-        pass
 
 
 def cpu_s(process: psutil.Process) -> float:
@@ -156,20 +227,44 @@ def placement_us(port: int, workers: int, placements: int) -> float:
     return used / (placements // batch * batch) * 1e6
 
 
+def share_of_core(process: psutil.Process, seconds: float, ask: Callable[[], object]) -> float:
+    """The master's CPU time, in percent of a core, while it hears its workers and is asked once a second."""
+    before, began = cpu_s(process), time.monotonic()
+    while time.monotonic() < began + seconds:
+        ask()
+        time.sleep(1.0)
+    return (cpu_s(process) - before) / (time.monotonic() - began) * 100
+
+
+def slowest_s(ask: Callable[[], object], until: Callable[[], bool]) -> float:
+    """The longest that somebody waits who asks again and again."""
+    slowest = 0.0
+    while not until():
+        asked = time.monotonic()
+        ask()
+        slowest = max(slowest, time.monotonic() - asked)
+    return slowest
+
+
+def took_s(ask: Callable[[], object]) -> float:
+    began = time.monotonic()
+    ask()
+    return time.monotonic() - began
+
+
 def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
     with master(port) as (cluster, found, process):
         empty = process.memory_info().rss
         simulated = Workers(cluster, workers, found.limits.heartbeat_interval_s)
         clients = [Program(cluster) for _ in range(programs)]
-        before, began = cpu_s(process), time.monotonic()
-        looks = 0
-        while time.monotonic() < began + watch_s:
-            ask_status(cluster.connect_master, found.limits)
-            looks += 1
-            time.sleep(1.0)
-        share = (cpu_s(process) - before) / (time.monotonic() - began)
+        looker = Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl benchmark")
+
+        def status() -> object:
+            return looker.ask(StatusRequest, Status)
+
+        share = share_of_core(process, watch_s, status)
         memory = process.memory_info().rss
-        print(f"| {workers} workers: heartbeats and a status a second, % of a core | {share * 100:.1f} | <= 15 |")
+        print(f"| {workers} workers: heartbeats and a status a second, % of a core | {share:.1f} | <= 15 |")
         print(f"| the same: memory of the master, MB | {memory / MIB:.0f} (empty {empty / MIB:.0f}) | <= 250 |")
 
         each = workers * SLOTS // programs
@@ -177,20 +272,41 @@ def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
         began = time.monotonic()
         for thread in threads:
             thread.start()
-        slowest = 0.0
-        while any(thread.is_alive() for thread in threads):
-            asked = time.monotonic()
-            ask_status(cluster.connect_master, found.limits)
-            slowest = max(slowest, time.monotonic() - asked)
+        slowest = slowest_s(status, lambda: not any(thread.is_alive() for thread in threads))
         seconds = time.monotonic() - began
         leases = sum(len(client.leases) for client in clients)
         print(f"| {leases} actors asked for at once by {programs} programs: all placed, s | {seconds:.1f} | <= 10 |")
         print(f"| the same: slowest status meanwhile, s | {slowest:.2f} | <= 1 |")
+        while any(row.numbers.phase is ActorPhase.STARTING for row in actors_of(looker)):
+            time.sleep(1.0)  # the workers tell of their actors by and by
         per_lease = (process.memory_info().rss - memory) / leases
-        print(f"| memory of the master for one lease, KB | {per_lease / 1024:.1f} | <= 5 |")
+        print(f"| memory of the master for one actor, what it does included, KB | {per_lease / 1024:.1f} | <= 5 |")
+
+        listed = min(took_s(lambda: len(list(actors_of(looker)))) for _ in range(3))
+        rows = list(actors_of(looker))
+        assert len(rows) == leases
+        print(f"| all {leases} actors listed, s | {listed:.2f} | <= 1 |")
+        page = max(took_s(lambda: looker.ask(ListActors, ActorList)) for _ in range(5))
+        print(f"| one page of 1,000 of them, slowest of five, s | {page:.3f} | |")
+        print(f"| all {workers} nodes in detail, s | {took_s(lambda: looker.ask(ListNodes, NodeList)):.2f} | <= 1 |")
+        killed = [took_s(lambda row=row: kill(looker, row.lease_id)) for row in rows[:20]]
+        print(f"| one of them killed, until its worker says so, slowest of twenty, s | {max(killed):.2f} | <= 1 |")
+        deaths = looker.ask(lambda number: ListDeaths(number, limit=1000), Deaths)
+        assert len(deaths.deaths) == len(killed)
+        drained = took_s(lambda: looker.ask(lambda number: DrainNode(number, rows[-1].node_id, 0.0), DrainStarted))
+        print(f"| a node told to drain, s | {drained:.3f} | <= 1 |")
+        simulated.busy = True
+        time.sleep(found.limits.heartbeat_interval_s)
+        share = share_of_core(process, watch_s, status)
+        print(f"| all {leases} actors report new numbers every 5 s, % of a core | {share:.1f} | |")
         for client in clients:
             client.close()
+        looker.close()
         simulated.close()
+
+
+def kill(looker: Inquiry, lease_id: str) -> None:
+    looker.ask(lambda number: KillActor(number, lease_id, "for the benchmark"), ActorKilled)
 
 
 def main() -> None:

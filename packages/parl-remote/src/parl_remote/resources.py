@@ -18,6 +18,7 @@ __all__ = ["Resources"]
 
 _DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
 _OWN_KINDS = ("cpu", "gpu", "memory")
+_NO_LABELS: Mapping[str, float] = MappingProxyType({})
 _LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
 
 
@@ -38,14 +39,19 @@ class Resources:
     cpu: float = 0.0
     gpu: float = 0.0
     memory: int = 0
-    labels: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    labels: Mapping[str, float] = field(default_factory=lambda: _NO_LABELS)
 
     def __post_init__(self) -> None:
-        for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *self.labels.items()):
+        labels = self.labels
+        if not labels and _are_sound(self.cpu, self.gpu, self.memory):
+            object.__setattr__(self, "labels", _NO_LABELS)
+            return
+        for name, amount in (("cpu", self.cpu), ("gpu", self.gpu), ("memory", self.memory), *labels.items()):
             _check_amount(name, amount)
-        if clash := self.labels.keys() & set(_OWN_KINDS):
+        if clash := labels.keys() & set(_OWN_KINDS):
             raise ValueError(f"{min(clash)!r} is no name for a label, it is an amount of its own")
-        object.__setattr__(self, "labels", MappingProxyType({k: v for k, v in sorted(self.labels.items()) if v}))
+        kept = MappingProxyType({k: v for k, v in sorted(labels.items()) if v}) if labels else _NO_LABELS
+        object.__setattr__(self, "labels", kept)
 
     def __hash__(self) -> int:
         return hash((self.cpu, self.gpu, self.memory, tuple(self.labels.items())))
@@ -111,6 +117,11 @@ class Resources:
             yield f"{self.memory / 2**20:.0f} MiB memory"
         for name, amount in self.labels.items():
             yield f"{amount:g} {name}"
+
+
+def _are_sound(*amounts: float) -> bool:
+    """Whether all are whole and moderate, which most are; others are looked at one by one."""
+    return all(0 <= amount <= _LARGEST and amount == int(amount) for amount in amounts)
 
 
 def _exact(amount: float) -> float:
