@@ -1,0 +1,143 @@
+"""What a node sees of its host's memory and CPUs, and what it makes of a SIGKILL that nobody owns up to."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from parl_remote.actor_ends import ActorEnds
+from parl_remote.actor_pool import PooledActor
+from parl_remote.actor_watch import Watched
+from parl_remote.death import DeathCause, DeathKind, MemorySample
+from parl_remote.host_load import HostLoad
+from parl_remote.host_memory import OutOfMemoryHint, host_memory, usable_memory
+from parl_remote.messages import LeaseAssigned
+from parl_remote.resources import Resources
+from parl_remote.worker_leases import WorkerLease
+
+MIB = 2**20
+SIGKILLED = DeathCause(DeathKind.SIGNAL, signal=9)
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Callable[..., Path]:
+    """A host's /proc and /sys; call it to change them."""
+
+    def write(available: int = 500, kills: int = 0, in_group: int = 0, limit: str = "max") -> Path:
+        group = tmp_path / "sys/fs/cgroup/user.slice/job"
+        group.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc/self").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "proc/meminfo").write_text(f"MemTotal: {1000 * 1024} kB\nMemAvailable: {available * 1024} kB\n")
+        (tmp_path / "proc/vmstat").write_text(f"pgfault 7\noom_kill {kills}\n")
+        (tmp_path / "proc/self/cgroup").write_text("0::/user.slice/job\n")
+        (group / "memory.events").write_text(f"low 0\noom 3\noom_kill {in_group}\n")
+        (tmp_path / "sys/fs/cgroup/memory.max").write_text(limit)
+        return tmp_path
+
+    return write
+
+
+def test_memory_is_that_of_the_host_or_of_the_container_around(host: Callable[..., Path]) -> None:
+    root = host(available=300)
+    assert host_memory(root) == (300 * MIB, 1000 * MIB)
+    assert usable_memory(root) == 1000 * MIB
+    assert usable_memory(host(limit=str(200 * MIB))) == 200 * MIB
+    assert usable_memory(host(limit=str(2**63 - 1))) == 1000 * MIB
+
+
+def test_a_host_that_tells_nothing_has_no_memory_and_gives_no_hint(tmp_path: Path) -> None:
+    assert host_memory(tmp_path) == (0, 0)
+    hint = OutOfMemoryHint(tmp_path)
+    hint.look()
+    assert hint() == ""
+
+
+@pytest.mark.parametrize("counter", ["kills", "in_group"])
+def test_a_counter_that_went_up_since_the_last_look_is_a_hint_once(host: Callable[..., Path], counter: str) -> None:
+    root = host(**{counter: 4})
+    hint = OutOfMemoryHint(root)
+    hint.look()
+    assert hint() == ""
+    host(**{counter: 5})
+    assert hint() == "the kernel has just killed for lack of memory"
+    assert hint() == ""
+
+
+def test_next_to_no_memory_just_before_is_a_hint(host: Callable[..., Path]) -> None:
+    hint = OutOfMemoryHint(host(available=20))
+    hint.look()
+    assert hint() == "only 20 of its 1000 MiB were available just before"
+    host(available=500)
+    hint.look()
+    assert hint() == ""
+
+
+def lease_and_actor(tmp_path: Path) -> tuple[WorkerLease, PooledActor]:
+    assigned = LeaseAssigned("lease1", "c", Resources(cpu=1), "Actor", actor_name="boss", restarts=2)
+    return WorkerLease(assigned, 0.0), PooledActor(1, 4711, "", tmp_path / "log", str(tmp_path / "calls"), peak=9)
+
+
+def test_a_kill_for_lack_of_memory_is_told_apart_from_others_and_says_probably(
+    host: Callable[..., Path], tmp_path: Path
+) -> None:
+    hint = OutOfMemoryHint(host())
+    ends = ActorEnds("here", hint)
+    lease, actor = lease_and_actor(tmp_path)
+    watched = Watched(4711, None, 0)
+    watched.memory.append(MemorySample(1.0, 300 * MIB))
+    plain = ends.report(SIGKILLED, lease, actor, watched)
+    assert (plain.kind, plain.signal, plain.detail) == (DeathKind.SIGNAL, 9, "")
+    host(kills=1)
+    starved = ends.report(SIGKILLED, lease, actor, watched)
+    assert (starved.kind, starved.signal) == (DeathKind.OUT_OF_MEMORY, 9)
+    assert starved.describe() == (
+        "its host ran out of memory, and the kernel probably killed it (SIGKILL): "
+        "the kernel has just killed for lack of memory; it used 300 MiB"
+    )
+    host(kills=2)
+    crashed = ends.report(DeathCause(DeathKind.SIGNAL, signal=11), lease, actor, watched)
+    assert crashed.kind is DeathKind.SIGNAL
+    actor.cause = DeathCause(DeathKind.KILLED_BY_USER)
+    host(kills=3)
+    assert ends.report(actor.cause, lease, actor, watched).kind is DeathKind.KILLED_BY_USER
+
+
+def test_a_report_has_everything_that_is_known_of_the_actor(tmp_path: Path) -> None:
+    lease, actor = lease_and_actor(tmp_path)
+    before = time.time()
+    report = ActorEnds("here", OutOfMemoryHint(tmp_path)).report(SIGKILLED, lease, actor, None)
+    assert before - 0.01 <= report.at <= time.time() + 0.01
+    expected = DeathCause(
+        DeathKind.SIGNAL,
+        signal=9,
+        node="here",
+        pid=4711,
+        at=report.at,
+        memory_peak=9,
+        lease_id="lease1",
+        class_name="Actor",
+        name="boss",
+        restarts=2,
+    )
+    assert dataclasses.replace(report) == expected
+
+
+def test_the_curve_of_memory_is_shown_in_a_few_steps_that_end_with_the_last() -> None:
+    samples = tuple(MemorySample(100.0 + second, second * 10 * MIB) for second in range(60))
+    shown = DeathCause(DeathKind.MEMORY, memory=samples).describe_memory().split(", ")
+    assert shown[0] == "0 MiB -59.0 s"
+    assert shown[-1] == "590 MiB +0.0 s"
+    assert len(shown) < 10
+    assert DeathCause(DeathKind.MEMORY).describe_memory() == ""
+
+
+def test_the_share_of_busy_cpus_is_between_none_and_all() -> None:
+    load = HostLoad()
+    until = time.process_time() + 0.05
+    while time.process_time() < until:
+        pass
+    assert 0 < load.busy() <= 1
