@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+import parl_remote
+from parl_remote import ActorLost
 from parl_remote.actor_ends import ActorEnds
 from parl_remote.actor_pool import PooledActor
-from parl_remote.actor_watch import Watched
 from parl_remote.death import DeathCause, DeathKind, MemorySample
 from parl_remote.host_load import HostLoad
 from parl_remote.host_memory import OutOfMemoryHint, host_memory, usable_memory
@@ -78,7 +81,9 @@ def test_next_to_no_memory_just_before_is_a_hint(host: Callable[..., Path]) -> N
 
 def lease_and_actor(tmp_path: Path) -> tuple[WorkerLease, PooledActor]:
     assigned = LeaseAssigned("lease1", "c", Resources(cpu=1), "Actor", actor_name="boss", restarts=2)
-    return WorkerLease(assigned, 0.0), PooledActor(1, 4711, "", tmp_path / "log", str(tmp_path / "calls"), peak=9)
+    return WorkerLease(assigned, 0.0), PooledActor(
+        1, 4711, "", tmp_path / "log", str(tmp_path / "calls"), peak=300 * MIB
+    )
 
 
 def test_a_kill_for_lack_of_memory_is_told_apart_from_others_and_says_probably(
@@ -87,23 +92,21 @@ def test_a_kill_for_lack_of_memory_is_told_apart_from_others_and_says_probably(
     hint = OutOfMemoryHint(host())
     ends = ActorEnds("here", hint)
     lease, actor = lease_and_actor(tmp_path)
-    watched = Watched(4711, None, 0)
-    watched.memory.append(MemorySample(1.0, 300 * MIB))
-    plain = ends.report(SIGKILLED, lease, actor, watched)
+    plain = ends.report(SIGKILLED, lease, actor, None)
     assert (plain.kind, plain.signal, plain.detail) == (DeathKind.SIGNAL, 9, "")
     host(kills=1)
-    starved = ends.report(SIGKILLED, lease, actor, watched)
+    starved = ends.report(SIGKILLED, lease, actor, None)
     assert (starved.kind, starved.signal) == (DeathKind.OUT_OF_MEMORY, 9)
     assert starved.describe() == (
         "its host ran out of memory, and the kernel probably killed it (SIGKILL): "
-        "the kernel has just killed for lack of memory; it used 300 MiB"
+        "the kernel has just killed for lack of memory; it had used up to 300 MiB"
     )
     host(kills=2)
-    crashed = ends.report(DeathCause(DeathKind.SIGNAL, signal=11), lease, actor, watched)
+    crashed = ends.report(DeathCause(DeathKind.SIGNAL, signal=11), lease, actor, None)
     assert crashed.kind is DeathKind.SIGNAL
     actor.cause = DeathCause(DeathKind.KILLED_BY_USER)
     host(kills=3)
-    assert ends.report(actor.cause, lease, actor, watched).kind is DeathKind.KILLED_BY_USER
+    assert ends.report(actor.cause, lease, actor, None).kind is DeathKind.KILLED_BY_USER
 
 
 def test_a_report_has_everything_that_is_known_of_the_actor(tmp_path: Path) -> None:
@@ -117,13 +120,57 @@ def test_a_report_has_everything_that_is_known_of_the_actor(tmp_path: Path) -> N
         node="here",
         pid=4711,
         at=report.at,
-        memory_peak=9,
+        memory_peak=300 * MIB,
         lease_id="lease1",
         class_name="Actor",
         name="boss",
         restarts=2,
     )
     assert dataclasses.replace(report) == expected
+
+
+@parl_remote.remote_class
+class Hungry:
+    def process(self) -> int:
+        return os.getpid()
+
+    def eat(self) -> None:
+        eaten = []
+        while True:
+            eaten.append(bytearray(b"x") * (8 * MIB))
+
+
+@pytest.fixture
+def small_group() -> Iterator[Path]:
+    """A control group of the system that may use 100 MiB; the kernel kills in it as it does on a host that is full."""
+    for parent, limit in (
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ):
+        group = Path(parent) / f"parl-test-{os.getpid()}"
+        try:
+            group.mkdir()
+            (group / limit).write_text(str(100 * MIB))
+        except OSError:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("making a control group needs root and a writable /sys/fs/cgroup")
+
+
+def test_what_the_kernel_really_kills_for_lack_of_memory_is_reported_as_that(
+    connect: Callable[..., None], small_group: Path
+) -> None:
+    connect()
+    hungry = Hungry()
+    (small_group / "cgroup.procs").write_text(str(hungry.process()))
+    with pytest.raises(ActorLost, match="probably killed it") as lost:
+        hungry.eat()
+    assert (lost.value.cause.kind, lost.value.cause.signal) == (DeathKind.OUT_OF_MEMORY, 9)
+    assert lost.value.cause.memory_peak > 64 * MIB
 
 
 def test_the_curve_of_memory_is_shown_in_a_few_steps_that_end_with_the_last() -> None:

@@ -53,7 +53,7 @@ class ActorEnds:
         if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
             cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         elif actor.cause is None:
-            cause = self._by_itself(cause, said, watched)
+            cause = self._by_itself(cause, said, actor)
         return dataclasses.replace(
             cause,
             last_call=cause.last_call or last_method(actor.stats),
@@ -69,13 +69,13 @@ class ActorEnds:
             restarts=lease.assigned.restarts,
         )
 
-    def _by_itself(self, cause: DeathCause, said: LastWord | None, watched: Watched | None) -> DeathCause:
+    def _by_itself(self, cause: DeathCause, said: LastWord | None, actor: PooledActor) -> DeathCause:
         """Nobody here wanted it to end."""
         if said is not None and cause.exit_code == 0:
             return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         if cause.kind is DeathKind.SIGNAL and cause.signal == signal.SIGKILL and not cause.detail:
             hint = self._out_of_memory()
             if hint:
-                size = f"; it used {watched.memory[-1].resident / _MIB:.0f} MiB" if watched is not None else ""
+                size = f"; it had used up to {actor.peak / _MIB:.0f} MiB"
                 return dataclasses.replace(cause, kind=DeathKind.OUT_OF_MEMORY, detail=hint + size)
         return cause
