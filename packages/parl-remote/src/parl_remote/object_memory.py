@@ -48,7 +48,7 @@ class FrameKind:
 
 
 class MemoryGone(Exception):
-    """The owner's process has ended, or cannot be seen from here."""
+    """The owner's process has ended, cannot be seen from here, or never had a value there."""
 
 
 class Place(NamedTuple):
@@ -198,10 +198,18 @@ def _open(place: Place) -> int:
 
 
 def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
-    """Length and kind of each frame, and where the first one is."""
+    """Length and kind of each frame, and where the first one is.
+
+    Raises:
+        MemoryGone: What is there is no value: whoever brought it made it up.
+    """
     count = _HEAD.unpack_from(memory)[1]
-    entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
-    return entries, _aligned(_HEAD.size + _ENTRY.size * count)
+    first = _aligned(_HEAD.size + _ENTRY.size * count)
+    if first <= len(memory):
+        entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
+        if first + sum(_aligned(length) for length, _ in entries) <= len(memory):
+            return entries, first
+    raise MemoryGone(f"what lies in these {len(memory)} bytes is no stored value")
 
 
 def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from parl_remote.object_memory import Place
     from parl_remote.object_ref import ObjectRef
 
-__all__ = ["Source", "brought", "forget_note", "look_in", "note", "reading_from", "sender"]
+__all__ = ["Source", "brought", "forget_note", "is_id", "look_in", "note", "reading_from", "sender"]
+
+_LONGEST_ID = 100
 
 
 class Source(Protocol):
@@ -79,8 +81,13 @@ def forget_note(socket_directory: Path, object_id: str) -> None:
         os.unlink(_note_of(socket_directory, object_id))
 
 
+def is_id(text: str) -> bool:
+    """Whether this can be the id of a value, and so be a part of a file's name."""
+    return len(text) <= _LONGEST_ID and text.isascii() and text.replace("-", "").isalnum()
+
+
 def _note_of(socket_directory: Path, object_id: str) -> Path:
-    if not object_id.replace("-", "").isalnum():
+    if not is_id(object_id):
         raise ValueError(f"{object_id!r} is no id of a value")
     return socket_directory / f"{object_id}.at"
 

@@ -109,7 +109,7 @@ class RelayedChannel:
     def _take(self, deadline: float | None) -> list[memoryview] | None:
         """Read one message; None if it was a credit. Only with `_receiving`."""
         frames = self._link.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
-        if frames[0][0] == CREDIT:
+        if len(frames[0]) and frames[0][0] == CREDIT:
             self._credit += credit_of(frames)
             with self._more_credit:
                 self._more_credit.notify_all()

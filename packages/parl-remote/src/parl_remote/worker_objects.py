@@ -53,6 +53,9 @@ class WorkerObjects:
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
         """Take a message of `messages.objects`; see `parts.Part`."""
+        object_id = getattr(message, "object_id", "")
+        if not object_places.is_id(object_id):
+            raise RemoteProtocolError(f"{object_id[:80]!r} is no id of a value")
         if isinstance(message, StoreObject):
             if len(frames) != 2:  # the message and the image
                 raise RemoteProtocolError(f"StoreObject comes with one frame, not {len(frames) - 1}")
@@ -67,7 +70,11 @@ class WorkerObjects:
             held = self._held.get(message.object_id)
             if held is None:
                 raise RemoteError(f"the value {message.object_id} is not on this node any more")
-            link.send([encode(ObjectContent(message.request_id)), read_image(held.memory.place())])
+            try:
+                image = read_image(held.memory.place())
+            except MemoryGone as error:
+                raise RemoteError(f"the value {message.object_id} cannot be read: {error}") from error
+            link.send([encode(ObjectContent(message.request_id)), image])
         elif isinstance(message, ReleaseObject):
             self._release(link, message.object_id)
 
@@ -86,8 +93,12 @@ class WorkerObjects:
         held = self._held.get(object_id)
         if held is None:
             memory = self._pool.store_image(image)
+            try:
+                object_places.note(self._directory, object_id, memory.place())
+            except OSError:
+                memory.close()
+                raise
             self._held[object_id] = held = _Held(memory, is_ours=True)
-            object_places.note(self._directory, object_id, memory.place())
         held.links.add(link)
 
     def _hold(self, link: Link, object_id: str, place: Place) -> None:
