@@ -261,3 +261,20 @@ def test_a_drained_node_s_actors_finish_what_they_were_sent_and_the_worker_ends(
     eventually(lambda: not left.process.alive)
     record = next(one for one in master.ask(ListDeaths, Deaths).deaths if one.node_id == leaving.node_id)
     assert record.cause.kind is DeathKind.DRAINED
+
+
+def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
+    two_nodes: LoopbackCluster, connected: Inquiry
+) -> None:
+    master = connected
+    two_nodes.add_node(4)
+    eventually(lambda: any(node.total.cpu == 4 for node in master.ask(ListNodes, NodeList).nodes))
+    mover = with_options(Victim, max_restarts=1, n_cpu=1, name="mover")()
+    before = node_of(master, mover)
+    assert before.total.cpu == 4, "it spreads to the node with the most room"
+    master.ask(lambda number: DrainNode(number, before.node_id), DrainStarted)
+    eventually(lambda: before.node_id not in {node.node_id for node in master.ask(ListNodes, NodeList).nodes})
+    after = node_of(master, mover)
+    assert after.node_id != before.node_id
+    (row,) = [row for row in actors() if row.name == "mover"]
+    assert (row.restarts, row.node_id) == (1, after.node_id)
