@@ -20,6 +20,7 @@ from pathlib import Path
 from parl_remote.addresses import Address
 from parl_remote.cluster_state import ClusterState
 from parl_remote.config import Limits
+from parl_remote.gpu_meter import GpuMeter
 from parl_remote.handshake import Reception, greet
 from parl_remote.identity import host_id, host_name, new_id
 from parl_remote.loop import Loop
@@ -27,8 +28,8 @@ from parl_remote.master import Master
 from parl_remote.master_link import MasterLink, worker_hello
 from parl_remote.messages import Message, NodeJoin, Role
 from parl_remote.nested import ClusterReach
-from parl_remote.rejoin import RejoiningLink
 from parl_remote.parts import Part
+from parl_remote.rejoin import RejoiningLink
 from parl_remote.resources import Resources
 from parl_remote.security import ClusterKey
 from parl_remote.thread_counts import chosen_by_user
@@ -137,6 +138,7 @@ class ClusterNode:
         self._reception.listen(self._within)
         if not settings.master:
             self._become_master()
+        self._gpu_meter = GpuMeter(settings.gpus if self._worker is not None else ())
         if self._worker is not None:
             self._join(self._worker)
         self._reception.listen(self._tcp)
@@ -161,6 +163,7 @@ class ClusterNode:
             self._master.stop("the cluster was stopped")
         if self._link is not None:
             self._link.close()
+        self._gpu_meter.close()
         if self._worker is not None:
             self._worker.close()
         for listener in (self._unix, self._tcp, self._within):
@@ -224,6 +227,7 @@ class ClusterNode:
                 on_message=worker.on_master,
                 on_lost=self._ended,
                 limits=self._limits,
+                gpus=self._gpu_meter.latest,
             )
             return
         first = self._dial()
@@ -237,6 +241,7 @@ class ClusterNode:
             on_message=worker.on_master,
             on_end=self._ended,
             limits=self._limits,
+            gpus=self._gpu_meter.latest,
         )
 
     def _dial(self) -> Channel:

@@ -120,6 +120,7 @@ class ClusterView:
             actors=len(node.leases),
             load=node.beat.load,
             cpu_busy=node.beat.cpu_busy,
+            gpu_use=node.beat.gpus,
             memory_total=node.beat.memory_total,
             memory_free=node.beat.memory_free,
             age_s=round(now - node.joined_at, 3),

@@ -23,6 +23,7 @@ from parl_remote.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
     Bye,
+    GpuUse,
     Heartbeat,
     Hello,
     Message,
@@ -64,6 +65,7 @@ class MasterLink:
         on_lost: Called once with the reason when the connection is lost or the master is silent for too long.
         on_bye: Called instead when the master ends the link on purpose; `on_lost` if None.
         limits: Times.
+        gpus: Says how busy the node's GPUs are.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class MasterLink:
         on_lost: Callable[[str], None],
         on_bye: Callable[[str], None] | None = None,
         limits: Limits,
+        gpus: Callable[[], tuple[GpuUse, ...]] = tuple,
     ) -> None:
         self._loop = loop
         self._channel = channel
@@ -84,6 +87,7 @@ class MasterLink:
         self._on_lost = on_lost
         self._on_bye = on_bye or on_lost
         self._limits = limits
+        self._gpus = gpus
         self._heard = loop.now()
         self._beats = 0
         self._load = HostLoad()
@@ -140,7 +144,14 @@ class MasterLink:
         self._timer = self._loop.call_later(min(self._limits.heartbeat_interval_s, left_s), self._beat)
         memory = host_memory()
         self.tell(
-            Heartbeat(self._beats, os.getloadavg()[0], memory.available, memory.total, cpu_busy=self._load.busy())
+            Heartbeat(
+                self._beats,
+                os.getloadavg()[0],
+                memory.available,
+                memory.total,
+                cpu_busy=self._load.busy(),
+                gpus=self._gpus(),
+            )
         )
 
     def _end(self, tell: Callable[[str], None] | None, reason: str) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from parl_remote.config import Limits
 from parl_remote.loop import Loop
 from parl_remote.master_link import MasterLink
-from parl_remote.messages import Message, NodeJoin
+from parl_remote.messages import GpuUse, Message, NodeJoin
 from parl_remote.transport import Channel
 
 __all__ = ["RejoiningLink"]
@@ -36,6 +36,7 @@ class RejoiningLink:
         on_message: Takes the master's messages about leases.
         on_end: Called once when the master said goodbye or was given up, with the reason.
         limits: Times.
+        gpus: Says how busy the node's GPUs are.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class RejoiningLink:
         on_message: Callable[[Message], None],
         on_end: Callable[[str], None],
         limits: Limits,
+        gpus: Callable[[], tuple[GpuUse, ...]] = tuple,
     ) -> None:
         self._loop = loop
         self._connect = connect
@@ -55,6 +57,7 @@ class RejoiningLink:
         self._on_message = on_message
         self._on_end = on_end
         self._limits = limits
+        self._gpus = gpus
         self._lost_at = 0.0
         self._ended = False
         self._link: MasterLink | None = self._linked(first)
@@ -79,6 +82,7 @@ class RejoiningLink:
             on_lost=self._lost,
             on_bye=self._end,
             limits=self._limits,
+            gpus=self._gpus,
         )
 
     def _lost(self, reason: str) -> None:

@@ -14,6 +14,7 @@ __all__ = [
     "Bye",
     "Done",
     "Failed",
+    "GpuUse",
     "Heartbeat",
     "Hello",
     "RefusalCode",
@@ -104,6 +105,25 @@ class Bye(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class GpuUse:
+    """One GPU of a node as it was seen last.
+
+    Attributes:
+        name: As CUDA_VISIBLE_DEVICES names it.
+        model: What its maker calls it.
+        busy: The share of the time in which it worked, 0 to 1; None if the driver does not say.
+        memory_used: Bytes of its memory in use.
+        memory_total: Bytes of memory that it has.
+    """
+
+    name: str
+    model: str = ""
+    busy: float | None = None
+    memory_used: int | None = None
+    memory_total: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
     """A sign of life in both directions.
 
@@ -113,6 +133,7 @@ class Heartbeat(Message):
         memory_free: Bytes that the node could still give, 0 from a master.
         memory_total: Bytes that the node's host has, 0 from a master.
         cpu_busy: The share of its host's CPUs that was busy since the last one, 0 to 1.
+        gpus: Its GPUs, as far as their driver says how busy they are.
     """
 
     seq: int
@@ -120,6 +141,7 @@ class Heartbeat(Message):
     memory_free: int = 0
     memory_total: int = 0
     cpu_busy: float = 0.0
+    gpus: tuple[GpuUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

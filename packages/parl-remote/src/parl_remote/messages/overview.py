@@ -21,6 +21,7 @@ from enum import Enum
 
 from parl_remote.death import DeathKind, DeathRecord
 from parl_remote.messages.base import Message
+from parl_remote.messages.links import GpuUse
 from parl_remote.placement import Placement
 from parl_remote.resources import Resources
 
@@ -224,6 +225,7 @@ class NodeDetail:
         age_s: Seconds since it joined.
         silent_s: Seconds since its last sign of life.
         versions: Versions of parl_remote and python there.
+        gpu_use: How busy its GPUs are, those of which that is known.
     """
 
     node_id: str
@@ -245,6 +247,7 @@ class NodeDetail:
     age_s: float
     silent_s: float
     versions: Mapping[str, str] = field(default_factory=dict)
+    gpu_use: tuple[GpuUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

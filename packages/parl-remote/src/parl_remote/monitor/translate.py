@@ -25,6 +25,7 @@ def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
     """
     state = {NodePhase.UP: "alive", NodePhase.DRAINING: "draining", NodePhase.DRAINED: "drained"}[node.phase]
     known = node.memory_total > 0
+    seen = {gpu.name: GpuInfo(gpu.name, gpu.model, gpu.busy, gpu.memory_used, gpu.memory_total) for gpu in node.gpu_use}
     return NodeInfo(
         node_id=node.node_id,
         name=node.name or node.node_id,
@@ -40,7 +41,7 @@ def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
         memory_used=node.memory_total - node.memory_free if known else None,
         actors=node.actors,
         silent_s=node.silent_s,
-        devices=tuple(GpuInfo(name) for name in node.gpus),
+        devices=tuple(seen.get(name, GpuInfo(name)) for name in node.gpus),
         labels=tuple(f"{name}={amount:g}" for name, amount in node.total.labels.items()),
     )
 
