@@ -236,7 +236,7 @@ def test_saving_twice_gives_the_same_bytes_and_replaces_what_was_there(agent: ES
 
     first, second = save("a"), save("b")
     assert first == second == save("a")
-    assert set(first) == {"params.npz", "solver.json", "solver.npz"}
+    assert set(first) == {"history.jsonl", "params.npz", "solver.json", "solver.npz"}
     clone = agent.clone()
     agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
     assert save("a") != first

@@ -59,16 +59,16 @@ class AdaptiveStd(Strategy):
             return f"the largest standard deviation is {largest:.3g}: the search has converged"
         return super().should_stop()
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {"std": self._std.copy()}
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {"std": self._std.copy()}
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
         shape = np.shape(state["std"]) if "std" in state else None
         if shape != (self.layout.size,):
             raise LayoutMismatch(f"the state has standard deviations of shape {shape}, not ({self.layout.size},)")
-        super().load_state(state)
+        super()._load_own_state(state)
         self._std = np.array(state["std"], np.float64)
         self._sample_with(self._std.astype(np.float32))
 

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit import solver_dir
+from parl_evokit import history, solver_dir
 from parl_evokit.config import Config
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
@@ -50,6 +50,7 @@ class ESAgent:
         self._model: ModelAdapter | None = None
         self._strategy: Strategy | None = None
         self._ledger: dict[str, int] = {}
+        self._history: list[str] = []
         self._updating = threading.Lock()
         if config is not None:
             self.load_config(config)
@@ -161,6 +162,7 @@ class ESAgent:
         strategy, _ = self._ready("update")
         with self._updating:
             report = strategy.tell(infos, rewards)
+            self._note(report)
             self._bind()
         return report
 
@@ -186,6 +188,7 @@ class ESAgent:
             contents = read_log(paths, self._ledger, max_damage=max_damage)
             report = strategy.tell_samples(contents.samples)
             self._ledger = contents.ledger
+            self._note(report)
             self._bind()
         return report, contents
 
@@ -217,7 +220,7 @@ class ESAgent:
         """
         strategy, _ = self._ready("save_solver")
         with replacing(Path(model_dir)) as directory:
-            solver_dir.write(directory, strategy, self._ledger)
+            self._write_solver(directory, strategy)
 
     def save(self, model_dir: str | PathLike[str]) -> None:
         """`save_inference_model` and `save_solver` in one step: a reader sees both old or both new.
@@ -228,7 +231,7 @@ class ESAgent:
         strategy, model = self._ready("save")
         with replacing(Path(model_dir)) as directory:
             model.save(directory)
-            solver_dir.write(directory, strategy, self._ledger)
+            self._write_solver(directory, strategy)
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
         """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
@@ -238,6 +241,7 @@ class ESAgent:
         """
         strategy = self._new_strategy("load_solver")
         self._ledger = solver_dir.read(Path(model_dir), strategy)
+        self._history = history.read(Path(model_dir))
         self._strategy = strategy
         self._bind()
 
@@ -267,6 +271,13 @@ class ESAgent:
         if self._strategy is None:
             raise SolverError(f"{verb}() needs a solver: call init_solver() or load_solver() before it")
         return self._strategy, model
+
+    def _write_solver(self, directory: Path, strategy: Strategy) -> None:
+        solver_dir.write(directory, strategy, self._ledger)
+        history.write(directory, self._history)
+
+    def _note(self, report: UpdateReport) -> None:
+        self._history.append(history.line_of(report, self._history[-1] if self._history else ""))
 
     def _bind(self) -> None:
         assert self._model is not None

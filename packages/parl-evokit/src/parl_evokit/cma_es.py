@@ -41,9 +41,9 @@ class CMAES(CmaFamily):
 
     sampler_name = "cma"
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
             "steps": np.array(self._steps, np.int64),
             "decomposed_at": np.array(self._decomposed_at, np.int64),
             "covariance": self._covariance.copy(),

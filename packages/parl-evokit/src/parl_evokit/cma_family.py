@@ -124,9 +124,9 @@ class CmaFamily(Strategy):
         """See `Strategy.should_stop`; also when the search has converged and will not begin again."""
         return self._converged() or super().should_stop()
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
             "sigma": np.array(self._sigma),
             "population": np.array(self.population, np.int64),
             "origin": self._origin.copy(),
@@ -135,14 +135,14 @@ class CmaFamily(Strategy):
             "restarts": self._restarts.state(),
         }
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
         any_length = {"bests"}
-        wanted = {name: array.shape for name, array in self.state().items() if name not in any_length}
+        wanted = {name: array.shape for name, array in self._own_state().items() if name not in any_length}
         found = {name: array.shape for name, array in state.items() if name not in any_length}
         if wanted != found or not any_length <= state.keys():
             raise LayoutMismatch(f"the state of {self.config.solver.type.name} has arrays {wanted}, not {found}")
-        super().load_state(state)
+        super()._load_own_state(state)
         self._sigma, self.population = float(state["sigma"]), int(state["population"])
         self._origin = state["origin"].copy()
         self._bests = deque(state["bests"].tolist())

@@ -22,6 +22,7 @@ __all__ = [
     "Config",
     "GaConfig",
     "GaussianConfig",
+    "GuardConfig",
     "KeyKind",
     "MomentumConfig",
     "OptimizerConfig",
@@ -260,6 +261,29 @@ class UpdateConfig:
 
 
 @dataclass(frozen=True)
+class GuardConfig:
+    """What keeps an online product safe from its own updates; all off by default.
+
+    Attributes:
+        max_update_ratio: An update changes the parameters by at most this part of their length; 0 for no limit.
+        control_share: Part of the traffic that gets the model without noise, 0 to below 1.
+        rollback: Whether to go back to the last model when the present one's control rewards are worse.
+        min_control: Control rewards that both models must have before that is decided; 2 or more.
+    """
+
+    max_update_ratio: float = 0.0
+    control_share: float = 0.0
+    rollback: bool = False
+    min_control: int = 30
+
+    def __post_init__(self) -> None:
+        ratio = self.max_update_ratio
+        _require(ratio >= 0.0 and isfinite(ratio), "max_update_ratio", ratio, "0 or more")
+        _require(0.0 <= self.control_share < 1.0, "control_share", self.control_share, "0 to below 1")
+        _require(self.min_control >= 2, "min_control", self.min_control, "2 or more")
+
+
+@dataclass(frozen=True)
 class SolverConfig:
     """The algorithm and its parts."""
 
@@ -268,12 +292,15 @@ class SolverConfig:
     sampling: SamplingConfig = field(default_factory=SamplingConfig)
     update: UpdateConfig = field(default_factory=UpdateConfig)
     adaptive_std: AdaptiveStdConfig = field(default_factory=AdaptiveStdConfig)
+    guard: GuardConfig = field(default_factory=GuardConfig)
 
     def __post_init__(self) -> None:
         kind = self.sampling.type
         if kind is not SamplingKind.GAUSSIAN_SAMPLING and self.type not in _SAMPLED_BY[kind]:
             wanted = " and ".join(solver.name for solver in _SAMPLED_BY[kind])
             raise ConfigError(f"{kind.name} belongs to {wanted}; {self.type.name} has GAUSSIAN_SAMPLING")
+        if self.type is SolverKind.GA and self.guard.max_update_ratio:
+            raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
 
 
 # GAUSSIAN_SAMPLING, being the default, is accepted everywhere.

@@ -60,9 +60,9 @@ class GA(Strategy):
         self._parents = [_Parent(0, (), -np.inf)]
         self._breed_from(self._origins)
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
             "origins": self._origins.copy(),
             "origin_of": np.array([parent.origin for parent in self._parents], np.int64),
             "chain_lengths": np.array([len(parent.chain) for parent in self._parents], np.int64),
@@ -70,10 +70,10 @@ class GA(Strategy):
             "rewards": np.array([parent.reward for parent in self._parents], np.float64),
         }
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
         self._check(state)
-        super().load_state(state)
+        super()._load_own_state(state)
         self._origins = np.array(state["origins"], np.float32)
         keys, first = state["chains"].tolist(), 0
         self._parents = []

@@ -40,15 +40,20 @@ class Intake:
 
     Attributes:
         groups: Usable samples, the youngest group first.
-        control: Rewards without noise.
+        controls: Rewards without noise, sorted, by the age of their model.
         repeated: Rewards beyond the first of a sample.
         set_aside: How many others there were, by reason.
     """
 
     groups: list[Group] = field(default_factory=list)
-    control: list[float] = field(default_factory=list)
+    controls: dict[int, list[float]] = field(default_factory=dict)
     repeated: int = 0
     set_aside: SetAside = field(default_factory=SetAside)
+
+    @property
+    def control(self) -> list[float]:
+        """All rewards without noise, sorted."""
+        return sorted(reward for rewards in self.controls.values() for reward in rewards)
 
     @property
     def used(self) -> int:
@@ -95,7 +100,10 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         samples.keys, samples.models, np.zeros_like(samples.fingerprints), samples.rewards, samples.counts
     ).where(left)
     one = usable.joined()
-    intake = Intake(control=sorted(samples.rewards[control].tolist()), repeated=len(usable) - len(one), set_aside=aside)
+    controls = {
+        age: sorted(samples.rewards[control & (ages == age)].tolist()) for age in np.unique(ages[control]).tolist()
+    }
+    intake = Intake(controls=controls, repeated=len(usable) - len(one), set_aside=aside)
     bounds = np.flatnonzero(np.concatenate(([True], one.models[1:] != one.models[:-1], [True])))
     if len(one):
         intake.groups = [

@@ -58,15 +58,15 @@ class ES(Strategy):
         super().__init__(mean0, config, layout)
         self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
 
-    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """See `Strategy.load_state`."""
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
         prefix = "optimizer."
         self._optimizer.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
-        super().load_state(state)
+        super()._load_own_state(state)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         gradient = self._gradient(intake, sampler)

@@ -55,6 +55,7 @@ class UpdateReport:
         gradient_norm: Euclidean norm of the estimated gradient.
         update_norm: Euclidean norm of the change of the parameters.
         parameters: The new parameters `[n]`, read-only.
+        rolled_back: Why the model before is taken up again in place of an update; empty if it is not.
     """
 
     model_iter_id: int
@@ -70,6 +71,7 @@ class UpdateReport:
     gradient_norm: float = 0.0
     update_norm: float = 0.0
     parameters: FlatVector | None = field(default=None, repr=False)
+    rolled_back: str = ""
 
     @functools.cached_property
     def parameters_sha256(self) -> str:

@@ -16,6 +16,7 @@ from parl_evokit.records import SamplingInfo
 __all__ = ["Advance", "Best", "Sampler"]
 
 PARENT_INDEX = 2**32
+CONTROL_INDEX = 2**32 + 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,7 @@ class Sampler:
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
+        control_share: Part of the keys that clones turn into control traffic, 0 to below 1.
     """
 
     noise: GaussianNoise
@@ -42,6 +44,11 @@ class Sampler:
     transform: NDArray[np.float64] | None = None
     parents: NDArray[np.float32] | None = None
     bounds: Bounds | None = None
+    control_share: float = 0.0
+
+    def is_control(self, key: int) -> bool:
+        """Whether a clone that drew this key shall serve the model without noise instead; both halves of a pair do."""
+        return splitmix64(key >> 1, CONTROL_INDEX) < self.control_share * 2**64
 
     def parent_of(self, key: int) -> int:
         """Which of the parents a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.

@@ -53,7 +53,7 @@ class SamplingAgent:
         self._model.bind(self._buffer)
 
     def add_noise(self, info: SamplingInfo | None = None, *, evaluate: bool = False) -> SamplingInfo:
-        """Perturb the newest parameters with new noise.
+        """Perturb the newest parameters with new noise; a share of the samples has none (`guard.control_share`).
 
         Args:
             info: Filled and returned; what it held is forgotten. Default: a new one.
@@ -65,6 +65,8 @@ class SamplingAgent:
         source = self._source
         sampler = source.sampler
         key = CONTROL_KEY if evaluate else source.keys.draw()
+        if sampler.control_share and sampler.is_control(key):
+            key = CONTROL_KEY
         sampler.perturb(key, self._buffer)
         self._model.refresh()
         info = SamplingInfo() if info is None else info

@@ -43,9 +43,9 @@ class SepCMAES(CmaFamily):
 
     sampler_name = "sep-cma"
 
-    def state(self) -> dict[str, NDArray[Any]]:
-        """See `Strategy.state`."""
-        return super().state() | {
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | {
             "variances": self._variances.copy(),
             "path_sigma": self._path_sigma.copy(),
             "path_c": self._path_c.copy(),

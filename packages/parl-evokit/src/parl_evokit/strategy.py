@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
+from parl_evokit.guard import Guard, shortened
 from parl_evokit.intake import Intake, sort_samples
 from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys, split_key
 from parl_evokit.params import FlatVector, ParameterLayout
@@ -74,8 +75,10 @@ class Strategy(ABC):
             parameters,
             0,
             gaussian.noise.fingerprint(self.layout, self.sampler_name),
+            control_share=self.config.solver.guard.control_share,
         )
         self.keys = self._new_keys()
+        self.guard = Guard(self.config.solver.guard)
         self._best: Best | None = None
         self._stalled = 0
 
@@ -157,13 +160,18 @@ class Strategy(ABC):
             max_age=self._max_age,
         )
         report = self._first_report(intake)
+        guard = self.guard.noting(intake.controls.get(0, []), intake.controls.get(1, []))
+        if reason := guard.verdict():
+            self.guard = guard
+            return replace(report, rolled_back=reason, used=0, update_norm=self._revert(), parameters=self.mean)
         if report.used < self._min_samples:
             raise NothingToUpdate(
                 f"{report.used} samples could be used, {self._min_samples} are needed; set aside: {report.set_aside}",
                 report,
             )
+        state_before = self._own_state() if self.config.solver.guard.rollback else {}
         step = self._advance(intake, before)
-        parameters = step.parameters
+        parameters = shortened(before.parameters, step.parameters, self.config.solver.guard.max_update_ratio)
         parameters.flags.writeable = False
         update_norm = _distance(parameters, before.parameters)
         self._stalled = 0 if update_norm > 0.0 else self._stalled + 1
@@ -176,6 +184,8 @@ class Strategy(ABC):
             parents=step.parents,
             model_iter_id=before.model_iter_id + 1,
         )
+        self.guard = guard
+        self.guard.updated(before.parameters, state_before)
         self.keys.start_pair()
         return replace(report, gradient_norm=step.gradient_norm, update_norm=update_norm, parameters=parameters)
 
@@ -192,6 +202,10 @@ class Strategy(ABC):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the parameters, as arrays for a file."""
+        return self._own_state() | self.guard.state()
+
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """The algorithm's part of the state."""
         return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -201,6 +215,10 @@ class Strategy(ABC):
             SolverError: An array is missing.
             LayoutMismatch: An array does not fit.
         """
+        self._load_own_state(self.guard.load_state(state))
+
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over the algorithm's part of the state."""
         if "model_iter_id" not in state:
             raise SolverError(f"the solver's state has no model_iter_id, only {sorted(state)}")
         self._sampler = replace(self._sampler, model_iter_id=int(state["model_iter_id"]))
@@ -234,6 +252,17 @@ class Strategy(ABC):
         if self.config.keys is KeyKind.COUNTER:
             return CounterKeys(self.config.worker, self._mirrored)
         return RandomKeys(self._mirrored)
+
+    def _revert(self) -> float:
+        """Go back to the model before the present one, under a new number; returns how far that was."""
+        bad = self._sampler
+        parameters, state = self.guard.revert()
+        parameters.flags.writeable = False
+        self._sampler = replace(bad, parameters=parameters)
+        self._load_own_state(state)
+        self._sampler = replace(self._sampler, model_iter_id=bad.model_iter_id + 1)
+        self.keys.start_pair()
+        return _distance(parameters, bad.parameters)
 
     def _first_report(self, intake: Intake) -> UpdateReport:
         rewards = np.concatenate([group.rewards for group in intake.groups] or [np.zeros(0)])

@@ -2,7 +2,7 @@
 
     init-solver ─► [ online-sampling ─► log ─► offline-update ─► next model directory ] ...
 
-Exit codes: 0 done, 2 usage, 3 nothing new, 4 damaged or foreign input.
+Exit codes: 0 done, 2 usage, 3 nothing new, 4 damaged or foreign input, 5 the guard went back to the model before.
 """
 
 import json
@@ -18,6 +18,7 @@ from parl_evokit.cli.options import (
     LOG_PATHS,
     MODEL,
     MODEL_DIR,
+    REVERTED,
     Commands,
     exits,
     open_agent,
@@ -108,6 +109,8 @@ def offline_update(
         kept = segment.save_damaged()
         click.echo(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, kept in {kept}", err=True)
     print_update(report, as_json, pending=contents.pending, damaged=sum(s.damaged_bytes for s in damaged))
+    if report.rolled_back:
+        raise click.exceptions.Exit(REVERTED)
 
 
 @main.group("log", cls=Commands)

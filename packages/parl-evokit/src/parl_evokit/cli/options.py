@@ -30,13 +30,14 @@ __all__ = [
     "LOG_PATHS",
     "MODEL",
     "MODEL_DIR",
+    "REVERTED",
     "Commands",
     "exits",
     "open_agent",
     "print_update",
 ]
 
-USAGE, NOTHING_NEW, DAMAGED = 2, 3, 4
+USAGE, NOTHING_NEW, DAMAGED, REVERTED = 2, 3, 4, 5
 INPUT_ERRORS = (LayoutMismatch, LogError, NoiseDataError, RecordError, SolverError)
 P = ParamSpec("P")
 
@@ -100,6 +101,8 @@ def open_agent(model_dir: Path, config_path: Path, model: str) -> ESAgent:
 
 def print_update(report: UpdateReport, as_json: bool, **more: Any) -> None:
     """The outcome of an update, for people or for programs."""
+    if report.rolled_back:
+        click.echo(f"reverted to the model before: {report.rolled_back}", err=True)
     numbers = {name: value for name, value in asdict(report).items() if name != "parameters"}
     if as_json:
         click.echo(json.dumps(numbers | {"parameters_sha256": report.parameters_sha256} | more))

@@ -1,0 +1,74 @@
+"""`history.jsonl`: one line for each update of a model, each with the digest of the line before it.
+
+    {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last line}
+
+A line that is changed or taken out later does not fit the next one's `previous`; `check` finds it. There is no time of
+day in it, because the same update of the same log has to give the same bytes; a directory's own time says when.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from parl_evokit.errors import SolverError
+from parl_evokit.report import UpdateReport
+
+__all__ = ["FILE", "check", "line_of", "read", "write"]
+
+FILE = "history.jsonl"
+_KEPT = 100_000  # lines; an update a minute for two months
+
+
+def line_of(report: UpdateReport, previous: str) -> str:
+    """One update as a line of JSON.
+
+    Args:
+        report: Of the update.
+        previous: The line before it, empty for the first.
+    """
+    numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
+    numbers["parameters_sha256"] = report.parameters_sha256
+    numbers["previous"] = _digest(previous)
+    return json.dumps(numbers, separators=(",", ":"))
+
+
+def read(directory: Path) -> list[str]:
+    """The lines of a model's history; none where there is no file."""
+    path = directory / FILE
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def write(directory: Path, lines: Sequence[str]) -> None:
+    """Write the history into a directory that no one reads yet; only the newest lines of very long ones."""
+    path = directory / FILE
+    path.unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
+    path.write_text("".join(f"{line}\n" for line in lines[-_KEPT:]), encoding="utf-8")
+
+
+def check(lines: Sequence[str]) -> int:
+    """Check that each line follows the one before it; returns how many there are.
+
+    Raises:
+        SolverError: One does not.
+    """
+    for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
+        try:
+            previous = json.loads(line)["previous"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SolverError(f"line {number} of the history is no update: {line[:80]!r}") from error
+        if previous != _digest(before):
+            raise SolverError(
+                f"line {number} of the history does not follow line {number - 1}: one of them was changed"
+            )
+    return len(lines)
+
+
+def _digest(line: str) -> str:
+    return hashlib.sha256(line.encode()).hexdigest() if line else ""

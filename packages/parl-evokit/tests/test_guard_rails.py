@@ -1,0 +1,194 @@
+"""Guard rails: shortened updates, control traffic, going back to the last model, and the history of all of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from parl_evokit import (
+    CMAES,
+    ES,
+    ConfigError,
+    ESAgent,
+    LogWriter,
+    NothingToUpdate,
+    SamplingInfo,
+    SolverError,
+    history,
+    mlp,
+)
+from parl_evokit.cli import main
+from parl_evokit.guard import Control, shortened
+
+
+def settings(kind: str = "BASIC_ES", lr: float = 0.1, **guard: Any) -> dict[str, Any]:
+    return {
+        "keys": "COUNTER",
+        "solver": {
+            "type": kind,
+            "optimizer": {"type": "ADAM", "base_lr": lr},
+            "sampling": {"gaussian_sampling": {"std": 0.1}},
+            "guard": guard,
+        },
+    }
+
+
+def control(es: Any, model: int | None = None) -> SamplingInfo:
+    return SamplingInfo([0, 0], es.sampler.model_iter_id if model is None else model, es.sampler.fingerprint)
+
+
+def update(es: Any, controls: list[float], late: list[float] = ()) -> Any:  # type: ignore[assignment]
+    count = max(8, getattr(es, "population", 0))
+    infos = es.ask(count)
+    rewards = [float(n) + 100 * es.sampler.model_iter_id for n in range(count)]
+    infos += [control(es) for _ in controls] + [control(es, es.sampler.model_iter_id - 1) for _ in late]
+    return es.tell(infos, [*rewards, *controls, *late])
+
+
+def test_an_update_is_shortened_to_the_allowed_part_of_the_parameters_length() -> None:
+    free, held = ES(np.full(50, 2.0), settings(lr=1.0)), ES(np.full(50, 2.0), settings(lr=1.0, max_update_ratio=0.01))
+    far, near = update(free, []), update(held, [])
+    assert near.update_norm == pytest.approx(0.01 * np.sqrt(50 * 4), rel=1e-5)
+    assert far.update_norm > 10 * near.update_norm
+    direction = (free.mean - 2.0) / np.linalg.norm(free.mean - 2.0)
+    assert (held.mean - 2.0) / np.linalg.norm(held.mean - 2.0) == pytest.approx(direction, abs=1e-5)
+
+
+def test_short_updates_and_models_of_zeros_are_left_alone() -> None:
+    before, after = np.ones(3, np.float32), np.full(3, 1.001, np.float32)
+    assert shortened(before, after, 0.5) is after
+    assert shortened(before, after, 0.0) is after
+    assert shortened(np.zeros(3, np.float32), after, 0.5) is after
+
+
+def test_the_interval_is_the_textbooks() -> None:
+    sums = Control.of([1.0, 2.0, 3.0]) + Control.of([4.0])
+    assert (sums.count, sums.mean) == (4, 2.5)
+    assert sums.lower == pytest.approx(2.5 - 1.96 * np.std([1, 2, 3, 4], ddof=1) / 2, abs=1e-3)
+    assert Control.of([1.0]).lower == -float("inf")
+
+
+@pytest.mark.parametrize("kind", ["BASIC_ES", "CMA_ES", "SNES", "GA"])
+def test_a_model_whose_control_is_worse_is_replaced_by_the_one_before(kind: str) -> None:
+    from parl_evokit.config import SolverKind
+    from parl_evokit.solvers import solver_class
+
+    es = solver_class(SolverKind[kind])(np.ones(6), settings(kind, rollback=True, min_control=3))
+    update(es, [10.0, 10.1, 9.9])
+    good, state = es.mean.copy(), es.state()
+    report = update(es, [10.0, 10.2, 9.8])
+    assert report.rolled_back == ""
+    assert (es.mean != good).any()
+    report = update(es, [5.0, 5.5, 4.5])
+    assert "mean control reward is 5 (3 samples), below the 95 % interval" in report.rolled_back
+    assert (report.used, report.model_iter_id, es.sampler.model_iter_id) == (0, 3, 3)
+    assert (es.mean == good).all()
+    own = {name for name in state if not name.startswith("guard.") and name != "model_iter_id"}
+    assert all((es.state()[name] == state[name]).all() for name in own)
+    assert update(es, [1.0, 1.0, 1.0]).rolled_back == "", "there is none before the one that was reverted to"
+
+
+def test_nothing_is_concluded_from_few_rewards_and_they_add_up_over_updates() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=4))
+    update(es, [10.0, 10.1])
+    assert update(es, [5.0, 5.0, 5.1, 4.9], late=[9.9]).rolled_back == "", "three of the last model are too few"
+    es = ES(np.ones(6), settings(rollback=True, min_control=4))
+    update(es, [10.0, 10.1])
+    report = update(es, [5.0, 5.0, 5.1, 4.9], late=[9.9, 10.0])
+    assert "(4 samples)" in report.rolled_back
+
+
+def test_an_update_that_fails_counts_no_control_rewards() -> None:
+    es = ES(np.ones(6), settings(rollback=True, min_control=2))
+    update(es, [10.0, 10.1])
+    for _ in range(3):
+        with pytest.raises(NothingToUpdate):
+            es.tell([control(es)], [5.0])
+    assert update(es, [9.0]).rolled_back == "", "one reward, whatever was read before and will be read again"
+
+
+def test_a_share_of_the_traffic_is_control_the_same_for_a_key_everywhere() -> None:
+    agent = ESAgent(settings(control_share=0.25), mlp([4, 2]))
+    clone = agent.clone()
+    infos = [clone.add_noise() for _ in range(2000)]
+    share = sum(info.noise_key == 0 for info in infos) / len(infos)
+    assert share == pytest.approx(0.25, abs=0.03)
+    again = ESAgent(settings(control_share=0.25), mlp([4, 2])).clone()
+    assert [again.add_noise() for _ in range(50)] == infos[:50]
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConfigError, match="control_share is 0 to below 1, not 1"):
+        ES(np.ones(3), settings(control_share=1.0))
+    with pytest.raises(ConfigError, match="max_update_ratio cannot go with GA"):
+        ES(np.ones(3), settings("GA", max_update_ratio=0.1))
+
+
+def test_a_resumed_solver_remembers_the_model_before_and_its_control(tmp_path: Path) -> None:
+    config = settings(rollback=True, min_control=3)
+    straight = CMAES(np.ones(6), settings("CMA_ES", rollback=True, min_control=3))
+    update(straight, [10.0, 10.1, 9.9])
+    update(straight, [10.0, 10.2, 9.8])
+    resumed = CMAES(straight.mean, straight.config)
+    resumed.load_state(straight.state())
+    assert update(straight, [5.0, 5.0, 5.1]).rolled_back == update(resumed, [5.0, 5.0, 5.1]).rolled_back != ""
+    assert (straight.mean == resumed.mean).all()
+    assert config["solver"]["guard"]["rollback"]
+
+
+def test_the_history_tells_of_every_update_and_shows_what_was_changed_in_it(tmp_path: Path) -> None:
+    agent = ESAgent(settings(), mlp([4, 2]))
+    clone = agent.clone()
+    for n in range(3):
+        agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0 + n])
+        agent.save(tmp_path / "d")
+    lines = history.read(tmp_path / "d")
+    assert history.check(lines) == 3
+    assert [json.loads(line)["best_reward"] for line in lines] == [4.0, 5.0, 6.0]
+    assert json.loads(lines[-1])["model_iter_id"] == 3
+    forged = [lines[0], lines[1].replace('"best_reward":5.0', '"best_reward":9.0'), lines[2]]
+    with pytest.raises(SolverError, match="line 3 of the history does not follow line 2"):
+        history.check(forged)
+    restored = ESAgent()
+    restored.load_config(settings())
+    restored.load_inference_model(tmp_path / "d", model=mlp([4, 2]))
+    restored.load_solver(tmp_path / "d")
+    restored.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    restored.save(tmp_path / "d")
+    assert history.check(history.read(tmp_path / "d")) == 4
+
+
+def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -> None:
+    config = tmp_path / "c.json"
+    config.write_text(json.dumps(settings(rollback=True, min_control=3)))
+    mlp([4, 20, 2], activation="linear").save(_made(tmp_path / "m0"))
+    run = CliRunner()
+    common = ["--config_path", str(config)]
+    assert run.invoke(main, ["init-solver", "--model_dir", str(tmp_path / "m0"), *common]).exit_code == 0
+    codes = []
+    for epoch, worth in enumerate((10.0, 10.0, 1.0)):
+        agent = ESAgent()
+        agent.load_config(config)
+        agent.load_inference_model(tmp_path / f"m{epoch}", model=mlp([4, 20, 2], activation="linear"))
+        agent.load_solver(tmp_path / f"m{epoch}")
+        clone = agent.clone()
+        with LogWriter(tmp_path / "log") as log:
+            for n in range(6):
+                log.reward(clone.add_noise(), float(n))
+            for n in range(3):
+                log.reward(clone.add_noise(evaluate=True), worth + 0.1 * n)
+        models = ["--model_dir", str(tmp_path / f"m{epoch}"), "--updated_model_dir", str(tmp_path / f"m{epoch + 1}")]
+        result = run.invoke(main, ["offline-update", "--log_path", str(tmp_path / "log"), *models, *common])
+        codes.append(result.exit_code)
+    assert codes == [0, 0, 5]
+    assert "reverted to the model before" in result.stderr
+    first, last = (np.load(tmp_path / name / "params.npz") for name in ("m1", "m3"))
+    assert all((first[name] == last[name]).all() for name in first.files)
+
+
+def _made(path: Path) -> Path:
+    path.mkdir()
+    return path
