@@ -114,17 +114,15 @@ def _look_up_to_the_end(name: str) -> None:
             parl_remote.get_actor(name)
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
-    """Whether a process has ended within a time."""
+def gone(pid: int, within_s: float = 10.0) -> bool:
+    """Whether a process ends within a time."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return True
-        with open(f"/proc/{pid}/stat") as file:
-            if file.read().rpartition(")")[2].split()[0] in "ZX":
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
                 return True
+        except (FileNotFoundError, ProcessLookupError):
+            return True
         threading.Event().wait(0.005)
     return False
 
