@@ -58,6 +58,7 @@ _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
 _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.JOIN), int(Kind.RECEIVED)
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
+_OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
 _OWNER_AND_WORKER = 2  # connections; where there are no others, the answer goes the way that the state went
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
@@ -117,6 +118,7 @@ class ActorProcess:
         host.on_new_names = self._tell_change
         host.on_state = self._send_state
         self._owner: _Caller | None = None
+        self._worker: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         self._watchman = Watchman()
         self._leaving = False  # this loop, for good or for another one
@@ -159,12 +161,34 @@ class ActorProcess:
         caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
-                if frames[0][0] in _AT_ONCE:
+                kind = frames[0][0]
+                if kind in _OF_WORKER:
+                    self._check_worker(caller, kind)
+                if kind in _AT_ONCE:
                     self._do_at_once(caller, frames)
                 else:
                     self._queue.append((caller, caller.opened(frames)))
         except (ChannelClosed, RemoteProtocolError, IndexError) as error:
             _log.debug("a caller is gone: %s", error)
+            self._forget(caller)
+
+    def _check_worker(self, caller: _Caller, kind: int) -> None:
+        """See to it that nobody poses as the worker.
+
+        Raises:
+            RemoteProtocolError: Somebody does.
+        """
+        if self._worker is None:
+            self._worker = caller  # nobody else knows of this process before the worker has configured it
+        elif self._worker is not caller:
+            raise RemoteProtocolError(f"only the worker may send a message of kind {kind}")
+
+    def _turn_away(self, caller: _Caller, error: Exception) -> None:
+        """A caller has sent what he may not: he has to go, and with the owner the actor."""
+        _log.error("a caller was turned away: %s", error)
+        if caller is self._owner or self._owner is None:
+            self._end()
+        else:
             self._forget(caller)
 
     def _forget(self, caller: _Caller) -> None:
@@ -200,7 +224,7 @@ class ActorProcess:
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""
-        if header_of(frames[0])[2]:  # it is the owner, who takes it along
+        if header_of(frames[0])[2] and caller is self._owner:  # he takes it along
             self._host.last_word = LastWord(DeathKind.CLIENT_GONE)
             self._end()
             return
@@ -279,13 +303,16 @@ class ActorProcess:
             self._holders.does_not_hold(caller)
             self._holders.is_kept = configure(frames, self._host)
         else:
-            if kind == _CREATE:
+            if kind == _CREATE and self._owner is None:
                 self._owner = caller
+            elif kind == _CREATE or self._owner is None:
+                self._turn_away(caller, RemoteProtocolError(f"no message of kind {kind} may come now"))
+                return
             try:
                 caller.answer(self._host.handle(frames))
             except RemoteProtocolError as error:
-                _log.error("%s", error)
-                self._end()
+                self._turn_away(caller, error)
+                return
             if self._host.machine.state is ActorState.CLOSED:
                 self.say_last_word()  # before the caller can hear of it and have this process killed
                 self._end()
@@ -338,14 +365,13 @@ class ActorProcess:
         while queue and serving is not None and not self.over:
             caller, frames = queue.popleft()
             kind = frames[0][0]
-            if kind in (_CLOSE, _CONFIGURE):
+            if kind in (_CLOSE, _CONFIGURE, _CREATE):
                 self._serve(caller, frames)
             else:
                 try:
                     serving.runner.take(Job(self._host.accept(frames), caller))
                 except RemoteProtocolError as error:
-                    _log.error("%s", error)
-                    self.over = True
+                    self._turn_away(caller, error)
 
     def flush_all(self) -> None:
         """Write all replies that are held."""

@@ -213,7 +213,11 @@ class Mappings:
             found = os.fstat(ours)
             if found.st_ino != inode or found.st_size != size:
                 raise ChannelClosed(f"process {pid}, which sent a large frame, is gone, and another has its number")
+            if not os.readlink(f"/proc/self/fd/{ours}").startswith("/memfd:"):
+                raise RemoteProtocolError("a ticket leads to what is no shared memory")
             memory = mmap.mmap(ours, size, _POPULATED)
+        except (ValueError, OverflowError) as error:
+            raise RemoteProtocolError(f"a ticket for a segment of {size} bytes: {error}") from error
         finally:
             os.close(ours)
         self._memory[descriptor, inode] = memory

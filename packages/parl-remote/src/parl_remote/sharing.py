@@ -20,6 +20,7 @@ __all__ = ["TICKETS", "Sharing"]
 
 TICKETS = int(Flag.TICKETS)
 _FLAGS_AT = 1  # of the header, see `call_messages`
+_HEADER_AND_MARKS = 2  # frames
 
 
 class Sharing:
@@ -55,6 +56,8 @@ class Sharing:
             ChannelClosed: The sender is gone, and the frames with it.
             RemoteProtocolError: The message is malformed.
         """
+        if len(frames) < _HEADER_AND_MARKS:
+            raise RemoteProtocolError("a message with tickets has marks for them")
         header, *rest, marks = frames
         if len(marks) != len(rest):
             raise RemoteProtocolError(f"a message of {len(rest)} frames has marks for {len(marks)}")
