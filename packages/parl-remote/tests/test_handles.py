@@ -321,6 +321,16 @@ def test_a_borrower_knows_the_attributes_without_asking(everywhere: str) -> None
         borrowed.contents  # noqa: B018
 
 
+def test_a_handle_that_comes_by_a_third_party_knows_what_has_changed_meanwhile(everywhere: str) -> None:
+    cell, keeper, caller = Cell(), Cell(), Cell()
+    keeper.put(cell)
+    caller.call(cell.name_it, "new")  # the keeper's process has not heard of it
+    assert hasattr(keeper.get(), "new")
+    other = Cell(keeper).get().get()
+    assert hasattr(other, "new")
+    assert not hasattr(other, "newer")
+
+
 def test_a_future_as_an_argument_arrives_as_its_value(everywhere: str) -> None:
     first, second = Cell(3), Cell()
     assert second.add(submit(first.get), second=submit(first.get)) == 6

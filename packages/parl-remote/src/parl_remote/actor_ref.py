@@ -189,11 +189,12 @@ class AttributeNames:
 
     Args:
         names: What is known of them so far; None if nothing is.
+        certain: Whether the actor itself has said so, and would tell of a change.
     """
 
-    def __init__(self, names: tuple[str, ...] | None = ()) -> None:
+    def __init__(self, names: tuple[str, ...] | None = (), *, certain: bool = True) -> None:
         self._lock = threading.Lock()
-        self.known = names is not None
+        self.known = certain
         self.names: frozenset[str] = frozenset(names or ())
         self.version = 0
 
