@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import io
 import pickle
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
@@ -30,13 +31,15 @@ _OUT_OF_BAND_BYTES = 8192
 
 # Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,
 # which it mirrors in the form that can be searched for in a pickle.
-_by_value: list[bytes] = [b"__main__"]
+_by_value: list[bytes] = []
+_MAIN = b"__main__"  # whose names never do
 
 # Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
 _stand_ins: dict[type[Any], Callable[[Any], object]] = {}
 
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
 
+_modules = sys.modules
 _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
 
@@ -56,7 +59,17 @@ def dumps(value: object) -> list[Buffer]:
         frames.append(raw)
         return False
 
-    frames[0] = pickled(value, keep_outside, reducers(), frames)
+    if "torch" in _modules or "paddle" in _modules:
+        frames[0] = pickled(value, keep_outside, reducers(), frames)
+        return frames
+    try:
+        data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+    except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+        data = _MAIN
+    if _MAIN in data or (_by_value and _names_shipped(data)):
+        del frames[1:]
+        data = _cloudpickled(value, keep_outside, None)
+    frames[0] = data
     return frames
 
 
@@ -77,23 +90,27 @@ def pickled(
     Raises:
         Exception: Whatever pickling raised.
     """
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, 5, buffer_callback=keep_outside)
+    if table is not None:
+        pickler.dispatch_table = table
     try:
-        if table is None:
-            data = _plain_dumps(value, 5, buffer_callback=keep_outside)
-        else:
-            stream = io.BytesIO()
-            pickler = pickle.Pickler(stream, 5, buffer_callback=keep_outside)
-            pickler.dispatch_table = table
-            pickler.dump(value)
-            data = stream.getvalue()
-        for mark in _by_value:
-            if mark in data:
-                break
-        else:
-            return data
+        pickler.dump(value)
+        data = stream.getvalue()
     except _PLAIN_ERRORS:
-        pass  # cloudpickle may know how; if not, its error is the one to show
-    del kept[1:]
+        data = _MAIN
+    if _MAIN in data or _names_shipped(data):
+        del kept[1:]
+        data = _cloudpickled(value, keep_outside, table)
+    return data
+
+
+def _names_shipped(data: bytes) -> bool:
+    """Whether a pickle names a module for which `ship_by_value` was called."""
+    return any(mark in data for mark in _by_value)
+
+
+def _cloudpickled(value: object, keep_outside: Callable[[pickle.PickleBuffer], bool], table: Reducers | None) -> bytes:
     stream = io.BytesIO()
     _by_value_pickler()(stream, table, keep_outside).dump(value)
     return stream.getvalue()
