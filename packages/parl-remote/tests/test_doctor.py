@@ -408,6 +408,16 @@ def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
     assert f"open TCP port {port} of second" in finding["remedy"]
 
 
+def test_a_worker_that_joins_with_an_address_that_is_not_its_own_is_warned(
+    xparl: Callable[..., subprocess.CompletedProcess[str]],
+) -> None:
+    port = closed_port()
+    assert xparl("start", "--port", port, "--cpu_num", 0, "--host", "127.0.0.1").returncode == 0
+    joined = xparl("connect", "--address", f"127.0.0.1:{port}", "--cpu_num", 1)
+    assert "Warning" not in joined.stderr
+    assert xparl("doctor", "--port", port).returncode == 0
+
+
 def test_an_address_at_which_another_node_answers_is_wrong(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     master = fake([])
     master._nodes = (node_at(master.address),)  # it answers there itself, under its own id

@@ -215,6 +215,7 @@ def test_a_host_that_only_joined_a_cluster_looks_at_that_one(busy_desk: Desk, tm
     joined.xparl("connect", "--address", f"localhost:{busy_desk.port}", "--cpu_num", 1, PARL_KEY_FILE=str(key))
     try:
         assert len(joined.listed("nodes")) == 2
+        assert "2 nodes" in joined.xparl("status")
         assert "from the chief" in joined.xparl("logs", "chief")
     finally:
         joined.xparl("stop")
@@ -310,6 +311,16 @@ def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
     assert "has no actors any more" in said
     eventually(lambda: len(desk.listed("nodes")) == 1)
     assert "there is no node 'nothing'" in desk.xparl("drain", "nothing", fails=True)
+
+
+def test_of_two_nodes_of_one_name_one_has_to_be_named_by_its_id(desk: Desk) -> None:
+    desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
+    eventually(lambda: len(desk.listed("nodes")) == 2)
+    ids = [str(node["node_id"]).partition("-")[2][:8] for node in desk.listed("nodes")]
+    said = desk.xparl("drain", socket.gethostname(), fails=True)
+    assert all(one in said for one in ids)
+    shown = desk.xparl("list", "nodes")
+    assert all(one in shown for one in ids)
 
 
 # -- top --------------------------------------------------------------------------------------------------------------

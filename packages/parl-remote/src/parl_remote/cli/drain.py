@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from parl_remote.cli.overview import nodes_of
+from parl_remote.cli.overview import nodes_of, short_id
 from parl_remote.cli.session import Session, open_session
 from parl_remote.cli.table import count
 from parl_remote.cli.target import address_option, key_option, port_option
@@ -72,13 +72,17 @@ def command(
 def _node_id(session: Session, text: str) -> str:
     """The id of the node that is meant; ids may be cut short."""
     nodes = nodes_of(session.master)
-    if text in {node.node_id for node in nodes} | {node.name for node in nodes}:
-        return text  # the master says so if two have that name
-    ids = [node.node_id for node in nodes]
-    found = [one for one in ids if one.startswith(text) or one.partition("-")[2].startswith(text)]
+    found = [node.node_id for node in nodes if node.name == text] or [
+        node.node_id
+        for node in nodes
+        if node.node_id.startswith(text) or node.node_id.partition("-")[2].startswith(text)
+    ]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(sorted(f"{node.name} ({node.node_id})" for node in nodes)) or "none"
+    if found:
+        ids = ", ".join(short_id(one) for one in found)
+        raise click.ClickException(f"{text!r} may be any of {len(found)} nodes; name one by its id: {ids}")
+    known = ", ".join(sorted(f"{node.name} ({short_id(node.node_id)})" for node in nodes)) or "none"
     raise click.ClickException(f"there is no node {text!r}; the cluster has {known}")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import time
 from pathlib import Path
 
 import click
@@ -13,18 +15,21 @@ from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.start import explain_old_options
 from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
-from parl_remote.config import environment
+from parl_remote.config import Limits, environment
 from parl_remote.doctor.explain import explained
 from parl_remote.errors import RemoteError
 from parl_remote.identity import new_id
 from parl_remote.inquiry import Inquiry
 from parl_remote.messages import Role
+from parl_remote.messages.health import NodeReached, ReachNode
 from parl_remote.rendezvous import ClusterAddress
 from parl_remote.run_files import RunFiles
 from parl_remote.security import write_private_file
 
 __all__ = ["command"]
 
+_PATIENCE_S = 2.0
+_LOOK_S = 0.05
 _EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 
@@ -101,12 +106,35 @@ def command(
         debug=debug,
     )
     launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, offer))
+    _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
 
 
 def _say_joined(address: str, settings: NodeSettings, offer: Offer) -> None:
     click.echo(f"This host's {offer} belong to the cluster at {settings.master} (worker at {address}).")
     click.echo("  It ends with the cluster, or here with xparl stop")
     click.echo(f"  Logs               {shlex.quote(settings.directory)}")
+
+
+def _check_reached(cluster: ClusterAddress, limits: Limits, settings: NodeSettings) -> None:
+    """Say so if not even the master can reach the worker where it says that it is."""
+    deadline = time.monotonic() + _PATIENCE_S
+    with (
+        contextlib.suppress(RemoteError),
+        Inquiry(cluster.connect_master(), Role.MASTER, limits, "xparl connect") as it,
+    ):
+        while time.monotonic() < deadline:
+            try:
+                seen = it.ask(lambda number: ReachNode(number, settings.node_id), NodeReached, 2 * _PATIENCE_S)
+            except RemoteError:  # the worker is about to introduce itself
+                time.sleep(_LOOK_S)
+                continue
+            if not seen.reached:
+                click.echo(
+                    f"Warning: the master cannot reach this worker at {settings.known_as} ({seen.problem}), so other "
+                    "hosts cannot, either; xparl stop, then xparl connect --host with an address that they reach.",
+                    err=True,
+                )
+            return
 
 
 def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tuple[str, str]:

@@ -90,10 +90,11 @@ def _actor_table(_: Session, actors: Sequence[ActorStatus]) -> list[str]:
 
 def _node_table(session: Session, nodes: Sequence[NodeDetail]) -> list[str]:
     gpus = any(node.total.gpu for node in nodes)
-    headings = ["NODE", "ADDRESS", "STATE", "CPUS", *(["GPUS"] if gpus else []), "BUSY", "LOAD", "MEMORY FREE"]
+    headings = ["ID", "NODE", "ADDRESS", "STATE", "CPUS", *(["GPUS"] if gpus else []), "BUSY", "LOAD", "MEMORY FREE"]
     rows = [
         [
-            node.name or node.node_id,
+            short_id(node.node_id),
+            node.name,
             ", ".join(str(advertised_by(one, session.cluster.address)) for one in node.addresses),
             node.phase.value + (", master" if node.is_master else ""),
             _used(node.total.cpu, node.free.cpu),

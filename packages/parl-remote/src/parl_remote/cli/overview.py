@@ -28,9 +28,9 @@ _SHOWN = 8  # of an id's 16 digits: enough among thousands, and prefixes need no
 _CANDIDATES = 10
 
 
-def short_id(lease_id: str) -> str:
-    """An actor's id as tables show it; commands take it as well."""
-    return lease_id.partition("-")[2][:_SHOWN] or lease_id
+def short_id(whole: str) -> str:
+    """An actor's or node's id as tables show it; commands take it as well."""
+    return whole.partition("-")[2][:_SHOWN] or whole
 
 
 def actors_of(master: Inquiry, *, node: str = "", client_id: str = "") -> Iterator[ActorStatus]:

@@ -44,14 +44,15 @@ class Target:
 
 
 def targets(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> list[Target]:
-    """The clusters that a command is about; without an address all that were started on this host."""
+    """The clusters that a command is about; without an address those that were started on this host, else joined."""
     if address is not None:
         return [Target(_checked(address), key_file)]
-    return [
+    started = [
         Target(f"{_dialled(record.host)}:{record.port}", where / "key")
         for where, record in RunFiles(found.run_dirs).clusters()
         if port in {None, record.port}
     ]
+    return started or [target for target in _joined(found) if port in {None, Address.parse(target.address).port}]
 
 
 def only_target(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> Target:
@@ -61,8 +62,6 @@ def only_target(found: Environment, port: int | None, address: str | None, key_f
         click.ClickException: There is none, or more than one.
     """
     known = targets(found, port, address, key_file)
-    if address is None and not known:
-        known = [target for target in _joined(found) if port in {None, Address.parse(target.address).port}]
     if len(known) == 1:
         return known[0]
     if not known:
