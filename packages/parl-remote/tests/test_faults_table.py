@@ -427,3 +427,29 @@ def test_a_cluster_that_is_ended_leaves_no_process_and_others_alone(cluster: Loo
             process.wait_for_end(10.0)
         cause_of(waiting)
         assert other.status().node_count == 1
+
+
+def test_the_next_node_clears_up_after_one_that_was_killed(tmp_path: Path) -> None:
+    """A master without CPUs has no zygote that could do it; what others use, or have made, stays."""
+    import socket
+
+    sockets = tmp_path / "t"
+    sockets.mkdir()
+    live = sockets / "parl-live"
+    live.mkdir(mode=0o700)
+    (sockets / "parl-fresh").mkdir(mode=0o700)
+    shared = sockets / "parl-shared"
+    shared.mkdir(mode=0o755)
+    with socket.socket(socket.AF_UNIX) as listening, socket.socket(socket.AF_UNIX) as dead:
+        listening.bind(str(live / "node.sock"))
+        listening.listen(1)
+        dead.bind(str(shared / "node.sock"))
+        dead.close()
+        before = {path.name for path in sockets.iterdir()}
+        with LoopbackCluster(0, variables={"TMPDIR": str(sockets)}) as cluster:
+            (killed,) = {path.name for path in sockets.iterdir()} - before
+            cluster.master.kill()
+            assert (sockets / killed).exists()
+            cluster.restart_master()
+            assert not (sockets / killed).exists()
+        assert {path.name for path in sockets.iterdir()} == before

@@ -27,7 +27,7 @@ from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.identity import host_name
 from parl_remote.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
-from parl_remote.transport_unix import private_directory
+from parl_remote.transport_unix import private_directory, sweep_directories
 from parl_remote.zygote import start_zygote
 
 __all__ = ["main", "run_node"]
@@ -75,6 +75,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
     with ExitStack() as undo:
         try:
             _clear(directory)
+            sweep_directories(found.socket_parent)
             sockets = private_directory(found.socket_parent)
             undo.callback(shutil.rmtree, sockets, ignore_errors=True)
             zygote = start_zygote(sockets, clear=True) if settings.has_worker else None

@@ -78,10 +78,10 @@ class LoopbackCluster:
         self.nodes: dict[str, Member] = {}
         self._port = _free_port()
         self._variables = {
-            "PARL_MONITOR": "0",
             "PARL_RUN_DIR": str(self.home / "run"),
             "PARL_FORCE_TCP": "1",
             "PARL_LIVENESS_LIMIT": str(liveness_limit_s),
+            "PARL_MONITOR": "0",
             **(variables or {}),
         }
         self._guard = subprocess.Popen(

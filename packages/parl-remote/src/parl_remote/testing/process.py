@@ -47,6 +47,13 @@ class Process:
         return _stat(self.pid)[0] if self.alive else ""
 
     @property
+    def command(self) -> str:
+        """Its command line; empty once it has ended."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self.pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
+        return ""
+
+    @property
     def alive(self) -> bool:
         """Whether it has not ended."""
         return not _ready(self._descriptor, 0.0)

@@ -9,6 +9,14 @@ Only processes of the same user get in.
 from parl_remote.transport_unix.channel import UnixChannel
 from parl_remote.transport_unix.listener import UnixListener
 from parl_remote.transport_unix.peers import UnixPeers
-from parl_remote.transport_unix.sockets import listen_at, peer_uid, private_directory
+from parl_remote.transport_unix.sockets import listen_at, peer_uid, private_directory, sweep_directories
 
-__all__ = ["UnixChannel", "UnixListener", "UnixPeers", "listen_at", "peer_uid", "private_directory"]
+__all__ = [
+    "UnixChannel",
+    "UnixListener",
+    "UnixPeers",
+    "listen_at",
+    "peer_uid",
+    "private_directory",
+    "sweep_directories",
+]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import socket
+import stat
 import struct
 import tempfile
 from collections.abc import Sequence
@@ -22,6 +25,7 @@ __all__ = [
     "peer_uid",
     "private_directory",
     "stream",
+    "sweep_directories",
     "widen",
 ]
 
@@ -87,6 +91,28 @@ def private_directory(parent: Path) -> Path:
             if len(os.fsencode(place)) <= _LONGEST_PATH:
                 return Path(tempfile.mkdtemp(prefix="parl-", dir=place))
     raise OSError(f"{parent} and /tmp are too long or cannot be written to")
+
+
+def sweep_directories(parent: Path) -> list[Path]:
+    """Remove directories of nodes that were killed with everybody who could have cleared up; returns which.
+
+    Such a one is ours alone, and has a node's socket at which nobody listens any more.
+    """
+    swept = []
+    for place in {parent, Path("/tmp")}:
+        for directory in place.glob("parl-*"):
+            with contextlib.suppress(OSError):
+                found = directory.lstat()
+                is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+                if is_ours and _is_abandoned(directory / "node.sock"):
+                    shutil.rmtree(directory)
+                    swept.append(directory)
+    return swept
+
+
+def _is_abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+        return stat.S_ISSOCK(path.lstat().st_mode) and probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def peer_uid(connection: socket.socket) -> int:
