@@ -44,9 +44,9 @@ class Calls:
         self._counts.flush()
 
 
-def carried_out(path: Path) -> int:
-    """Open an actor's file; a second life under the same name is an error."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+def carried_out(path: Path, *, again: bool) -> int:
+    """Open an actor's file; a second life under the same name is an error unless it may be made `again`."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | (0 if again else os.O_EXCL) | os.O_APPEND, 0o600)
 
 
 @dataclass

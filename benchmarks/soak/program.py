@@ -29,8 +29,8 @@ EXPECTED = (parl.ActorLost, parl.NoResources, parl.ClusterUnreachable, parl.NotC
 
 @parl.remote_class
 class Worker:
-    def __init__(self, done: str) -> None:
-        self.file = carried_out(Path(done))
+    def __init__(self, done: str, again: bool = False) -> None:
+        self.file = carried_out(Path(done), again=again)
 
     def step(self, number: int, data: Any, nap_s: float, fail: bool) -> tuple[int, Any]:
         os.write(self.file, number.to_bytes(8, "little"))
@@ -50,13 +50,18 @@ class Caller:
         self._stopping = stopping
         self._notes = notes
         self._large = np.random.default_rng(seed).random(LARGE)
+        self._shared: Any = None
 
     def run(self) -> None:
         while not self._stopping.is_set():
             name = uuid.uuid4().hex
             calls = Calls(self._folder, name)
+            done = str(self._folder / f"{name}.done")
             try:
-                self._live(Worker(str(self._folder / f"{name}.done")), calls)
+                if self._dice.random() < 0.3:
+                    self._live(Worker.options(max_restarts=5)(done, True), calls, restarts=5)
+                else:
+                    self._live(Worker(done), calls)
             except EXPECTED as error:
                 self._notes[f"making an actor: {type(error).__name__}"] += 1
                 self._stopping.wait(0.2)
@@ -65,31 +70,44 @@ class Caller:
                 self._stopping.wait(0.2)
             calls.close()
 
-    def _live(self, actor: Any, calls: Calls) -> None:
-        """Call it until it is lost, or for a while."""
+    def _live(self, actor: Any, calls: Calls, restarts: int = 0) -> None:
+        """Call it until it is lost for good, or for a while."""
         number = 0
         last = self._dice.randrange(50, 3000)
         while not self._stopping.is_set() and number < last:
             burst: deque[tuple[int, Any, Any]] = deque()
             for _ in range(self._dice.choice((1, 1, 4, 16))):
-                data = self._large if self._dice.random() < 0.03 else number * 3
+                data, expected = self._some_data(number)
                 nap_s, fail = self._dice.choice((0, 0, 0, 0.001, 0.05)), self._dice.random() < 0.05
                 try:
                     future = parl.submit(actor.step, number, data, nap_s, fail)
                 except parl.ActorLost:
                     break  # refused at once: it was never sent
                 calls.add(Count.SENT)
-                burst.append((number, data, future))
+                burst.append((number, expected, future))
                 number += 1
             lost = not burst
             while burst:
                 lost |= self._settle(*burst.popleft(), calls)
-            if lost:
+            if lost and restarts:
+                restarts -= 1  # calls that were in flight are lost; the next ones wait for it to be made again
+            elif lost:
                 self._must_stay_lost(actor)
                 return
             self._stopping.wait(self._dice.expovariate(10.0))
         if self._dice.random() < 0.3:
             actor.destroy()
+
+    def _some_data(self, number: int) -> tuple[Any, Any]:
+        """What to send, and what is to come back."""
+        throw = self._dice.random()
+        if throw < 0.03:
+            return self._large, self._large
+        if throw < 0.05:
+            if self._shared is None or self._dice.random() < 0.2:
+                self._shared = parl.put(self._large)  # the one before it is dropped, with its memory everywhere
+            return self._shared, self._large
+        return number * 3, number * 3
 
     def _settle(self, number: int, data: Any, future: Any, calls: Calls) -> bool:
         """Wait for one call; whether its actor was lost."""
