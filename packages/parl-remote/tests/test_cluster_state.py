@@ -26,6 +26,7 @@ from parl_remote.messages import (
     RefusalCode,
     RunningLease,
 )
+from parl_remote.messages.overview import ActorNumbers, ActorPhase, ForgetUnstarted
 from parl_remote.resources import Resources
 
 ONE = Resources(cpu=1)
@@ -229,6 +230,7 @@ def test_a_client_whose_connection_broke_keeps_its_actors_if_it_comes_back_in_ti
     state = cluster(("n", Resources(cpu=2)), client_grace_s=15.0)
     ask(state, 1)
     ask(state, 2)
+    state.node_counted("n", [ActorNumbers("lease1", ActorPhase.IDLE), ActorNumbers("lease2", ActorPhase.BUSY)])
     assert state.client_away("c", 1.0) == []
     assert state.tick(14.0) == []
     state.client_joined("c", "c", 1)
@@ -240,7 +242,7 @@ def test_a_client_whose_connection_broke_keeps_its_actors_if_it_comes_back_in_ti
 def test_a_client_whose_connection_broke_is_lost_if_it_stays_away() -> None:
     state = cluster(("n", ONE), client_grace_s=5.0)
     ask(state, 1)
-    assert state.client_away("c", 10.0) == []
+    assert state.client_away("c", 10.0) == [ToNode("n", ForgetUnstarted("lease1"))]
     assert state.next_deadline() == 15.0
     assert state.tick(15.0)[-1] == ToNode("n", LeaseRevoked("lease1", "the program that owned it is gone"))
     assert granted(ask_as_new(state, "d"))

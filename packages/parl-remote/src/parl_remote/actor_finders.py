@@ -40,7 +40,7 @@ class ActorFinders:
         lease = self._tables.called(sought)
         if lease is not None:
             return [_found(client_id, asked.request_id, lease)]
-        if self._tables.names.get(sought) is None:
+        if not self._is_expected(sought):
             raise RemoteError(self._nobody(sought))
         self._waiting.setdefault(sought, []).append((client_id, asked.request_id))
         return []
@@ -50,7 +50,7 @@ class ActorFinders:
         out: list[Instruction] = []
         for sought in list(self._waiting):
             lease = self._tables.called(sought)
-            if lease is None and self._tables.names.get(sought) is not None:
+            if lease is None and self._is_expected(sought):
                 continue
             for client_id, request_id in self._waiting.pop(sought):
                 if lease is not None:
@@ -58,6 +58,9 @@ class ActorFinders:
                 else:
                     out.append(ToClient(client_id, Failed(request_id, self._nobody(sought))))
         return out
+
+    def _is_expected(self, sought: str) -> bool:
+        return self._tables.names.get(sought) is not None or self._tables.is_coming_back(sought)
 
     def _nobody(self, sought: str) -> str:
         names = self._tables.names.all()

@@ -175,7 +175,7 @@ class ClusterState:
             self.tables.names.give_up(client_id, waiting.request)
         client.is_absent = True
         self._away[client_id] = now + self._client_grace_s
-        return self._place_waiting()
+        return [*self._check_unstarted(client), *self._place_waiting()]
 
     def client_holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
         """A program that came back says which leases it knows of: the others are free."""
@@ -202,6 +202,7 @@ class ClusterState:
                 revoked += self._revoke(self.tables.free(lease_id), reason)
         self.tables.clients.pop(client_id, None)
         self.tables.names.forget_client(client_id)
+        self.tables.will_not_come_back(client_id)
         return [*revoked, *self._room_may_be_free()]
 
     # -- leases --------------------------------------------------------------------------------------------------
@@ -243,6 +244,8 @@ class ClusterState:
     def lease_released(self, client_id: str, lease_id: str) -> list[Instruction]:
         """A client is done with a lease; one that is already gone, or of another client, is ignored."""
         lease = self.tables.leases.get(lease_id)
+        if lease is None and self.tables.will_not_come_back(client_id, lease_id):
+            return self._room_may_be_free()  # to tell those who look for it
         if lease is None or lease.client_id != client_id:
             return []
         return [*self._revoke(self.tables.free(lease_id), "released by its owner"), *self._room_may_be_free()]
@@ -410,6 +413,13 @@ class ClusterState:
             request.request_id, lease.lease_id, node.node_id, at.addresses, at.socket_dir, at.host_id
         )
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
+
+    def _check_unstarted(self, client: Client) -> list[Instruction]:
+        """Room of a client that is away and may never have come to its workers is not kept for it."""
+        from parl_remote.messages.overview import ForgetUnstarted
+
+        leases = (self.tables.leases[lease_id] for lease_id in client.leases)
+        return [ToNode(one.node.node_id, ForgetUnstarted(one.lease_id)) for one in leases if one.numbers is None]
 
     def _revoke(self, lease: Lease, reason: str) -> list[Instruction]:
         self._leaving[lease.lease_id] = lease

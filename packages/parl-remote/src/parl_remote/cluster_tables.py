@@ -113,6 +113,7 @@ class ClusterTables:
         self.alive: Liveness[str] = Liveness(liveness_limit_s)
         self.deaths = DeathLog()
         self._successors: dict[str, str] = {}
+        self._coming_back: dict[str, str] = {}  # lost leases and the clients that make their actors again
         self._numbers = itertools.count(1)
 
     def record(self, lease: Lease, gpus: tuple[str, ...] | None = None) -> None:
@@ -132,7 +133,10 @@ class ClusterTables:
             if client.is_absent and not client.leases:
                 del self.clients[lease.client_id]
         lost = cause is not None and cause.kind.is_loss and cause.kind not in _NEVER_MADE_AGAIN
-        self.names.end(lease.actor_name, lease_id, comes_back=lost and lease.may_come_back and client is not None)
+        comes_back = lost and lease.may_come_back and client is not None
+        if comes_back:
+            self._coming_back[lease_id] = lease.client_id
+        self.names.end(lease.actor_name, lease_id, comes_back=comes_back)
         lease.node.leases.pop(lease_id, None)
         self.pool.give(lease.node, lease.resources, lease.gpus)
         if cause is not None:
@@ -160,15 +164,29 @@ class ClusterTables:
     def called(self, text: str) -> Lease | None:
         """The actor of that name or lease; a lease that was replaced leads to the one that replaced it."""
         holder = self.names.get(text)
-        lease_id = holder.lease_id if holder is not None and not holder.is_lost else text
+        return self.leases.get(self._latest(holder.lease_id if holder is not None and not holder.is_lost else text))
+
+    def _latest(self, lease_id: str) -> str:
         for _ in range(_SUCCESSORS_KEPT):
             if lease_id in self.leases or lease_id not in self._successors:
                 break
             lease_id = self._successors[lease_id]
-        return self.leases.get(lease_id)
+        return lease_id
+
+    def is_coming_back(self, lease_id: str) -> bool:
+        """Whether the actor of that lease, or the last one in its place, was lost and is being made again."""
+        return self._latest(lease_id) in self._coming_back
+
+    def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
+        """A client makes an actor, or all of its, not again after all; whether it was to."""
+        given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
+        for old in given_up:
+            del self._coming_back[old]
+        return bool(given_up)
 
     def replace(self, old_lease_id: str, new_lease_id: str) -> None:
         """From now on handles of an actor that was lost lead to the one that was made in its place."""
+        self._coming_back.pop(old_lease_id, None)
         self._successors[old_lease_id] = new_lease_id
         while len(self._successors) > _SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]

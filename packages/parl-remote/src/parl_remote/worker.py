@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = ["Worker"]
 
 _ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
+_ON_THE_WAY_S = 1.0  # how long StartActor may take that was sent before its client broke off
 
 
 class Worker:
@@ -137,26 +138,35 @@ class Worker:
             lease = self._leases.get(message.lease_id)
             if lease is not None:
                 self._end(lease, DeathCause(DeathKind.CLIENT_GONE, detail=message.reason))
-        elif type(message).__name__ == "EndActor":  # its module is imported where the first one comes
-            self._end_for_master(message)
+        else:
+            self._steered(message)
 
     def running(self) -> tuple[RunningLease, ...]:
         """The leases that run here, for a master that has to learn them again."""
         self._numbers.tell_all_again()
         return self._leases.running(self._loop.now())
 
-    def _end_for_master(self, message: Message) -> None:
-        from parl_remote.messages.overview import EndActor
+    def _steered(self, message: Message) -> None:
+        if type(message).__module__ != "parl_remote.messages.overview":  # imported where the first one comes
+            return
+        from parl_remote.messages.overview import EndActor, ForgetUnstarted
 
-        assert isinstance(message, EndActor)
-        lease = self._leases.get(message.lease_id)
-        if lease is None:
-            return  # its LeaseEnded is on the way
-        cause = DeathCause(message.kind, detail=message.detail)
-        if message.grace_s and self._ask_to_end(lease, cause):
-            self._loop.call_later(message.grace_s, lambda: self._end(lease, cause))
-        else:
-            self._end(lease, cause)
+        match message:
+            case EndActor(lease_id=lease_id) if lease := self._leases.get(lease_id):
+                cause = DeathCause(message.kind, detail=message.detail)
+                if message.grace_s and self._ask_to_end(lease, cause):
+                    self._loop.call_later(message.grace_s, lambda: self._end(lease, cause))
+                else:
+                    self._end(lease, cause)
+            case ForgetUnstarted(lease_id=lease_id):
+                self._loop.call_later(_ON_THE_WAY_S, lambda: self._forget_unstarted(lease_id))
+            case _:
+                pass  # the lease has ended, and the master is about to hear of it
+
+    def _forget_unstarted(self, lease_id: str) -> None:
+        lease = self._leases.get(lease_id)
+        if lease is not None and lease.start is None:
+            self._forget(lease_id, DeathCause(DeathKind.CLIENT_GONE, detail="it broke off before it used its room"))
 
     # -- the clients' side (handshake.Service) -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@
     master -> client     NodeDraining                   to the owners of actors there, unasked
     worker -> master     NodeNumbers                    what its actors do, only those where something has changed
     master -> worker     EndActor                       on behalf of whoever asked for it; LeaseEnded answers
+                         ForgetUnstarted                a lease whose client is away, unless its actor runs
 
 What cannot be done is answered by `Failed`, with the reason. Times of day are Unix times in seconds, sizes are bytes.
 """
@@ -35,6 +36,7 @@ __all__ = [
     "DrainNode",
     "DrainStarted",
     "EndActor",
+    "ForgetUnstarted",
     "KillActor",
     "LeaseWaiting",
     "ListActors",
@@ -390,6 +392,16 @@ class EndActor(Message):
     kind: DeathKind
     detail: str = ""
     grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetUnstarted(Message):
+    """The lease's client broke off: end the lease if nobody has asked for its actor, or does so within a second.
+
+    Of clients with running actors the worker knows by itself whether they live; this one may never have come to it.
+    """
+
+    lease_id: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "DrainNode",
         "DrainStarted",
         "EndActor",
+        "ForgetUnstarted",
         "KillActor",
         "LeaseWaiting",
         "ListActors",
