@@ -120,3 +120,16 @@ def test_a_long_dump_is_cut(tmp_path: Path) -> None:
     with open(tmp_path / "page", "ab") as file:
         file.write(b"x" * 2**20)
     assert len(StackFile(tmp_path / "page").read()) == 256 * 1024
+
+
+def test_how_an_actor_came_to_its_loop_is_left_out(tmp_path: Path) -> None:
+    CallMeter().publish(tmp_path / "page")
+    with open(tmp_path / "page", "a") as file:
+        file.write(
+            'Thread 0x2 (most recent call first):\n  File "user.py", line 1 in other\n\n'
+            'Current thread 0x1 (most recent call first):\n  File "user.py", line 2 in step\n'
+            '  File "actor_process.py", line 3 in run_actor\n  File "zygote_loop.py", line 4 in _fork\n'
+        )
+    text = StackFile(tmp_path / "page").read()
+    assert "in other" in text
+    assert text.endswith('  File "actor_process.py", line 3 in run_actor\n')

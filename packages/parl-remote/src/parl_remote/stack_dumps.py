@@ -71,9 +71,21 @@ class StackFile:
         try:
             with open(self._path, "rb") as file:
                 file.seek(PAGE_BYTES)
-                return file.read(_MOST_BYTES).decode(errors="replace")
+                return _without_origin(file.read(_MOST_BYTES).decode(errors="replace"))
         except OSError:
             return ""
+
+
+def _without_origin(text: str) -> str:
+    """Without how the process was forked and came to its loop: the lowest frames of every main thread."""
+    kept, skipping = [], False
+    for line in text.splitlines():
+        if not line.startswith("  "):
+            skipping = False
+        if not skipping:
+            kept.append(line)
+        skipping = skipping or line.endswith(" in run_actor")
+    return "\n".join(kept) + "\n"
 
 
 def why_no_stack(pid: int) -> str:

@@ -24,7 +24,6 @@ LISTING: Listing[Row] = Listing(
     keys={"name": lambda row: row.name.casefold(), "size": lambda row: row.size},
     exact={"kind": lambda row: row.kind},
     default=("name", False),
-    tie=lambda row: row.name,
 )
 
 

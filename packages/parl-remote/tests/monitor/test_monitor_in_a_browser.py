@@ -341,6 +341,7 @@ def test_a_death_shows_how_its_memory_grew(screen: Screen) -> None:
     next(link for link in screen.all("tbody a") if link.text == "RolloutWorker").click()
     canvas = screen.one("canvas")
     assert canvas.get_attribute("aria-label") == "Memory before the end: resident 7.0 GiB"
+    assert "6.0 GiB above its start" in screen.text("#facts")
     assert "step 2 <i>in red</i>" in screen.text("#log")
     canvas.send_keys(Keys.ARROW_LEFT)
     assert "7.0 GiB" in screen.one(".tip").text

@@ -81,7 +81,9 @@ def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool =
         process.returncode = 0  # it is on its own from here; nobody waits for it
         return f"http://{settings.host}:{settings.port}"
     with open(reading, "rb") as pipe:
-        answer = pipe.read() if select.select([pipe], [], [], found.limits.start_timeout_s)[0] else b""
+        poller = select.poll()
+        poller.register(pipe, select.POLLIN)
+        answer = pipe.read() if poller.poll(found.limits.start_timeout_s * 1000) else b""
     outcome = json.loads(answer or b"{}")
     if address := outcome.get("address"):
         process.returncode = 0

@@ -23,7 +23,6 @@ NODES: Listing[NodeInfo] = Listing(
     },
     exact={"state": lambda row: row.state},
     default=("name", False),
-    tie=lambda row: row.node_id,
 )
 
 ACTORS: Listing[ActorInfo] = Listing(
@@ -49,7 +48,6 @@ ACTORS: Listing[ActorInfo] = Listing(
         "class": lambda row: row.class_name,
     },
     default=("age", False),
-    tie=lambda row: row.actor_id,
 )
 
 DRIVERS: Listing[DriverInfo] = Listing(
@@ -64,7 +62,6 @@ DRIVERS: Listing[DriverInfo] = Listing(
     },
     exact={},
     default=("name", False),
-    tie=lambda row: row.client_id,
 )
 
 DEATHS: Listing[DeathInfo] = Listing(
@@ -82,5 +79,4 @@ DEATHS: Listing[DeathInfo] = Listing(
         "expected": lambda row: "yes" if row.expected else "no",
     },
     default=("at", True),
-    tie=lambda row: row.actor_id,
 )

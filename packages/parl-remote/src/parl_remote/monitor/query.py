@@ -61,14 +61,14 @@ class Listing(Generic[Row]):
         keys: Fields to sort by.
         exact: Fields that may be asked for exactly.
         default: Field and direction that a query without a wish gets.
-        tie: What decides between equal rows, so that pages do not overlap.
+
+    Rows that are equal stay in the order in which they came, so that pages do not overlap.
     """
 
     texts: Callable[[Row], Sequence[str]]
     keys: Mapping[str, Callable[[Row], Any]]
     exact: Mapping[str, Callable[[Row], str]]
     default: tuple[str, bool]
-    tie: Callable[[Row], str]
 
     def pick(self, rows: Sequence[Row], wish: Wish) -> Page[Row]:
         """The page that was asked for; one behind the last is the last.
@@ -80,12 +80,11 @@ class Listing(Generic[Row]):
         if name not in self.keys:
             raise BadQuery(f"cannot sort by {name!r}; there are {', '.join(self.keys)}")
         matching = self._matching(rows, wish)
-        matching.sort(key=self.tie)
-        key = self.keys[name]
-        known = [(value, row) for row in matching if (value := key(row)) is not None]
-        unknown = [row for row in matching if key(row) is None]  # come last, whichever way is up
-        known.sort(key=lambda pair: pair[0], reverse=descending)
-        ordered = [row for _, row in known] + unknown
+        values = list(map(self.keys[name], matching))
+        known = [i for i, value in enumerate(values) if value is not None]
+        known.sort(key=values.__getitem__, reverse=descending)
+        unknown = [i for i, value in enumerate(values) if value is None]  # come last, whichever way is up
+        ordered = [matching[i] for i in known + unknown]
         pages = max(1, -(-len(ordered) // wish.per_page))
         page = min(wish.page, pages)
         start = (page - 1) * wish.per_page

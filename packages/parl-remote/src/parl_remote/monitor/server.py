@@ -86,7 +86,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
     processes.set_name("parl:monitor")
     found = environment()
     try:
-        node = _node_of(settings, found.run_dirs) if settings.with_cluster else None
+        node = _node_of(settings) if settings.with_cluster else None
         key_file = settings.key_file or None
         source = ClusterSource(ClusterAddress(settings.address, found, key_file), found.limits)
         store = Store(time.time, settings.interval_s)
@@ -152,10 +152,11 @@ def _port_of(server: Any) -> int:
     return int(several[0][1] if several else server.effective_port)
 
 
-def _node_of(settings: MonitorSettings, run_dirs: tuple[Path, ...]) -> ProcessRecord:
+def _node_of(settings: MonitorSettings) -> ProcessRecord:
     """The node of the cluster in the monitor's directory."""
-    for where, record in RunFiles(run_dirs).clusters():
-        if where == Path(settings.directory) and record.process.alive():
+    directory = Path(settings.directory)
+    for where, record in RunFiles([directory.parent]).clusters():
+        if where == directory and record.process.alive():
             return record.process
     raise OSError(f"no cluster runs in {settings.directory}")
 

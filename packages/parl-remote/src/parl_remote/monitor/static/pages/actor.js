@@ -31,7 +31,7 @@ function show(row) {
     ["Waiting calls", row.queued === null ? null : count(row.queued)],
     ["Errors", row.errors === null ? null : count(row.errors)],
     ["CPU", row.cpu === null ? null : percent(row.cpu)],
-    ["Memory", row.memory === null ? null : `${bytes(row.memory)}${row.memory_limit ? ` of ${bytes(row.memory_limit)}` : ""}`],
+    ["Memory", row.memory === null ? null : `${bytes(row.memory)}${row.memory_limit ? `, may grow by ${bytes(row.memory_limit)}` : ""}`],
     ["Holds", row.resources],
     ["Owner", row.owner_name ? h("a", { href: `/actors?owner=${encodeURIComponent(row.owner_id)}` }, row.owner_name) : row.detached ? "detached" : ""],
     ["Node", row.node_id ? link("nodes", row.node_id, row.node_name) : ""],

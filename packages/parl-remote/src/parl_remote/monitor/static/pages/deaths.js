@@ -3,7 +3,7 @@ import { byId } from "../lib/dom.js";
 import { DataTable } from "../lib/table.js";
 import { deathColumns } from "./columns.js";
 
-const kinds = ["exit", "signal", "memory", "node_lost", "client_gone", "stopped", "constructor", "killed_by_user"];
+const kinds = ["exit", "signal", "memory", "out_of_memory", "node_lost", "constructor", "import", "killed_by_user", "drained"];
 
 new DataTable(byId("list"), {
   path: "/api/v1/deaths",

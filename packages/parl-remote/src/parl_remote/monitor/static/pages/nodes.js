@@ -8,7 +8,7 @@ new DataTable(byId("list"), {
   path: "/api/v1/nodes",
   noun: "node",
   fixed: { spark: 1, window: 600 },
-  filters: [{ name: "state", label: "State", options: [["", "Any state"], ["alive", "Alive"], ["draining", "Draining"], ["silent", "Silent"]] }],
+  filters: [{ name: "state", label: "State", options: [["", "Any state"], ["alive", "Alive"], ["draining", "Draining"], ["drained", "Drained"], ["silent", "Silent"]] }],
   sortedBy: ["name", "asc"],
   rowHead: 1,
   interval: 4000,

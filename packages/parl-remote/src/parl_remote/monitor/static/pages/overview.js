@@ -57,9 +57,9 @@ function showTotals({ totals, cluster, deaths }) {
 
 function showWaiting(waiting, total) {
   const rows = waiting.slice(0, 8).map((one) =>
-    h("li", {}, h("div", {}, h("b", {}, one.class_name || "an actor"), ` ${one.asked}`, h("span", { class: "muted" }, ` · ${one.owner_name} · ${duration(one.since_s)}`)), h("div", { class: "muted" }, one.reason)),
+    h("li", {}, h("div", {}, h("b", {}, `${one.count > 1 ? `${one.count} × ` : ""}${one.class_name}`), ` ${one.asked}`, h("span", { class: "muted" }, ` · ${one.owner_name} · ${duration(one.since_s)}`)), h("div", { class: "muted" }, one.reason)),
   );
-  const rest = total - rows.length;
+  const rest = total - waiting.slice(0, 8).reduce((sum, one) => sum + one.count, 0);
   byId("waiting").replaceChildren(
     rows.length ? h("ul", { class: "plain" }, ...rows, rest > 0 && rows.length ? h("li", { class: "muted" }, `and ${count(rest)} more`) : null) : empty(total ? `${plural(total, "actor")} wait for room.` : "Every actor has its room."),
   );
