@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -250,6 +251,32 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     wait_until_gone(int(done.stdout))
+
+
+def test_a_forked_child_reads_values_and_takes_none_away(shared_cluster: None) -> None:
+    ref = put(np.full(SIZE, 2.0))
+    child = os.fork()
+    if child == 0:
+        total = float(ref.get().sum())
+        del ref
+        gc.collect()
+        os._exit(0 if total == 2.0 * SIZE else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert ref.get()[-1] == 2.0
+
+
+def test_threads_that_store_at_once_do_not_get_into_each_others_memory(shared_cluster: None) -> None:
+    wrong: list[float] = []
+
+    def store(value: float) -> None:
+        wrong.extend(value for _ in range(30) if not (put(np.full(20_000, value)).get() == value).all())
+
+    threads = [threading.Thread(target=store, args=(float(value),)) for value in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
 
 
 def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: tuple[Holder, Holder]) -> None:
