@@ -429,6 +429,23 @@ def test_a_pool_keeps_actors_that_are_made_again(connect: Callable[..., None], t
         assert len(pool) == 2
 
 
+def test_other_holders_find_the_new_actor(connect: Callable[..., None]) -> None:
+    connect(cpu_num=2)
+    counter = with_options(Counter, max_restarts=-1)()
+    holder = Holder(counter)
+    assert holder.add() == 1
+    for _ in range(3):
+        kill(counter)
+        for _ in range(50):
+            try:
+                assert holder.add() == 1
+                break
+            except ActorLost:
+                continue
+        else:
+            pytest.fail("the holder did not find it")
+
+
 def test_a_name_leads_to_the_new_actor(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
     counter = with_options(Counter, name="the counter", max_restarts=-1)()

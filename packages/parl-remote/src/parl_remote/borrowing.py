@@ -126,6 +126,8 @@ class Borrowing:
         """An actor has ended; unknown ones are ignored."""
         record = self.records.get(lease_id)
         if record is not None:
+            if record.comeback is not None:
+                record.comeback.lost(record, cause)
             record.end(cause)
             record.hang_up()
 

@@ -170,7 +170,9 @@ class Client:
         recipe = Recipe(spec, options, creation, arguments[1:], luggage.take())
         made = self._make(recipe)
         if options.max_restarts:
-            return self._restartable(recipe, made)
+            from parl_remote.returning import own_reference  # most actors are made once
+
+            return own_reference(self, recipe, made)
         recipe.luggage = None
         ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
         self._refs[made.record.lease_id] = ref
@@ -198,56 +200,6 @@ class Client:
             self._describe(record, spec, wait=options.wait)
             self._named[options.name] = record
         return Made(record, connection, place_of(granted))
-
-    def _restartable(self, recipe: Recipe, made: Made) -> ActorRef:
-        """The reference to an actor that is made again when it is lost."""
-        from parl_remote.restarts import Comeback  # most actors have none
-
-        def again(lost: ActorRecord, restarts: int) -> Made:
-            self._check_open()
-            made = self._make(recipe, lost.lease_id, restarts)
-            made.record.connection.gives_back = True  # type: ignore[union-attr]  # it has just been made
-            return made
-
-        def note(made: Made) -> None:
-            ref = where()
-            if ref is not None:
-                ref.place = made.place
-                self._refs[made.record.lease_id] = ref
-
-        limit = recipe.options.max_restarts
-        comeback = Comeback(made, limit=limit, again=again, on_made=note, part=self._part)
-        made.path.gives_back = True  # type: ignore[attr-defined]  # it is a connection
-        ref = kind_of_reference(recipe.options)(
-            recipe.spec,
-            comeback,
-            let_go=lambda: self._let_go_of(comeback),
-            destroy=lambda: self._end(comeback),
-            attributes=recipe.names,
-            place=made.place,
-        )
-        where = weakref.ref(ref)
-        self._refs[made.record.lease_id] = ref
-        if made.record.cause is not None:  # it ended before anybody could make it again
-            comeback.lost(made.record, made.record.cause)
-        return ref
-
-    def _let_go_of(self, comeback: Comeback) -> None:
-        def part() -> None:
-            made = comeback.let_go()
-            if made is not None:
-                self._part(made)
-
-        if os.getpid() == self._pid:
-            self._loop.call_soon(part)
-
-    def _part(self, made: Made) -> None:
-        self._let_go(made.record, made.record.channel)
-
-    def _end(self, comeback: Comeback) -> None:
-        made = comeback.end()
-        if made is not None:
-            self._destroy(made.record)
 
     def _lease(
         self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
@@ -291,8 +243,12 @@ class Client:
                 self._borrowing.records[place.lease_id] = record
             names = AttributeNames(attributes)
             record.on_names = names.set
-            path = self._borrowing.reach(place, record) or GonePath(record)
-            ref = self._reference(spec, record, path, names, place)
+            connection = self._borrowing.reach(place, record)
+            if place.may_return and record.is_borrowed:
+                from parl_remote.returning import borrowed_reference
+
+                return borrowed_reference(self, record, connection, spec, names, place)
+            ref = self._reference(spec, record, connection or GonePath(record), names, place)
             self._refs[place.lease_id] = ref
             return ref
 

@@ -26,7 +26,7 @@ def find(master: MasterClient, workers: WorkerClients, name: str, timeout_s: flo
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
-    place = ActorPlace(found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id)
+    place = ActorPlace(found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, True)
     left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
     watched = workers.ask(granted_at(place), lambda number: WatchActor(number, place.lease_id, described=True), left_s)
     assert isinstance(watched, ActorWatched)

@@ -35,6 +35,7 @@ class ActorPlace(NamedTuple):
         node_addresses: "host:port" of the worker, as peers on other hosts reach it.
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
+        may_return: Whether the actor is perhaps made again when it is lost, see `restarts`.
     """
 
     lease_id: str
@@ -42,6 +43,7 @@ class ActorPlace(NamedTuple):
     node_addresses: tuple[str, ...]
     socket_dir: str
     host_id: str
+    may_return: bool = False
 
 
 class Luggage:

@@ -5,8 +5,8 @@
                    +-- lost, none left -----------------------------------------+--> over
     calls: to the connection              held, in their order            the last cause, at once
 
-Whoever holds the handle in the process that made the actor does that: the constructor's arguments, and the state that
-the actor saved last (`__parl_save__`), are kept there. Other holders ask the master for the new one.
+The process that made the actor makes it again: the constructor's arguments, and the state that the actor saved last
+(`__parl_save__`), are kept there. Other holders of handles ask the master for the new one.
 """
 
 from __future__ import annotations
@@ -63,25 +63,28 @@ class Comeback:
 
     Args:
         made: The actor.
-        limit: How often it may be made again; -1 for as often as needed.
-        again: Makes it.
+        limit: How often it may be made again; -1 for as often as needed, None if somebody else counts.
+        again: Makes it, or finds the one that somebody else has made.
         on_made: Told when there is a new one.
         part: Lets an actor go that nobody needs any more.
+        give_up: Told of an actor that is not made again although it could be.
     """
 
     def __init__(
         self,
         made: Made,
         *,
-        limit: int,
+        limit: int | None,
         again: Again,
         on_made: Callable[[Made], None],
         part: Callable[[Made], None],
+        give_up: Callable[[ActorRecord], None],
     ) -> None:
         self._limit = limit
         self._again = again
         self._on_made = on_made
         self._part = part
+        self._tell_given_up = give_up
         self._changed = threading.Condition(threading.RLock())
         self._made: Made | None = made
         self._record = made.record
@@ -145,17 +148,20 @@ class Comeback:
     def lost(self, record: ActorRecord, cause: DeathCause) -> None:
         """An actor has ended; called before anybody else learns of it."""
         with self._changed:
-            if self._over or record is not self._record or self._made is None:
+            if record is not self._record or self._made is None:
+                return
+            if self._over:
+                self._tell_given_up(record)
                 return
             self._made = None
             number = self._restarts + 1
             if not cause.kind.is_loss or cause.kind in _FINAL:
                 self._finish(record, "")
                 return
-            if 0 <= self._limit < number:
+            if self._is_enough(number):
                 self._finish(record, self._said_enough())
                 return
-            record.tell_of_restart(f"it is being made again ({self._count(number)}); later calls wait for that")
+            record.tell_of_restart(self._what_happens(number))
             self._target = None
             announced = Announced("restart")
             if not isinstance(self._path, HeldCalls):
@@ -186,7 +192,8 @@ class Comeback:
         delay_s = _FIRST_DELAY_S
         note = ""
         while not self._over:
-            _log.warning("%s was lost; it is being made again (%s)", lost.class_name, self._count(number))
+            if self._limit is not None:
+                _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
             try:
                 made = self._again(lost, number)
             except (NotAgain, NotConnected) as error:
@@ -195,7 +202,7 @@ class Comeback:
             except BaseException as error:
                 failed = f"{type(error).__name__}: {error}"
                 _log.warning("%s could not be made again: %s", lost.class_name, failed)
-                if 0 <= self._limit <= number:
+                if self._is_enough(number + 1):
                     note = f"{self._said_enough()}, and that failed: {failed}"
                     break
                 number += 1
@@ -204,6 +211,7 @@ class Comeback:
             else:
                 self._is_there(made, number, announced)
                 return
+        self._tell_given_up(lost)
         with self._changed:
             if self._target is None:
                 self._finish(lost, note)
@@ -243,11 +251,17 @@ class Comeback:
             if self._path is held and held.is_empty and self._target is not None:
                 self._path = self._target
 
-    def _count(self, number: int) -> str:
-        return f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"
+    def _is_enough(self, number: int) -> bool:
+        return self._limit is not None and 0 <= self._limit < number
+
+    def _what_happens(self, number: int) -> str:
+        if self._limit is None:
+            return "whoever made it is asked for the one in its place; later calls wait for that"
+        count = f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"
+        return f"it is being made again ({count}); later calls wait for that"
 
     def _said_enough(self) -> str:
-        times = {1: "once", 2: "twice"}.get(self._limit, f"{self._limit} times")
+        times = {1: "once", 2: "twice"}.get(self._limit or 0, f"{self._limit} times")
         return f"it has been made again {times}, as often as max_restarts allows"
 
 
