@@ -408,7 +408,8 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
         except OSError as error:
             _log.warning("nobody will see how busy this actor is: %s", error)
     if settings.get("cluster"):
-        current.connect_when_needed(lambda: nested.connect(settings["cluster"], settings["lease_id"]))
+        reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
+        current.connect_when_needed(lambda: nested.connect(reach, lease_id, name))
     return bool(settings.get("detached"))
 
 

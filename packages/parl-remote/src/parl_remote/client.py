@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from parl_remote.log_forwarding import LogForwarder
     from parl_remote.named_actors import FoundActor
     from parl_remote.object_transfer import NodeObjects, ObjectTransfers
-    from parl_remote.restarts import Comeback
 
 __all__ = ["Client"]
 
@@ -66,6 +65,7 @@ class Client:
         places: Where actors run, with which files.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         inside_actor: The lease of the actor that this process is; empty for a program.
+        name: What people call it; empty for the program's own name.
 
     Raises:
         ClusterUnreachable: Nobody answers.
@@ -81,6 +81,7 @@ class Client:
         places: Places,
         same_host_shortcut: bool = True,
         inside_actor: str = "",
+        name: str = "",
     ) -> None:
         self._address = address
         self._places = places
@@ -96,7 +97,7 @@ class Client:
         self._none_left = threading.Event()
         self._closed = False
         self._loop = Loop()
-        self._identity = identity = ClientIdentity()
+        self._identity = identity = ClientIdentity(name)
         self._master = MasterClient(
             self._loop,
             cluster,
@@ -241,7 +242,7 @@ class Client:
             if record is None:  # else it was made here, dropped, and others still hold it
                 record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
                 self._borrowing.records[place.lease_id] = record
-            names = AttributeNames(attributes)
+            names = AttributeNames(attributes, certain=False)
             record.on_names = names.set
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:

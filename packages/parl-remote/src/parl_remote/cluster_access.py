@@ -49,12 +49,16 @@ class Cluster(Protocol):
 class ClientIdentity:
     """Who a client is, the same on all its links.
 
+    Args:
+        name: What people call it; empty for the program's own name.
+
     Attributes:
         id: Unique in time and space.
         host_id: The host it runs on.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self.id = new_id("client")
         self.host_id = host_id()
         self._pid = os.getpid()
@@ -70,5 +74,5 @@ class ClientIdentity:
             host_id=self.host_id,
             pid=self._pid,
             versions=versions(),
-            name=os.path.basename(sys.argv[0]) if sys.argv else "",
+            name=self._name or (os.path.basename(sys.argv[0]) if sys.argv else ""),
         )

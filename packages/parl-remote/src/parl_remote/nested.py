@@ -108,12 +108,13 @@ class NodeCluster:
         return self._afar
 
 
-def connect(reach: Sequence[object], lease_id: str) -> current.ActorMaker:
+def connect(reach: Sequence[object], lease_id: str, class_name: str) -> current.ActorMaker:
     """Make an actor's client.
 
     Args:
         reach: A `ClusterReach` as JSON gave it back.
         lease_id: The actor's own lease.
+        class_name: Its class, for people.
     """
     from parl_remote.client import Client
     from parl_remote.config import environment
@@ -131,6 +132,7 @@ def connect(reach: Sequence[object], lease_id: str) -> current.ActorMaker:
         places=Places(same_host_shortcut=found.same_host_shortcut),
         same_host_shortcut=found.same_host_shortcut or not told.key_file,
         inside_actor=lease_id,
+        name=f"actor {class_name}",
     )
 
 
