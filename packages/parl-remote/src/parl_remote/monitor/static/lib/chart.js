@@ -7,7 +7,7 @@ import { h } from "./dom.js";
 import { color, onTheme } from "./theme.js";
 
 const HEIGHT = 168;
-const PAD = { top: 10, right: 12, bottom: 22, left: 52 };
+const PAD = { top: 10, right: 12, bottom: 22, left: 58 };
 const SPANS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600];
 
 export class TimeChart {
@@ -123,7 +123,7 @@ export class TimeChart {
       ink.moveTo(PAD.left, y);
       ink.lineTo(PAD.left + width, y);
       ink.stroke();
-      ink.fillText(this.format((top * i) / 4), PAD.left - 8, y);
+      ink.fillText(this.format((top * i) / 4).replace(/\.0(?= )/, ""), PAD.left - 8, y);
     }
     if (!this.data.t.length) return;
     const span = SPANS.find((one) => (end - start) / one <= Math.max(2, width / 90)) || 86400;
