@@ -235,6 +235,15 @@ def test_an_actor_may_hold_its_own_handle_without_living_for_ever(everywhere: st
         assert gone(pid)
 
 
+def test_an_actor_that_waits_for_itself_is_told_so(clusters: str) -> None:
+    cell = Cell(1)
+    with pytest.raises(parl_remote.RemoteError, match=r"waits in a method for its own get\(\)"):
+        cell.call(cell.get)
+    assert cell.get() == 1
+    free = with_options(Cell, max_concurrency=2)(2)
+    assert free.call(free.get) == 2
+
+
 def test_two_threads_receive_the_same_handle(everywhere: str) -> None:
     cell, keeper = Cell(2), Cell()
     keeper.put(cell)

@@ -84,6 +84,7 @@ class Client:
         name: str = "",
     ) -> None:
         self._address = address
+        self._own_lease = inside_actor
         self._places = places
         self._cluster = cluster
         self._limits = limits
@@ -302,7 +303,12 @@ class Client:
         return self._connection_to(record, record.channel)
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
-        return Connection(
+        kind = Connection
+        if record.lease_id == self._own_lease:
+            from parl_remote.own_connection import OwnConnection
+
+            kind = OwnConnection
+        return kind(
             channel,
             background=self._background_loop,
             lost=record.error,

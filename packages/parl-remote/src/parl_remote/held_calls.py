@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from parl_remote.errors import ResultTimeout
@@ -28,11 +27,20 @@ if TYPE_CHECKING:
 __all__ = ["HeldCalls"]
 
 
-@dataclass(slots=True, eq=False)
 class _Held:
-    future: RemoteFuture[Any]
-    waits_for: list[RemoteFuture[Any]]
-    send: Callable[[CallPath, RemoteFuture[Any]], None]
+    """One call; no dataclass, because those cost every program that starts half a millisecond."""
+
+    __slots__ = ("future", "send", "waits_for")
+
+    def __init__(
+        self,
+        future: RemoteFuture[Any],
+        waits_for: list[RemoteFuture[Any]],
+        send: Callable[[CallPath, RemoteFuture[Any]], None],
+    ) -> None:
+        self.future = future
+        self.waits_for = waits_for
+        self.send = send
 
 
 class HeldCalls:
