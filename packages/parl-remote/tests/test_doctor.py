@@ -19,6 +19,8 @@ import pytest
 
 import parl_remote
 from parl_remote.addresses import Address
+from parl_remote.cli.join import _check_reached
+from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.doctor.finding import Finding, Severity
 from parl_remote.doctor.modules import imports_of
@@ -408,7 +410,7 @@ def test_a_worker_that_only_the_master_reaches_is_behind_a_firewall(
     assert f"open TCP port {port} of second" in finding["remedy"]
 
 
-def test_a_worker_that_joins_with_an_address_that_is_not_its_own_is_warned(
+def test_a_worker_that_joins_with_its_own_address_is_not_warned(
     xparl: Callable[..., subprocess.CompletedProcess[str]],
 ) -> None:
     port = closed_port()
@@ -416,6 +418,19 @@ def test_a_worker_that_joins_with_an_address_that_is_not_its_own_is_warned(
     joined = xparl("connect", "--address", f"127.0.0.1:{port}", "--cpu_num", 1)
     assert "Warning" not in joined.stderr
     assert xparl("doctor", "--port", port).returncode == 0
+
+
+def test_a_worker_that_joins_with_an_address_that_the_master_cannot_reach_is_warned(
+    fake: Callable[..., FakeMaster], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    master = fake([], reaches="No route to host")
+    monkeypatch.setenv("PARL_KEY", master.key.to_text())
+    found = environment()
+    settings = NodeSettings("/nowhere", "worker-1", "", "10.9.9.9", "10.9.9.9", 1, master.address, 1.0, ())
+    _check_reached(ClusterAddress(master.address, found), found.limits, settings)
+    said = capsys.readouterr().err
+    assert "Warning: the master cannot reach this worker at 10.9.9.9 (No route to host)" in said
+    assert "xparl connect --host" in said
 
 
 def test_an_address_at_which_another_node_answers_is_wrong(xparl: Any, fake: Callable[..., FakeMaster]) -> None:

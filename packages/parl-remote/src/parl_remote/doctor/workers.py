@@ -64,7 +64,8 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
     except AuthenticationFailed:
         return _Sight((_wrong_address(cluster, node, "what answers there has not the cluster's key"),))
     except (RemoteError, OSError) as error:
-        return _Sight(unreachable=str(error).partition("cannot be reached from here: ")[2] or str(error))
+        reason = str(error).partition("cannot be reached from here: ")[2] or str(error)
+        return _Sight(unreachable=reason.partition("; ")[0])  # the rest is advice for whoever has nothing else
     with worker:
         if worker.welcome.id != node.node_id:
             return _Sight((_wrong_address(cluster, node, f"another node answers there ({worker.welcome.id})"),))
