@@ -76,7 +76,7 @@ class Cluster:
     def why(self, number: int = -1) -> str:
         """What the latest request is told that waits."""
         asked = WhyWaiting(1, next(self.numbers) - 1 if number < 0 else number)
-        return self.state.why_waiting("c", asked, 0.0).reason
+        return self.state.view.why_waiting("c", asked, 0.0).reason
 
 
 def test_spread_takes_the_node_with_the_most_left_and_pack_the_one_with_the_least_that_is_enough() -> None:

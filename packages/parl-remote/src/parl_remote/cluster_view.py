@@ -6,6 +6,7 @@ import itertools
 from typing import TYPE_CHECKING
 
 from parl_remote.cluster_tables import ClusterTables, Lease
+from parl_remote.errors import RemoteError
 from parl_remote.lease_queue import Waiting
 from parl_remote.messages import ClientStatus, NodeStatus, Status, WaitingStatus
 from parl_remote.node_pool import Node
@@ -13,7 +14,16 @@ from parl_remote.placing import reasons
 from parl_remote.resources import Resources
 
 if TYPE_CHECKING:
-    from parl_remote.messages.overview import ActorList, ActorStatus, Deaths, ListActors, ListDeaths, NodeDetail
+    from parl_remote.messages.overview import (
+        ActorList,
+        ActorStatus,
+        Deaths,
+        LeaseWaiting,
+        ListActors,
+        ListDeaths,
+        NodeDetail,
+        WhyWaiting,
+    )
 
 __all__ = ["ClusterView"]
 
@@ -83,6 +93,22 @@ class ClusterView:
         limit = min(max(1, asked.limit), _MOST_DEATHS)
         latest = log.latest(limit, client_id=asked.client_id, lease_id=asked.lease_id, released=asked.released)
         return Deaths(asked.request_id, latest, log.total)
+
+    def why_waiting(self, client_id: str, asked: WhyWaiting, now: float) -> LeaseWaiting:
+        """Why a request is not granted yet.
+
+        Raises:
+            RemoteError: It is not waiting.
+        """
+        from parl_remote.messages.overview import LeaseWaiting
+
+        queue = self._tables.queue
+        waiting = queue.get((client_id, asked.waiting))
+        if waiting is None:
+            raise RemoteError(f"request {asked.waiting} does not wait (any more)")
+        reason = reasons(self._tables.pool, queue)[waiting.shape]
+        ahead, placement = queue.ahead_of(waiting), waiting.request.placement
+        return LeaseWaiting(asked.request_id, reason, ahead, round(now - waiting.since, 3), placement)
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 

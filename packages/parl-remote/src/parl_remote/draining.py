@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from parl_remote.cluster_tables import ClusterTables, Lease
 from parl_remote.death import DeathKind
+from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.instructions import Instruction, ToClient, ToNode
 from parl_remote.messages import Bye
 from parl_remote.messages.overview import DrainNode, DrainStarted, EndActor, NodeDraining
@@ -41,8 +42,16 @@ class Draining:
         self._own_node_id = own_node_id
         self._drains: dict[str, _Drain] = {}
 
-    def start(self, client_id: str, request: DrainNode, node: Node, now: float) -> list[Instruction]:
-        """Close a node. A second request for it sets its time anew."""
+    def requested(self, client_id: str, request: DrainNode, now: float) -> list[Instruction]:
+        """Close a node. A second request for it sets its time anew.
+
+        Raises:
+            RemoteError: There is no such node, or more than one of that name.
+            RemoteProtocolError: The time makes no sense.
+        """
+        if request.timeout_s is not None and request.timeout_s < 0:
+            raise RemoteProtocolError(f"timeout_s must be 0 or more, not {request.timeout_s}")
+        node = self._node_called(request.node)
         deadline = None if request.timeout_s is None else now + request.timeout_s
         self._drains[node.node_id] = _Drain(request, deadline)
         self._tables.pool.close(node)
@@ -58,7 +67,7 @@ class Draining:
         for lease in self._leases_on(node):
             if lease.may_come_back:
                 out += _ask_to_end(lease, request)
-        return out
+        return [*out, *self.due(now)]
 
     def came_back(self, node: Node) -> None:
         """A node joined again that is still to be drained."""
@@ -93,6 +102,16 @@ class Draining:
         """The goodbye to a node, which ends its worker."""
         reason = self._drains.pop(node.node_id).request.reason
         return ToNode(node.node_id, Bye("it was drained" + (f": {reason}" if reason else "")))
+
+    def _node_called(self, text: str) -> Node:
+        found = self._tables.pool.called(text)
+        if not found:
+            names = ", ".join(f"{node.name} ({node.node_id})" for node in self._tables.pool) or "none"
+            raise RemoteError(f"there is no node {text!r}; the cluster has: {names}")
+        if len(found) > 1:
+            ids = ", ".join(node.node_id for node in found)
+            raise RemoteError(f"{len(found)} nodes are called {text!r}; name one by its id: {ids}")
+        return found[0]
 
     def _leases_on(self, node: Node) -> list[Lease]:
         return [self._tables.leases[lease_id] for lease_id in node.leases]

@@ -66,7 +66,7 @@ class MasterOverview:
             case ListDeaths():
                 link.tell(self._state.view.deaths(message))
             case WhyWaiting():
-                link.tell(self._state.why_waiting(peer, message, now))
+                link.tell(self._state.view.why_waiting(peer, message, now))
             case FindActor():
                 self._carry_out(self._state.find_requested(peer, message))
             case KillActor():
