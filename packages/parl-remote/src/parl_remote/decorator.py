@@ -66,7 +66,8 @@ def remote_class(
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     """Make a class whose objects live in actors: processes of their own, on this machine or another of the cluster.
 
-    Use it with or without parentheses. Within an actor, objects of decorated classes are ordinary local objects.
+    Use it with or without parentheses. Within an actor, objects of decorated classes are actors as well, of the same
+    cluster; they belong to the actor that makes them and end with it.
 
     Args:
         cls: The class.
