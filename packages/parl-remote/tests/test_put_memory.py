@@ -78,6 +78,9 @@ class Holder:
         value = self.kept.get() if isinstance(self.kept, ObjectRef) else self.kept
         return float(value[-1])
 
+    def total(self) -> float:
+        return float(self.kept.sum())
+
     def store(self) -> list[ObjectRef]:
         self.kept = put(np.full(SIZE, 4.0))
         return [self.kept]
@@ -251,6 +254,15 @@ os.kill(os.getpid(), signal.SIGKILL)
     )
     assert done.returncode == -signal.SIGKILL, done.stderr
     wait_until_gone(int(done.stdout))
+
+
+def test_what_is_shared_does_not_count_as_an_actors_memory(connect: Callable[..., None]) -> None:
+    connect(cpu_num=1)
+    limited: Any = parl_remote.with_options(Holder, max_memory=50)()
+    limited.keep(put(np.ones(20 * 2**20))).result()  # 160 MiB
+    ends = time.monotonic() + 2.5  # the limit is looked at every second
+    while time.monotonic() < ends:
+        assert limited.total().result() == 20 * 2**20
 
 
 def test_a_forked_child_reads_values_and_takes_none_away(shared_cluster: None) -> None:

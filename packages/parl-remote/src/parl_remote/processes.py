@@ -167,9 +167,14 @@ def ends_within(child: int, seconds: float) -> bool:
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes of a process in memory, 0 if it is gone."""
+    """Bytes of a process in memory, 0 if it is gone.
+
+    Without pages of files and of memory that processes share: they are there once, however many have them mapped, and
+    an actor shall not end because it looks at a value of `put`.
+    """
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):
+            _, resident, shared, *_ = file.read().split()
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
         return 0
