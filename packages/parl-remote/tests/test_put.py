@@ -231,6 +231,9 @@ def test_what_cannot_be_stored_is_named(shared_cluster: None) -> None:
         put(threading.Lock())
     with pytest.raises(TypeError, match="stored already"):
         put(put(1))
+    reader: Any = Reader()
+    with pytest.raises(TypeError, match=r"put\(future.result\(\)\)"):
+        put(reader.kinds(1))
 
 
 def test_put_wants_a_connection() -> None:

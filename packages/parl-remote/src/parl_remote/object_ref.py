@@ -24,6 +24,7 @@ from parl_remote import current, object_places, serialize
 from parl_remote.config import environment
 from parl_remote.errors import ObjectLost, SerializationError
 from parl_remote.frozen import freeze, thaw
+from parl_remote.future import RemoteFuture
 from parl_remote.handles import luggage
 from parl_remote.identity import host_id, new_id
 from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
@@ -164,6 +165,8 @@ def put(value: object) -> ObjectRef:
     Raises:
         NotConnected: There is no connection.
         SerializationError: The value cannot be sent.
+        TypeError: It is a reference already, or a future.
+        MemoryError: There is no memory for it.
 
     Example:
         `weights = parl.put(model.get_weights()); [actor.set_weights(weights) for actor in actors]`
@@ -172,6 +175,8 @@ def put(value: object) -> ObjectRef:
         current.client()  # which raises
     if isinstance(value, ObjectRef):
         raise TypeError(f"{value!r} is stored already")
+    if isinstance(value, RemoteFuture):
+        raise TypeError(f"put stores values, and {value!r} has none yet: put(future.result())")
     try:
         frames, kinds = freeze(value)
         companions = luggage.take()
@@ -180,7 +185,7 @@ def put(value: object) -> ObjectRef:
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
     size = sum(map(len, frames))
     ref = ObjectRef(new_id("object"), size)
-    if size >= _SMALL:
+    if size >= _SMALL and hasattr(os, "memfd_create"):  # elsewhere than on Linux values travel in their references
         try:
             ref._own(_pool().store(frames, kinds))
         except OSError as error:
