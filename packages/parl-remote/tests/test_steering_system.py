@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, current, submit, with_options
+from parl_remote import ActorLost, DeathKind, NoResources, current, submit, with_options
 from parl_remote.client import Client
 from parl_remote.config import environment
 from parl_remote.death import DeathRecord
@@ -200,6 +200,14 @@ def test_the_master_knows_what_actors_do(connect: Callable[..., None]) -> None:
     assert 0 < node.memory_free <= node.memory_total
     assert node.total.memory > 0
     del waiting
+
+
+def test_an_actor_can_be_bound_to_a_node_by_its_name(connect: Callable[..., None]) -> None:
+    connect()
+    (node,) = ask(ListNodes, NodeList).nodes
+    assert with_options(Victim, node=node.name)().process() > 0
+    with pytest.raises(NoResources, match="there is no node 'nowhere'"):
+        with_options(Victim, node="nowhere")()
 
 
 # -- kill and drain ----------------------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ def remote_class(
     max_memory: float | None = None,
     labels: Mapping[str, float] = ...,
     placement: Literal["spread", "pack"] = "spread",
+    node: str = "",
     name: str = "",
     detached: bool = False,
     max_restarts: int = 0,
@@ -55,6 +56,7 @@ def remote_class(
     max_memory: float | None = None,
     labels: Mapping[str, float] = ...,
     placement: Literal["spread", "pack"] = "spread",
+    node: str = "",
     name: str = "",
     detached: bool = False,
     max_restarts: int = 0,
@@ -82,6 +84,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
         labels: Amounts of what the cluster's owner has named, for example `{"license": 1}` (default: none).
         placement: "spread" puts an actor on the node with the most room (default), "pack" on the fullest with enough.
+        node: The only node that an actor may go to, by its name or id (default: any).
         name: What `get_actor` finds the actor by, unique in the cluster (default: none).
         detached: Whether the actor outlives the program that made it (default False).
         max_restarts: How often an actor that was lost is made again with the same arguments, -1 for as often as

@@ -163,6 +163,7 @@ class MasterClient:
             replaces=replaces,
             restarts=restarts,
             max_restarts=options.max_restarts,
+            node=options.node,
         )
         self._answers[number] = _Waiting(request, answer)
         try:

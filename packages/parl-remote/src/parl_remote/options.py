@@ -32,6 +32,7 @@ class ActorOptions:
         max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
         labels: Amounts of what the cluster's owner has named, for example `{"license": 1}`; an actor takes them.
         placement: "spread" puts an actor on the node with the most room, "pack" on the fullest one that has enough.
+        node: The only node that an actor may go to, by its name or id as `xparl list nodes` shows them; empty for any.
         name: What `get_actor` finds the actor by, unique in the cluster; empty for none.
         detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
         max_restarts: How often an actor that was lost is made again, -1 for as often as needed.
@@ -52,6 +53,7 @@ class ActorOptions:
     max_memory: float | None = None
     labels: Mapping[str, float] = field(default_factory=dict)
     placement: str = "spread"
+    node: str = ""
     name: str = ""
     detached: bool = False
     max_restarts: int = 0
@@ -74,8 +76,9 @@ class ActorOptions:
         _check_labels(self.labels)
         if self.placement not in _PLACEMENTS:
             raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
-        if not isinstance(self.name, str):
-            raise TypeError(f"name must be text, not {self.name!r}")
+        for name in ("name", "node"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"{name} must be text, not {getattr(self, name)!r}")
         if len(self.name) > _LONGEST_NAME or not self.name.isprintable():
             raise ValueError(f"name must be up to {_LONGEST_NAME} printable characters, not {self.name[:80]!r}")
         _check_count("max_restarts", self.max_restarts, -1)
