@@ -272,6 +272,9 @@ def test_a_lost_value_says_so(shared_cluster: None) -> None:
     assert gone != ref
     with pytest.raises(ObjectLost, match="is gone"):
         gone.get()
+    found = make(gone.id, *passport[1:])  # somebody who still has it sends it again
+    assert found is gone
+    assert found.get().sum() == LARGE
 
 
 def test_references_say_what_they_are(shared_cluster: None) -> None:

@@ -14,6 +14,7 @@ because fresh pages cost ten times what the copy does. What is free and not used
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
@@ -31,6 +32,7 @@ from parl_remote.transport import Buffer
 __all__ = ["FrameKind", "Memory", "MemoryGone", "MemoryPool", "Place", "adopt", "read", "read_image"]
 
 _NAME = "parl-object"  # what /proc shows; no name in any directory
+_NOT_THERE = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 _ALIGNMENT = 64  # a cache line, and more than any element type asks for
 _SERIAL = struct.Struct("<Q")  # which of the values that the file has held
 _HEAD = struct.Struct("<QQ")  # that, and the number of frames
@@ -180,6 +182,8 @@ def _open(place: Place) -> int:
             raise MemoryGone(f"process {place.pid}, which held it, is gone, and another has its number")
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
+        if error.errno not in _NOT_THERE:  # no descriptors are left here, for example
+            raise
         raise MemoryGone(f"process {place.pid}, which held it, is gone: {error.strerror}") from error
     try:
         found = os.fstat(descriptor)

@@ -54,6 +54,11 @@ class ObjectRef:
         self._source: object_places.Source | None = None
         self._companions: tuple[object, ...] = ()  # handles within the value
 
+    @property
+    def is_here(self) -> bool:
+        """Whether `get` needs nobody else."""
+        return bool(self._frames) or self._memory is not None
+
     def get(self, timeout: float | None = None) -> Any:
         """The value: arrays are read-only, each call makes new containers around them.
 
@@ -208,20 +213,25 @@ def _arrive(
     object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
 ) -> ObjectRef:
     """The receiving end of a reference's pickle; what is wrong with it is said when its value is asked for."""
-    known = _known.get(object_id)
-    if known is not None:
-        return known
-    ref = ObjectRef(object_id, nbytes)
-    if frames:
-        ref._frames = frames
-    elif place is not None:
-        ref._find(host, Place(*place))
-    return _known.setdefault(object_id, ref)
+    ref = _known.get(object_id)
+    if ref is None:
+        ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
+    if not ref.is_here:
+        if frames:
+            ref._frames = frames
+        elif place is not None:
+            ref._find(host, Place(*place))
+    return ref
 
 
-def _arrive_value(*passport: Any) -> Any:
+def _arrive_value(
+    object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
+) -> Any:
     """The receiving end of a reference that is an argument by itself."""
-    return _arrive(*passport).get()
+    if place is not None and host and host == _host() and object_id not in _known:
+        with contextlib.suppress(MemoryGone):
+            return thaw(*read(Place(*place)))
+    return _arrive(object_id, nbytes, frames, host, place).get()
 
 
 def _pool() -> MemoryPool:
