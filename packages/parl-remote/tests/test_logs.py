@@ -541,6 +541,27 @@ def test_a_stream_that_is_closed_ends_nothing(connect: Callable[..., None], monk
     assert speaker.say() == 1
 
 
+def test_a_link_that_breaks_is_made_anew_and_no_line_is_lost_or_doubled(
+    output: Callable[..., tuple[str, str]],
+) -> None:
+    out, _ = output("""
+        from parl_remote import current
+        parl.connect(cpu_num=1, logs=True)
+        a = Talker()
+        a.say("before")
+        forwarder = current.client()._logs
+        while not forwarder._positions:
+            time.sleep(0.01)
+        (node, worker), = forwarder._workers.items()
+        forwarder._loop.call_soon(lambda: forwarder._part(node, worker))
+        a.say("meanwhile")
+        while forwarder._workers.get(node) in {None, worker}:
+            time.sleep(0.01)
+        a.say("after")
+    """)
+    assert re.findall(r"^\(Talker pid=\d+\) (.*)$", out, re.MULTILINE) == ["before", "meanwhile", "after"]
+
+
 def test_logs_must_be_true_or_false() -> None:
     with pytest.raises(TypeError, match="logs must be True or False"):
         parl_remote.connect(logs="yes")  # type: ignore[arg-type]

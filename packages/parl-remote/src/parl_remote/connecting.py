@@ -5,25 +5,24 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
-import logging
 import os
 import threading
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parl_remote import current
-from parl_remote._version import __version__
 from parl_remote.config import environment
+from parl_remote.debug_log import write_debug_log
 from parl_remote.errors import RemoteError
 from parl_remote.files.places import Places
+from parl_remote.opening import PRIVATE, open_cluster, open_private
 
 if TYPE_CHECKING:
-    from parl_remote.client import Client
+    pass
 
 __all__ = ["connect", "disconnect", "get_global_client", "mind_forks"]
 
-_LOCAL = "local"
+_LOCAL = PRIVATE
 _DEBUG = "debug"
 _RAY = "ray"
 # How long creating an object waits for a free slot by default: a program that gives slots back does so in seconds,
@@ -94,7 +93,7 @@ def connect(
         raise TypeError(f"logs must be True or False, not {logs!r}")
     address = _normal(master_address, debug)
     if environment().debug:
-        _write_debug_log()
+        write_debug_log()
     if _is_ray(address):
         _refuse_on_ray(address, cpu_num=cpu_num, preload=preload or None, log_dir=log_dir, key_file=key_file)
     elif address not in {_LOCAL, _DEBUG}:
@@ -131,9 +130,9 @@ def connect(
             current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:
             client = (
-                _open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
+                open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 if address == _LOCAL
-                else _open_cluster(address, key_file, lease_timeout_s, distributed_files)
+                else open_cluster(address, key_file, lease_timeout_s, distributed_files)
             )
             if logs:
                 client.forward_logs()
@@ -190,72 +189,8 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
         raise ValueError(f"{' and '.join(given)} makes no sense for Ray at {address}")
 
 
-@functools.cache
-def _write_debug_log() -> None:
-    """With `DEBUG=1`, what this program's side has to say goes to a file in its directory as well."""
-    log = logging.getLogger("parl.remote")
-    try:
-        handler = logging.FileHandler("parl_debug.log")
-    except OSError as error:
-        log.warning("cannot write parl_debug.log, which DEBUG asks for: %s", error)
-        return
-    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.DEBUG)
-    log.debug("parl-remote %s, connects", __version__)
-
-
 def _own_cpus() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _open_private(
-    slots: int,
-    preload: tuple[str, ...],
-    lease_timeout_s: float | None,
-    log_dir: str | os.PathLike[str] | None,
-    files: Sequence[str],
-) -> Client:
-    from parl_remote.private_cluster import PrivateCluster
-
-    places = Places(files)
-    found = environment()
-    cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=None if log_dir is None else Path(log_dir))
-    try:
-        from parl_remote.client import Client  # only now, while the node starts
-
-        return Client(_LOCAL, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
-    except BaseException as error:
-        cluster.kill()
-        if isinstance(error, RemoteError):
-            from parl_remote.doctor.explain import explained  # only where something is wrong
-
-            explained(error, _LOCAL, found)
-        raise
-
-
-def _open_cluster(
-    address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None, files: Sequence[str]
-) -> Client:
-    from parl_remote.client import Client
-    from parl_remote.real_cluster import RealCluster
-    from parl_remote.rendezvous import ClusterAddress
-
-    found = environment()
-    try:
-        return Client(
-            address,
-            RealCluster(ClusterAddress(address, found, key_file)),
-            limits=found.limits,
-            lease_timeout_s=lease_timeout_s,
-            places=Places(files, same_host_shortcut=found.same_host_shortcut),
-            same_host_shortcut=found.same_host_shortcut,
-        )
-    except RemoteError as error:
-        from parl_remote.doctor.explain import explained  # only where something is wrong
-
-        explained(error, address, found)
-        raise
 
 
 @functools.cache

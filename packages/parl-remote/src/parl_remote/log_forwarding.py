@@ -28,6 +28,8 @@ from parl_remote.transport_unix import UnixChannel
 __all__ = ["LogForwarder", "show"]
 
 _WAIT_S = 30.0  # a question that is answered with nothing is asked anew
+_TRY_AGAIN_S = 1.0
+_TRIES = 5  # a network that was cut for longer than this comes back with the next actor
 _LAST_WORDS_S = 1.0  # what a program that ends may wait for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
 _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
@@ -37,6 +39,7 @@ _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the e
 class _Worker:
     """One worker that is followed."""
 
+    granted: LeaseGranted
     channel: Channel
     shown: _Shown
     question: int = 0
@@ -58,6 +61,7 @@ class LogForwarder:
         self._positions: dict[str, dict[str, int]] = {}
         self._numbers = itertools.count(1)
         self._closing = False
+        self._left = 0
         self._all_said: Future[None] = Future()
         self._thread = threading.Thread(target=self._loop.run, name="parl-logs", daemon=True)
         self._thread.start()
@@ -88,16 +92,19 @@ class LogForwarder:
 
     # -- in the thread -------------------------------------------------------------------------------------------
 
-    def _meet(self, granted: LeaseGranted) -> None:
+    def _meet(self, granted: LeaseGranted, tries: int = 0) -> None:
         node_id = granted.node_id
         if node_id in self._workers or self._closing:
             return
         try:
             channel = self._dial(granted)
         except (RemoteError, OSError) as error:
-            show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
+            if tries:  # the connection was lost; the worker may be gone as well, and then there is nothing to show
+                self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(granted, tries - 1))
+            elif granted.node_id not in self._positions:
+                show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
             return
-        self._workers[node_id] = worker = _Worker(channel, _Shown(self._where(granted)))
+        self._workers[node_id] = worker = _Worker(granted, channel, _Shown(self._where(granted)))
         self._loop.add(channel, lambda: self._hear(node_id, worker))
         self._ask(node_id, worker, _WAIT_S)
 
@@ -143,6 +150,8 @@ class LogForwarder:
         self._loop.remove(worker.channel)
         worker.channel.close()
         self._workers.pop(node_id, None)
+        if not self._closing:
+            self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(worker.granted, _TRIES))
         self._end_if_over()
 
     def _begin_to_close(self) -> None:

@@ -2,7 +2,7 @@
 
     sys.stdout --> fd 1 -----------------> actor-7.log
     sys.stderr --> fd 2 -----------------> actor-7.log          | start u64 | length u32 | for each write
-                    `-- where it went ---> actor-7.log.streams
+                    `-- where it went ---> .actor-7.log.streams
 
 What programs that an actor starts write to their stderr, and what C code does, is not marked and counts as stdout.
 """
@@ -50,7 +50,7 @@ def mark_stderr(log: Path) -> None:
 
 def marks_of(log: Path) -> Path:
     """Where the marks of a log are; there is no such file before the first one."""
-    return log.with_name(log.name + ".streams")
+    return log.with_name(f".{log.name}.streams")
 
 
 def read_marks(log: Path, start: int, stop: int) -> list[tuple[int, int]]:
