@@ -48,6 +48,7 @@ _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
 _NEVER_MS = 24 * 3600 * 1000  # with zmq's own "never" (-1), what came just before a connection broke would be lost
 _REFUSALS = 3  # a connection that breaks during the handshake looks like a refusal, but hardly three times in a row
 _AFTER_REFUSAL_S = 0.1
+_GREETING = b"\xff"  # the first byte that zmq sends, before anything has come
 _FULL_QUEUE_POLL_S = 0.002  # how often `send` looks whether a full queue has drained: zmq announces it only once
 
 
@@ -99,6 +100,12 @@ class ZmqChannel:
                 refusals += 1
                 if refusals == _REFUSALS:
                     raise
+                if not _speaks_zmtp(host, port, deadline):
+                    raise ClusterUnreachable(
+                        f"what answers at {address} closes the connection at once: a relay or firewall whose target "
+                        "is away, or something else than a PARL cluster",
+                        address=address,
+                    ) from None
                 time.sleep(_AFTER_REFUSAL_S)
             except ClusterUnreachable:
                 candidates.pop(0)
@@ -224,6 +231,15 @@ class ZmqChannel:
             raise ChannelClosed(f"the connection to {self._address} was closed here")
         if self._lost:
             raise ChannelClosed(self._lost)
+
+
+def _speaks_zmtp(host: str, port: int, deadline: float) -> bool:
+    """Whether somebody is there who greets as zmq does; who holds another key does, a relay to nobody does not."""
+    try:
+        with socket.create_connection((host, port), max(0.1, deadline - time.monotonic())) as probe:
+            return probe.recv(1) == _GREETING
+    except OSError:
+        return False
 
 
 def _resolve(address: str) -> list[tuple[str, int]]:
