@@ -76,17 +76,20 @@ class Caller:
         last = self._dice.randrange(50, 3000)
         while not self._stopping.is_set() and number < last:
             burst: deque[tuple[int, Any, Any]] = deque()
+            refused = False
             for _ in range(self._dice.choice((1, 1, 4, 16))):
                 data, expected = self._some_data(number)
                 nap_s, fail = self._dice.choice((0, 0, 0, 0.001, 0.05)), self._dice.random() < 0.05
                 try:
                     future = parl.submit(actor.step, number, data, nap_s, fail)
-                except parl.ActorLost:
-                    break  # refused at once: it was never sent
+                except EXPECTED as error:
+                    self._notes[f"refused at once: {type(error).__name__}"] += 1
+                    refused = True
+                    break  # it was never sent
                 calls.add(Count.SENT)
                 burst.append((number, expected, future))
                 number += 1
-            lost = not burst
+            lost = refused
             while burst:
                 lost |= self._settle(*burst.popleft(), calls)
             if lost and restarts:
@@ -113,6 +116,11 @@ class Caller:
         """Wait for one call; whether its actor was lost."""
         try:
             answered, back = future.result(HUNG_S)
+        except parl.SerializationError as error:  # a value that was put, and whose node was killed
+            self._notes["a value was lost with its node"] += "ObjectLost" in str(error)
+            calls.add(Count.LOST if "ObjectLost" in str(error) else Count.WRONG)
+            self._shared = None
+            return False
         except KeyError as error:
             calls.add(Count.ANSWERED if error.args == (number,) else Count.WRONG)
             return False
@@ -130,7 +138,7 @@ class Caller:
 
     def _must_stay_lost(self, actor: Any) -> None:
         began = time.monotonic()
-        with contextlib.suppress(parl.ActorLost):
+        with contextlib.suppress(*EXPECTED):
             actor.step(-1, None, 0, False)
             self._fail("a lost actor answered")
         if time.monotonic() - began > 5.0:

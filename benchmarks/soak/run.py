@@ -83,7 +83,7 @@ class Soak:
         self._options = options
         self._home = home
         self._stopping = threading.Event()
-        self._variables = {MARKER: home.name, "TMPDIR": str(home), "OMP_NUM_THREADS": "1"}
+        self._variables = {MARKER: home.name, "TMPDIR": str(home), "OMP_NUM_THREADS": "1", "PARL_FORCE_TCP": "0"}
         os.environ.update(self._variables)
         self.totals = Totals()
         self.growth = Growth()
@@ -95,12 +95,12 @@ class Soak:
 
     def run(self) -> None:
         with self._cluster() as cluster:
-            here = {"PARL_FORCE_TCP": "0"}
+            over_tcp = {**cluster.environment, "PARL_FORCE_TCP": "1"}
             programs = [
-                Program("far", cluster.address, 4, self._home, cluster.environment),
-                Program("near", cluster.address, 3, self._home, {**cluster.environment, **here}),
+                Program("far", cluster.address, 4, self._home, over_tcp),
+                Program("near", cluster.address, 3, self._home, cluster.environment),
                 Program("private", "local", 3, self._home, {}),
-                Program("mortal", cluster.address, 2, self._home, cluster.environment),
+                Program("mortal", cluster.address, 2, self._home, over_tcp),
             ]
             for program in programs:
                 program.start()
