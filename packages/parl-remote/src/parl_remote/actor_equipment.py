@@ -9,8 +9,9 @@ import json
 
 from parl_remote.actor_pool import PooledActor
 from parl_remote.call_messages import Kind, pack
+from parl_remote.messages import StartActor
 from parl_remote.nested import ClusterReach
-from parl_remote.thread_counts import chosen_by_user
+from parl_remote.thread_counts import chosen_number
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_leases import WorkerLease
 
@@ -38,17 +39,22 @@ class ActorEquipment:
         """
         start, assigned = lease.start, lease.assigned
         assert start is not None  # it waits because it was asked for
-        limited = self._limit_threads and not chosen_by_user(start.environment)
         settings: dict[str, object] = {
             "class_name": start.class_name or "actor",
             "log": str(actor.log),
             "calls": actor.stats,
             "environment": {"CUDA_VISIBLE_DEVICES": ",".join(assigned.gpus), **start.environment},
             "working_dir": start.working_dir,
-            "threads": max(1, int(assigned.resources.cpu)) if limited else None,
+            "threads": self._threads(start, assigned.resources.cpu),
         }
         if self._reach is not None:
             settings |= {"cluster": self._reach, "lease_id": start.lease_id, "detached": assigned.detached}
         channel = UnixChannel.connect(actor.address)
         channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
         return channel
+
+    def _threads(self, start: StartActor, cpu: float) -> int | None:
+        """How many an actor's libraries use: what its program says, else as many as it has CPUs."""
+        if not self._limit_threads:
+            return None
+        return chosen_number(start.environment) or max(1, int(cpu))

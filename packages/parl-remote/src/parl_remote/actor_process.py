@@ -394,13 +394,13 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
     processes.redirect_output(settings["log"])
     processes.set_name(f"parl:{settings['class_name']}")
-    os.environ.update(settings["environment"])
+    limit_numeric_threads(settings["threads"])
+    os.environ.update(settings["environment"])  # after that, because what a program says of its threads wins
     if settings["working_dir"]:
         try:
             os.chdir(settings["working_dir"])
         except OSError as error:
             _log.warning("cannot work in %s: %s", settings["working_dir"], error)
-    limit_numeric_threads(settings["threads"])
     if settings.get("calls"):
         try:
             host.meter.publish(settings["calls"])

@@ -38,6 +38,7 @@ from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.options import ActorOptions
 from parl_remote.pending_calls import kind_of_reference
 from parl_remote.recipe import Made, Recipe
+from parl_remote.thread_counts import chosen_variables
 from parl_remote.transport import Channel
 from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
@@ -89,6 +90,7 @@ class Client:
         self._cluster = cluster
         self._limits = limits
         self._lease_timeout_s = lease_timeout_s
+        self._is_program = not inside_actor
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._records: dict[str, ActorRecord] = {}
@@ -290,7 +292,9 @@ class Client:
     def _start(
         self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
     ) -> Connection:
-        start = StartActor(record.lease_id, record.class_name, options.memory_limit, {}, place.working_dir)
+        start = StartActor(
+            record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
+        )
         try:
             record.channel, record.pid = self._workers.start(granted, start)
         except ChannelClosed:
@@ -301,6 +305,10 @@ class Client:
             self._logs.follow(granted)
         record.on_names = names.set
         return self._connection_to(record, record.channel)
+
+    def _variables(self) -> dict[str, str]:
+        """What this program's environment says about numbers of threads; an actor's was set by its worker."""
+        return chosen_variables(os.environ) if self._is_program else {}
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
         kind = Connection

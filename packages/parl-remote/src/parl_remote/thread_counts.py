@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 
-__all__ = ["VARIABLES", "chosen_by_user", "chosen_variables", "limit_numeric_threads", "set_variables"]
+__all__ = ["VARIABLES", "chosen_by_user", "chosen_number", "chosen_variables", "limit_numeric_threads", "set_variables"]
 
 VARIABLES = (
     "OMP_NUM_THREADS",
@@ -38,6 +38,12 @@ _MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_th
 def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
     """What an environment says about numbers of threads."""
     return {name: environment[name] for name in VARIABLES if environment.get(name)}
+
+
+def chosen_number(environment: Mapping[str, str]) -> int | None:
+    """The number that an environment says for all libraries, or else for one of them."""
+    numbers = (text.partition(",")[0].strip() for text in chosen_variables(environment).values())
+    return next((int(number) for number in numbers if number.isdecimal() and int(number) > 0), None)
 
 
 def chosen_by_user(environment: Mapping[str, str]) -> bool:
