@@ -26,6 +26,7 @@ from parl_remote.doctor.finding import Finding, Severity
 from parl_remote.doctor.modules import imports_of
 from parl_remote.doctor.reach import check_reach
 from parl_remote.handshake import Link, Reception
+from parl_remote.host_check import missing_modules
 from parl_remote.inquiry import Inquiry
 from parl_remote.loop import Loop
 from parl_remote.messages import (
@@ -502,6 +503,15 @@ def test_only_imports_that_a_program_cannot_do_without_are_looked_for(tmp_path: 
         "try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"
     )
     assert imports_of(script) == ("gymnasium", "scipy", "torch")
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a" * 10_000, "\x00", "../../etc/passwd", "/etc", "numpy.no.such", "ünï"]
+)
+def test_strange_names_of_modules_are_missing_or_not_and_nothing_is_imported(name: str) -> None:
+    before = set(sys.modules)
+    assert missing_modules([name], ["relative", "/nonexistent", "\x00"]) in {(), (name,)}
+    assert set(sys.modules) == before
 
 
 def test_a_node_answers_only_so_many_questions_about_its_health(

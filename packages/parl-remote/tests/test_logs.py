@@ -293,6 +293,31 @@ def test_what_a_client_may_not_ask_is_refused(part: WorkerLogs, entry: LogEntry)
             part.received(Asker().link, message, [])
 
 
+def test_numbers_out_of_this_world_are_answered_like_others(part: WorkerLogs, entry: LogEntry) -> None:
+    write(entry, b"some\nlines\n")
+    huge = 2**63 - 1  # the largest that a message can carry
+    for start in (huge, -huge, 11, 12):
+        for lines in (huge, -huge, 0):
+            asker = Asker()
+            part.received(asker.link, ReadLog(1, "lease-1", start=start, lines=lines), [])
+            assert isinstance(asker.last(), LogText)
+    for position in (huge, -huge):
+        asker = Asker()
+        part.received(asker.link, FollowActors(1, positions={"lease-1": position, "\x00": 1}), [])
+        assert isinstance(asker.last(), ActorsWrote)
+
+
+def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_remote.worker_logs._MOST_READERS", 2)
+    asker = Asker()
+    for number in range(2):
+        part.received(asker.link, ReadLog(number, "lease-1", start=0, wait_s=1.0), [])
+    with pytest.raises(parl_remote.RemoteError, match="readers wait"):
+        part.received(asker.link, ReadLog(2, "lease-1", start=0, wait_s=1.0), [])
+    part.closed(asker.link)
+    part.received(asker.link, ReadLog(3, "lease-1", start=0, wait_s=1.0), [])
+
+
 def test_a_follower_hears_only_of_its_own_actors(part: WorkerLogs, entry: LogEntry) -> None:
     write(entry, b"mine\n")
     stranger, owner = Asker("client-2"), Asker("client-1")

@@ -85,7 +85,11 @@ class HostCheck:
                 answer = Failed(request_id, f"{type(error).__name__}: {error}")
             self._loop.call_soon(lambda: self._answer(link, answer))
 
-        threading.Thread(target=work, name="parl-check", daemon=True).start()
+        try:
+            threading.Thread(target=work, name="parl-check", daemon=True).start()
+        except RuntimeError as error:  # the host has no more threads
+            self._busy -= 1
+            raise RemoteError(f"this node cannot find out: {error}") from error
 
     def _answer(self, link: Link, answer: Message) -> None:
         self._busy -= 1

@@ -78,6 +78,8 @@ class LogEntry:
             Where they begin, and the bytes; none at the end of the log.
         """
         start = max(start, self.start)
+        if start >= self.size():
+            return start, b""
         path, offset, most = self.path, start - self.origin, most_bytes
         if start < self.origin:
             path, offset, most = self.before_path, start - self.before, min(most_bytes, self.origin - start)

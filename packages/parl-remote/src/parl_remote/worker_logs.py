@@ -23,6 +23,7 @@ __all__ = ["WorkerLogs"]
 _LOOK_S = 0.1  # soon enough for whoever watches; a look at a thousand files takes some milliseconds
 _MOST_BYTES = 2**20
 _MOST_WAIT_S = 60.0
+_MOST_READERS = 2000  # each is looked at ten times a second
 _A_LOOK = 2**17  # bytes for one program at each look, a megabyte or ten thousand lines a second
 _AT_ONCE = 2**20  # bytes for a program that does not want to wait, because it ends
 _MANY_FINISHED = 5000
@@ -90,6 +91,8 @@ class WorkerLogs:
             raise RemoteProtocolError(f"most_bytes {asked.most_bytes} or wait_s {asked.wait_s} is out of its range")
         answer = self._read(asked)
         if asked.wait_s and not answer.pieces and not answer.ended:
+            if len(self._readers) >= _MOST_READERS:
+                raise RemoteError(f"{_MOST_READERS} readers wait for lines on this worker already")
             self._readers.append(_Reader(link, asked, self._loop.now() + asked.wait_s))
             self._look_later()
         else:
