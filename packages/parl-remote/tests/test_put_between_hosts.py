@@ -144,6 +144,15 @@ def test_what_an_actor_stores_can_be_read_here_after_its_end(connected: Loopback
     assert c.describe(ref).result() == (3 * SIZE, False)
 
 
+def test_what_an_actor_stores_can_go_back_to_its_own_worker(connected: LoopbackCluster) -> None:
+    a, b, _ = two_hosts()
+    ref = a.store(3.0).result()
+    a.destroy()
+    assert b.describe(ref).result() == (3 * SIZE, False)
+    assert ref.get()[0] == 3.0
+    assert b.describe(ref).result() == (3 * SIZE, False)
+
+
 def test_actors_pass_references_on_to_actors_of_other_workers(connected: LoopbackCluster) -> None:
     a, b, c = two_hosts()
     ref = put(np.ones(SIZE))

@@ -1,8 +1,9 @@
 """The worker's part in `put`: values that came from other hosts, and those of its actors that other hosts asked for.
 
-    client on another host --StoreObject, image--> memory of this process; a note in the node's directory says where
-    its actor -------------reads the note--------> the same memory, mapped
-    client on another host --HoldObject, FetchObject--> memory of an actor, opened here as well, so that it stays
+    client on another host --StoreObject, image-->  memory of this process
+                           --HoldObject---------->  memory of an actor, opened here as well, so that it stays
+                           --FetchObject--------->  <--image--
+    actor of this node     --reads a note in the node's directory, which says where the value is--> maps it
 
 A value is here once, however many clients bring it, and goes with the last of them; actors keep what they have mapped.
 """
@@ -90,26 +91,27 @@ class WorkerObjects:
                 self._release(link, object_id)
 
     def _store(self, link: Link, object_id: str, image: memoryview) -> None:
-        held = self._held.get(object_id)
-        if held is None:
-            memory = self._pool.store_image(image)
-            try:
-                object_places.note(self._directory, object_id, memory.place())
-            except OSError:
-                memory.close()
-                raise
-            self._held[object_id] = held = _Held(memory, is_ours=True)
-        held.links.add(link)
+        if object_id not in self._held:
+            self._keep(object_id, self._pool.store_image(image), is_ours=True)
+        self._held[object_id].links.add(link)
 
     def _hold(self, link: Link, object_id: str, place: Place) -> None:
-        held = self._held.get(object_id)
-        if held is None:
+        if object_id not in self._held:
             try:
                 memory = adopt(place)
             except MemoryGone as error:
                 raise RemoteError(f"the value {object_id} is gone: {error}") from error
-            self._held[object_id] = held = _Held(memory, is_ours=False)
-        held.links.add(link)
+            self._keep(object_id, memory, is_ours=False)
+        self._held[object_id].links.add(link)
+
+    def _keep(self, object_id: str, memory: Memory, *, is_ours: bool) -> None:
+        """Have a value here, for all actors of this node."""
+        try:
+            object_places.note(self._directory, object_id, memory.place())
+        except OSError:
+            memory.close()
+            raise
+        self._held[object_id] = _Held(memory, is_ours)
 
     def _release(self, link: Link, object_id: str) -> None:
         held = self._held.get(object_id)
@@ -119,10 +121,10 @@ class WorkerObjects:
         if held.links:
             return
         del self._held[object_id]
+        object_places.forget_note(self._directory, object_id)
         if not held.is_ours:
             held.memory.close()
             return
-        object_places.forget_note(self._directory, object_id)
         self._pool.give_back(held.memory)
         if not self._tidying:
             self._tidying = True
