@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import threading
@@ -231,12 +232,13 @@ def token() -> str:
 @pytest.fixture
 def serve() -> Iterator[Callable[[Monitor], str]]:
     """Serves a monitor as the real one is served; gives its address."""
+    from waitress import wasyncore
     from waitress.server import create_server
 
     servers = []
 
     def start(monitor: Monitor) -> str:
-        server = create_server(monitor.app, host="127.0.0.1", port=0, threads=8)
+        server = create_server(monitor.app, host="127.0.0.1", port=0, threads=8, asyncore_use_poll=True)
         thread = threading.Thread(target=server.run, name="monitor-under-test", daemon=True)
         thread.start()
         servers.append((server, thread))
@@ -245,5 +247,7 @@ def serve() -> Iterator[Callable[[Monitor], str]]:
     yield start
     for server, thread in servers:
         server.task_dispatcher.shutdown()
-        server.close()
+        # Its loop ends once there is nothing to wait for, and must be told so in its own thread.
+        server.trigger.pull_trigger(functools.partial(wasyncore.close_all, server._map, ignore_all=True))
         thread.join(10)
+        assert not thread.is_alive()

@@ -264,9 +264,10 @@ def test_actors_are_filtered_sorted_and_paged(screen: Screen) -> None:
     field.send_keys(" ", Keys.BACKSPACE)
     screen.until(lambda: "128 actors" in screen.text(".count"), "all are shown again")
 
-    heads = {head.text: head for head in screen.all("thead button")}
-    heads["Memory"].click()
+    memory = next(head for head in screen.all("thead button") if head.text == "Memory")
+    memory.send_keys(Keys.ENTER)
     screen.until(lambda: screen.all('th[aria-sort="descending"]'), "the largest come first")
+    assert screen.browser.switch_to.active_element == memory, "the focus stays where it was"
     screen.until(lambda: "GiB" in screen.texts("tbody tr:first-child td")[7], "the first one is large")
 
     screen.one('button[aria-label="Next page"]').click()

@@ -130,6 +130,7 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
         host=settings.host,
         port=settings.port,
         threads=_THREADS,
+        asyncore_use_poll=True,
         ident=None,
         clear_untrusted_proxy_headers=True,
         max_request_header_size=32 * 1024,

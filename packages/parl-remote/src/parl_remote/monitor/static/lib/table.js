@@ -54,16 +54,25 @@ export class DataTable {
   }
 
   heads() {
-    const [sort, order] = this.sorting();
     this.headRow.replaceChildren(
       ...this.columns.map((column) => {
-        const classes = [column.number && "number", column.wide && "wide", column.minor && "minor"].filter(Boolean).join(" ");
-        if (!column.sort) return h("th", { scope: "col", class: classes }, column.label);
-        const now = column.sort === sort ? (order === "desc" ? "descending" : "ascending") : "none";
-        const button = h("button", { type: "button", onclick: () => this.sortBy(column) }, column.label, h("i", { "aria-hidden": "true" }));
-        return h("th", { scope: "col", class: classes, "aria-sort": now }, button);
+        const head = h("th", { scope: "col", class: classesOf(column) });
+        if (!column.sort) head.append(column.label);
+        else head.append(h("button", { type: "button", onclick: () => this.sortBy(column) }, column.label, h("i", { "aria-hidden": "true" })));
+        return head;
       }),
     );
+    this.mark();
+  }
+
+  // Says which column is sorted by; the buttons stay, and with them the focus.
+  mark() {
+    const [sort, order] = this.sorting();
+    this.columns.forEach((column, i) => {
+      if (!column.sort) return;
+      const now = column.sort === sort ? (order === "desc" ? "descending" : "ascending") : "none";
+      this.headRow.cells[i].setAttribute("aria-sort", now);
+    });
   }
 
   sorting() {
@@ -86,7 +95,7 @@ export class DataTable {
       const query = new URLSearchParams(this.wish).toString();
       history.replaceState(null, "", query ? `?${query}` : location.pathname);
     }
-    this.heads();
+    this.mark();
     this.changed = true;
     this.refresh();
   }
@@ -107,8 +116,8 @@ export class DataTable {
         "tr",
         {},
         ...this.columns.map((column, i) => {
-          const classes = [column.number && "number", column.wide && "wide", column.minor && "minor"].filter(Boolean).join(" ");
-          return h(i === (this.rowHead ?? 0) ? "th" : "td", { class: classes, ...(i === (this.rowHead ?? 0) ? { scope: "row" } : {}) }, column.cell(row));
+          const isHead = i === (this.rowHead ?? 0);
+          return h(isHead ? "th" : "td", { class: classesOf(column), scope: isHead && "row" }, column.cell(row));
         }),
       ),
     );
@@ -150,4 +159,8 @@ export class DataTable {
       to(page + 1, "Next page", "›"), to(pages, "Last page", "»"),
     );
   }
+}
+
+function classesOf(column) {
+  return ["number", "wide", "minor"].filter((name) => column[name]).join(" ") || null;
 }
