@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -289,7 +290,7 @@ def big_cluster(port: int, workers: int, programs: int, watch_s: float) -> None:
         page = max(took_s(lambda: looker.ask(ListActors, ActorList)) for _ in range(5))
         print(f"| one page of 1,000 of them, slowest of five, s | {page:.3f} | |")
         print(f"| all {workers} nodes in detail, s | {took_s(lambda: looker.ask(ListNodes, NodeList)):.2f} | <= 1 |")
-        killed = [took_s(lambda row=row: kill(looker, row.lease_id)) for row in rows[:20]]
+        killed = [took_s(partial(kill, looker, row.lease_id)) for row in rows[:20]]
         print(f"| one of them killed, until its worker says so, slowest of twenty, s | {max(killed):.2f} | <= 1 |")
         deaths = looker.ask(lambda number: ListDeaths(number, limit=1000), Deaths)
         assert len(deaths.deaths) == len(killed)
