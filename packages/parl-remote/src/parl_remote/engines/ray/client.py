@@ -1,6 +1,6 @@
 """A program's side of a Ray cluster: makes actors, finds them, ends them.
 
-    create() --HostedObject.remote--> Ray finds room --actor_id()--> it has a process --created()--> the object is there
+    create() --HostedObject.remote--> Ray finds room --place()--> it has a process --created()--> the object is there
 
 What Ray does by itself stays Ray's: scheduling, restarts, counting who still has a handle, ending the actors of a
 program that is gone.
@@ -127,18 +127,15 @@ class RayClient:
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
         try:
-            actor_id = self._await_room(handle, spec, options, lease_timeout_s)
+            place = self._await_room(handle, spec, options, lease_timeout_s)
             names.set(self._await_object(handle, spec))
         except BaseException:
             with contextlib.suppress(Exception):
                 ray().kill(handle)
             raise
-        path = RayPath(self, handle, spec.name, names, shared=bool(options.name))
-        with self._lock:
-            self._own[actor_id] = path
-        ref = self._reference(spec, path, names, actor_id, options)
-        if options.detached:
-            self._own.pop(actor_id, None)
+        ref, path = self._reference(spec, place, handle, names, options)
+        if not options.detached:
+            self._own[place.actor_id] = path
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
@@ -157,15 +154,14 @@ class RayClient:
             handle = handles[-1] if handles else place.handle
             if handle is None:
                 raise NotConnected(f"this handle of a {spec.name} did not come in a call; on Ray it has to")
-            names = AttributeNames(attributes)
-            return self._reference(spec, RayPath(self, handle, spec.name, names, shared=True), names, place.actor_id)
+            return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """The actor that has a name; see `named_actors.get_actor`."""
         self._check_open()
         handle = self._named(name)
         try:
-            described, actor_id = ray().get([handle.description.remote(), handle.actor_id.remote()], timeout=timeout_s)
+            described, place = ray().get([handle.description.remote(), handle.place.remote()], timeout=timeout_s)
         except ray().exceptions.GetTimeoutError:
             raise ResultTimeout(f"the actor {name!r} did not answer within {timeout_s:g} s") from None
         except ray().exceptions.RayError as error:
@@ -173,7 +169,7 @@ class RayClient:
             if cause is None:
                 raise
             raise lost(cause, "", f"the actor {name!r}") from None
-        return FoundActor(RayPlace(actor_id, handle), *read_description(described))
+        return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described))
 
     def kill(self, name: str) -> None:
         """End the actor that has a name; see `named_actors.kill`."""
@@ -254,6 +250,8 @@ class RayClient:
             wanted["memory"] = options.resources.memory
         if options.labels:
             wanted["resources"] = dict(options.labels)
+        if options.node:  # Ray counts each node as a thing of its own, named by its address
+            wanted.setdefault("resources", {})[f"node:{options.node}"] = 0.001
         if options.name:
             wanted |= {"name": options.name, "namespace": NAMESPACE}
         if options.detached:
@@ -270,10 +268,10 @@ class RayClient:
                 f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})"
             ) from None
 
-    def _await_room(self, handle: Any, spec: ClassSpec, options: ActorOptions, timeout_s: float | None) -> str:
-        """Wait until an actor has a process; gives its id."""
+    def _await_room(self, handle: Any, spec: ClassSpec, options: ActorOptions, timeout_s: float | None) -> RayPlace:
+        """Wait until an actor has a process."""
         began = time.monotonic()
-        asked = handle.actor_id.remote()
+        asked = handle.place.remote()
         quiet_s = _QUIET_WAIT_S if timeout_s is None else min(timeout_s, _QUIET_WAIT_S)
         if not ray().wait([asked], timeout=quiet_s)[0]:
             _log.warning("%s waits for %s on Ray", spec.name, options.resources)
@@ -282,7 +280,8 @@ class RayClient:
                 need, has = str(options.resources), _described(ray().available_resources())
                 reason = f"{spec.name} asked for {need} and got no room within {timeout_s:g} s; Ray has {has} free"
                 raise NoResources(reason, asked=need, available=has)
-        return str(self._got(asked, spec))
+        place: RayPlace = self._got(asked, spec)
+        return place
 
     def _await_object(self, handle: Any, spec: ClassSpec) -> tuple[str, ...]:
         """Wait for the constructor; gives the names of the object's attributes."""
@@ -303,18 +302,26 @@ class RayClient:
             raise lost(cause, "__init__", spec.name) from None
 
     def _reference(
-        self, spec: ClassSpec, path: RayPath, names: AttributeNames, actor_id: str, options: ActorOptions | None = None
-    ) -> ActorRef:
+        self,
+        spec: ClassSpec,
+        place: RayPlace,
+        handle: Any,
+        names: AttributeNames,
+        options: ActorOptions | None = None,
+    ) -> tuple[ActorRef, RayPath]:
+        shared = options is None or bool(options.name)
+        path = RayPath(self, handle, spec.name, names, shared=shared, concurrent=place.concurrent)
+        actor_id = place.actor_id
         ref = kind_of_reference(options)(
             spec,
             path,
             let_go=lambda: self._let_go(actor_id, path),
             destroy=lambda: self._destroy(actor_id, path),
             attributes=names,
-            place=RayPlace(actor_id, path.handle),
+            place=RayPlace(actor_id, place.concurrent, handle),
         )
         self._refs[actor_id] = ref
-        return ref
+        return ref, path
 
     def _let_go(self, actor_id: str, path: RayPath) -> None:
         self._own.pop(actor_id, None)
@@ -344,6 +351,7 @@ def _work(actions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
             action()
         except Exception:
             _log.exception("a result could not be read")
+        del action  # it holds a future, which holds its actor
 
 
 def _described(resources: Mapping[str, float]) -> str:

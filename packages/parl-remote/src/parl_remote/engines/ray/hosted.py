@@ -23,7 +23,7 @@ from parl_remote.actor_host import ActorHost
 from parl_remote.call_messages import header_of
 from parl_remote.engines.ray.folder import Folder
 from parl_remote.engines.ray.library import ray
-from parl_remote.engines.ray.message import Message
+from parl_remote.engines.ray.message import Message, RayPlace
 from parl_remote.local_calls import LocalCalls
 from parl_remote.parcels import Parcel
 from parl_remote.runners import Job
@@ -84,9 +84,9 @@ class _Hosted:
         if ray().get_runtime_context().was_current_actor_reconstructed:
             self._create()
 
-    def actor_id(self) -> str:
-        """The actor's id; answered as soon as it has room and a process."""
-        return str(ray().get_runtime_context().get_actor_id())
+    def place(self) -> RayPlace:
+        """Where it is; answered as soon as it has room and a process."""
+        return RayPlace(str(ray().get_runtime_context().get_actor_id()), isinstance(self, ConcurrentObject))
 
     def description(self) -> str:
         """What others who find the actor by its name are told, once the object is made."""
@@ -122,9 +122,9 @@ class ConcurrentObject(_Hosted):
         self._calls = _Calls(self._host)
         self._last_number = 0
 
-    async def actor_id(self) -> str:  # type: ignore[override]  # all of a Ray actor's methods are of one kind
-        """See `_Hosted.actor_id`."""
-        return super().actor_id()
+    async def place(self) -> RayPlace:  # type: ignore[override]  # all of a Ray actor's methods are of one kind
+        """See `_Hosted.place`."""
+        return super().place()
 
     async def description(self) -> str:  # type: ignore[override]
         """See `_Hosted.description`."""

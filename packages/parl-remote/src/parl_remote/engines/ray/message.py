@@ -24,17 +24,19 @@ class RayPlace:
 
     Attributes:
         actor_id: Its id.
+        concurrent: Whether it runs several calls at a time.
         handle: Ray's own handle of it, in processes that have one.
     """
 
-    __slots__ = ("actor_id", "handle")
+    __slots__ = ("actor_id", "concurrent", "handle")
 
-    def __init__(self, actor_id: str, handle: Any = None) -> None:
+    def __init__(self, actor_id: str, concurrent: bool, handle: Any = None) -> None:
         self.actor_id = actor_id
+        self.concurrent = concurrent
         self.handle = handle
 
-    def __reduce__(self) -> tuple[type[RayPlace], tuple[str]]:
-        return RayPlace, (self.actor_id,)
+    def __reduce__(self) -> tuple[type[RayPlace], tuple[str, bool]]:
+        return RayPlace, (self.actor_id, self.concurrent)
 
 
 class Message(NamedTuple):

@@ -7,8 +7,10 @@ callbacks, await, wait()   Ray announces the result, and the client's thread for
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,11 +40,22 @@ class RayPath:
         class_name: Its class, for messages.
         names: Told its attributes when an answer says that they have changed.
         shared: Whether others may have handles of it as well.
+        concurrent: Whether it runs several calls at a time.
     """
 
-    def __init__(self, client: RayClient, handle: Any, class_name: str, names: AttributeNames, *, shared: bool) -> None:
+    def __init__(
+        self,
+        client: RayClient,
+        handle: Any,
+        class_name: str,
+        names: AttributeNames,
+        *,
+        shared: bool,
+        concurrent: bool,
+    ) -> None:
         self.handle = handle
         self.shared = shared
+        self._concurrent = concurrent
         self._client = client
         self._class_name = class_name
         self._names = names
@@ -98,6 +111,14 @@ class RayPath:
         result = self._results.get(future)
         if result is not None and not future.settled:
             return self._read(future, result, timeout_s)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while not future.settled:  # what waits for any of the answers, see `pending_calls`
+            with self._lock:
+                results = list(self._results.values())
+            left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not results or not ray().wait(results, timeout=left_s)[0]:
+                break
+            self.look()
         return future.settled
 
     def look(self) -> None:
@@ -123,10 +144,9 @@ class RayPath:
                 return future.cancelled()
             self._unread -= 1
             future.settle(None, cancelled=True)
-        try:
-            ray().cancel(result)
-        except Exception:  # it runs already, or has just ended; its result finds nobody
-            return True
+        if self._concurrent:  # others run all the same: what Ray has queued for them it does not take back
+            with contextlib.suppress(Exception):  # it has just ended, and its result finds nobody
+                ray().cancel(result)
         return True
 
     # -- ends --------------------------------------------------------------------------------------------------------
