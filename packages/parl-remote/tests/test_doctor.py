@@ -6,6 +6,8 @@ import contextlib
 import json
 import os
 import re
+import resource
+import shutil
 import socket
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from parl_remote.cli.join import _check_reached
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.doctor.finding import Finding, Severity
+from parl_remote.doctor.here import check_here
 from parl_remote.doctor.modules import imports_of
 from parl_remote.doctor.reach import check_reach
 from parl_remote.handshake import Link, Reception
@@ -483,6 +486,67 @@ def test_an_old_protocol_is_told_with_both_versions(xparl: Any, monkeypatch: pyt
     (finding,) = problems_of(done)
     assert finding["check"] == "version"
     assert "versions 98 to 99" in finding["what"]
+
+
+# -- this host --------------------------------------------------------------------------------------------------------
+
+
+def here(**variables: str) -> dict[str, Finding]:
+    """The findings about this host, by check; of several of one check the worst."""
+    found = sorted(check_here(environment(variables)), key=lambda one: one.severity is Severity.PROBLEM)
+    return {finding.check: finding for finding in found}
+
+
+def test_a_full_disk_is_told_with_the_variable_that_moves_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)._replace(free=5 * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    finding = here(HOME=str(tmp_path), TMPDIR=str(tmp_path))["disk"]
+    assert "has only 5 MiB free" in finding.what
+    assert "PARL_RUN_DIR" in finding.remedy
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_directory_without_rights_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "cannot be written to: Permission denied" in here(HOME=str(tmp_path))["disk"].what
+
+
+def test_a_start_that_cannot_write_says_where_and_what_to_do(
+    xparl: Callable[..., subprocess.CompletedProcess[str]], home: Path
+) -> None:
+    (home / ".parl").write_text("a file where a directory should be")
+    done = xparl("start", "--port", closed_port())
+    assert done.returncode == 1
+    assert ".parl is no directory; move it away" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_small_limits_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (100, 100))
+    found = here(HOME=str(tmp_path))
+    for check in ("descriptors", "processes", "file size"):
+        assert found[check].severity is Severity.NOTE
+        assert "ulimit" in found[check].remedy
+
+
+def test_little_shared_memory_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, words in ((-1, "no /dev/shm"), (10 * 2**20, "only 10 MiB free")):
+        monkeypatch.setattr("parl_remote.doctor.here.shared_memory_free", lambda free=free: free)
+        assert words in here(HOME=str(tmp_path))["shared memory"].what
+
+
+def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) -> None:
+    (tmp_path / ".parl").mkdir(mode=0o755)
+    (tmp_path / ".parl").chmod(0o755)
+    finding = here(HOME=str(tmp_path))["run files"]
+    assert finding.severity is Severity.PROBLEM
+    assert finding.remedy == f"chmod 700 {tmp_path / '.parl'}"
+
+
+def test_a_key_that_is_no_key_is_told_and_never_shown(tmp_path: Path) -> None:
+    finding = here(HOME=str(tmp_path), PARL_KEY="parl1-secret-and-wrong")["key"]
+    assert finding.severity is Severity.PROBLEM
+    assert "secret-and-wrong" not in finding.what + finding.remedy
 
 
 # -- smaller parts ----------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from parl_remote.cli.start import explain_old_options
 from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import Limits, environment
-from parl_remote.doctor.explain import explained
+from parl_remote.doctor.explain import explained, explained_here
 from parl_remote.errors import RemoteError
 from parl_remote.identity import new_id
 from parl_remote.inquiry import Inquiry
@@ -89,7 +89,9 @@ def command(
         write_private_file(directory / "key", cluster.key.to_text() + "\n")
     except RemoteError as error:
         raise click.ClickException(str(explained(error, address, found))) from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise click.ClickException(explained_here(str(error), found)) from error
+    except ValueError as error:
         raise click.ClickException(str(error)) from error
     settings = NodeSettings(
         directory=str(directory),

@@ -14,6 +14,7 @@ from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.target import key_option
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
+from parl_remote.doctor.explain import explained_here
 from parl_remote.errors import RemoteError
 from parl_remote.identity import host_name, new_id
 from parl_remote.rendezvous import given_key
@@ -91,7 +92,7 @@ def command(
         directory = run_files.cluster_directory(port)
         key_of(directory, given_key(found, key_file))
     except (RemoteError, OSError) as error:
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(explained_here(str(error), found)) from error
     before = next((record for where, record in run_files.clusters() if where == directory), None)
     settings = NodeSettings(
         directory=str(directory),

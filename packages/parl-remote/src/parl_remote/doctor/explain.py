@@ -9,7 +9,7 @@ from parl_remote.doctor.here import check_here
 from parl_remote.doctor.reach import check_reach
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 
-__all__ = ["explained", "why"]
+__all__ = ["explained", "explained_here", "why"]
 
 _REACH_S = 1.5  # the caller has waited long enough already
 
@@ -61,6 +61,15 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
         more = f"\n  what to do: {finding.remedy}\n  more:       xparl doctor{option}"
         error.args = (f"{text}{what}{more}", *error.args[1:])
     return error
+
+
+def explained_here(text: str, found: Environment) -> str:
+    """An error that has to do with this host alone, with what to do if the reason can be seen."""
+    try:
+        finding = why(RemoteError(text), "local", found)
+    except OSError:
+        finding = None
+    return text if finding is None else f"{text}\n  found:      {finding.what}\n  what to do: {finding.remedy}"
 
 
 def _key_remedy(error: AuthenticationFailed, found: Environment) -> str:
