@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from parl_remote.object_memory import Place
@@ -28,7 +28,7 @@ _LONGEST_ID = 100
 class Source(Protocol):
     """A node that has values which this process cannot see."""
 
-    def hold(self, ref: ObjectRef, place: Place) -> None:
+    def hold(self, ref: ObjectRef[Any], place: Place) -> None:
         """Have the node keep the value that one of its processes has, for as long as the reference lives."""
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:

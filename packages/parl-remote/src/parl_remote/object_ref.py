@@ -18,7 +18,7 @@ import os
 import threading
 import time
 import weakref
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from parl_remote import current, object_places, serialize
 from parl_remote.config import environment
@@ -31,12 +31,14 @@ from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, ado
 
 __all__ = ["ObjectRef", "put"]
 
+T = TypeVar("T")
+
 _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # values travel in their references then, as small ones do
 _TIDY_S = 0.5  # see `MemoryPool.tidy`
 _SMALL = 2**16  # bytes that travel in the reference: a file, a mapping and its page faults cost more than the copy
 
 
-class ObjectRef:
+class ObjectRef(Generic[T]):
     """A value that `put` has stored. It may be an argument of a call, be part of one, and be returned.
 
     Attributes:
@@ -59,7 +61,7 @@ class ObjectRef:
         """Whether `get` needs nobody else."""
         return bool(self._frames) or self._memory is not None
 
-    def get(self, timeout: float | None = None) -> Any:
+    def get(self, timeout: float | None = None) -> T:
         """The value: arrays are read-only, each call makes new containers around them.
 
         Args:
@@ -69,9 +71,12 @@ class ObjectRef:
             ObjectLost: Every process that had the value has ended.
             ResultTimeout: The value did not come in time.
         """
+        value: T
         if self._frames:
-            return thaw([memoryview(frame) for frame, _ in self._frames], [kind for _, kind in self._frames])
-        return thaw(*read(self._here(timeout).place()))
+            value = thaw([memoryview(frame) for frame, _ in self._frames], [kind for _, kind in self._frames])
+        else:
+            value = thaw(*read(self._here(timeout).place()))
+        return value
 
     def image(self) -> memoryview | None:
         """What to send to a node that cannot see this host's memory; None of a value that travels in the reference.
@@ -129,10 +134,10 @@ class ObjectRef:
             return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None
         return self.id, self.nbytes, (), _host(), tuple(self._here(None).place())
 
-    def __copy__(self) -> ObjectRef:
+    def __copy__(self) -> ObjectRef[T]:
         return self
 
-    def __deepcopy__(self, memo: object) -> ObjectRef:
+    def __deepcopy__(self, memo: object) -> ObjectRef[T]:
         return self
 
     def __eq__(self, other: object) -> bool:
@@ -150,7 +155,7 @@ class _DirectArgument:
 
     __slots__ = ("ref",)
 
-    def __init__(self, ref: ObjectRef) -> None:
+    def __init__(self, ref: ObjectRef[Any]) -> None:
         self.ref = ref
 
     def __reduce_ex__(self, protocol: object) -> Any:
@@ -158,7 +163,7 @@ class _DirectArgument:
         return _arrive_value, self.ref._passport()
 
 
-def put(value: object) -> ObjectRef:
+def put(value: T) -> ObjectRef[T]:
     """Store a value once, to be given to many actors.
 
     The arrays of what actors get are read-only views of one memory; `array.copy()` makes one that can be written to.
@@ -189,7 +194,7 @@ def put(value: object) -> ObjectRef:
         what = f"the value given to put (a {type(value).__name__})"
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
     size = sum(map(len, frames))
-    ref = ObjectRef(new_id("object"), size)
+    ref: ObjectRef[T] = ObjectRef(new_id("object"), size)
     if size >= _SMALL and hasattr(os, "memfd_create"):  # elsewhere than on Linux values travel in their references
         try:
             ref._own(_pool().store(frames, kinds))
@@ -206,12 +211,12 @@ def put(value: object) -> ObjectRef:
 serialize.stand_in(ObjectRef, _DirectArgument)
 
 # What this process has of values, so that a reference that comes home finds the memory that is already there.
-_known: weakref.WeakValueDictionary[str, ObjectRef] = weakref.WeakValueDictionary()
+_known: weakref.WeakValueDictionary[str, ObjectRef[Any]] = weakref.WeakValueDictionary()
 
 
 def _arrive(
     object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
-) -> ObjectRef:
+) -> ObjectRef[Any]:
     """The receiving end of a reference's pickle; what is wrong with it is said when its value is asked for."""
     ref = _known.get(object_id)
     if ref is None:

@@ -15,6 +15,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from parl_remote.errors import ChannelClosed, ObjectLost, RemoteError, ResultTimeout
 from parl_remote.messages import Failed, Message, decode, encode
@@ -56,7 +57,7 @@ class NodeObjects:
                     self._ask(lambda number, of=ref: StoreObject(number, of.id), (image,))  # type: ignore[misc]
                     self._note(ref)
 
-    def hold(self, ref: ObjectRef, place: Place) -> None:
+    def hold(self, ref: ObjectRef[Any], place: Place) -> None:
         """See `object_places.Source.hold`; that it is too late is found out by `fetch`."""
         with contextlib.suppress(RemoteError):
             self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
@@ -95,7 +96,7 @@ class NodeObjects:
             if link is not None:
                 link.close()
 
-    def _note(self, ref: ObjectRef) -> None:
+    def _note(self, ref: ObjectRef[Any]) -> None:
         self._there.add(ref.id)
         weakref.finalize(ref, self._gone, ref.id).atexit = False
 
