@@ -297,6 +297,15 @@ def test_when_the_time_is_up_actors_are_asked_to_end_and_those_that_come_back_at
     assert not to_node(state.tick(131.0), EndActor), "nobody is asked twice"
 
 
+def test_who_wants_to_go_to_a_node_that_is_being_drained_is_told_so() -> None:
+    state = cluster("n")
+    lease(state)
+    state.drain_requested("d", DrainNode(4, "n"), 0.0)
+    ask(state, node="host n")
+    (waiting,) = state.status(1, 0.0, detail=True, dropped=0).queue
+    assert waiting.reason == "node host n is being drained"
+
+
 def test_an_empty_node_leaves_at_once() -> None:
     state = cluster("n")
     out = state.drain_requested("d", DrainNode(4, "n"), 0.0)

@@ -81,10 +81,11 @@ def _too_large(pool: NodePool, shape: Shape) -> str:
     """Why no node could ever take this."""
     need = shape.resources
     if shape.node:
-        bound = [node for node in pool.called(shape.node) if node.is_open]
+        bound = pool.called(shape.node)
         if not bound:
             return f"there is no node {shape.node!r}"
-        return f"node {shape.node} has {bound[0].total} in all"
+        is_open = any(node.is_open for node in bound)
+        return f"node {shape.node} has {bound[0].total} in all" if is_open else f"node {shape.node} is being drained"
     if not any(node.is_open for node in pool):
         return "there is no node"
     missing = sorted(kind for kind in need.kinds() if all(node.total.amount(kind) < need.amount(kind) for node in pool))
@@ -99,7 +100,7 @@ def _short(pool: NodePool, shape: Shape) -> str:
     need = shape.resources
     if shape.node:
         bound = [node for node in pool.called(shape.node) if node.is_open]
-        return f"node {shape.node} has {bound[0].free} free" if bound else f"there is no node {shape.node!r}"
+        return f"node {shape.node} has {bound[0].free} free"
     short = pool.short_of(need)
     if all(pool.most_free(kind) >= need.amount(kind) for kind in short):
         if short == {"gpu"}:
