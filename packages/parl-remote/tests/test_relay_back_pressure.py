@@ -15,6 +15,7 @@ import parl_remote
 from parl_remote import current
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
 from parl_remote.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
+from parl_remote.testing.conditions import Conditions
 from parl_remote.testing.loopback_cluster import LoopbackCluster
 from parl_remote.transport import Buffer
 
@@ -152,14 +153,19 @@ def memory_of(pid: int) -> int:
 
 
 @pytest.fixture
-def slow() -> Iterator[Any]:
+def cluster() -> Iterator[LoopbackCluster]:
     before = current.clear()
-    with LoopbackCluster(nodes=0, master_cpus=1, liveness_limit_s=15.0) as cluster:
-        cluster.connect()
-        yield Slow()
+    with LoopbackCluster(nodes=0, master_cpus=1, liveness_limit_s=15.0) as made:
+        made.connect()
+        yield made
         parl_remote.disconnect()
     if before is not None:
         current.install(before)
+
+
+@pytest.fixture
+def slow(cluster: LoopbackCluster) -> Any:
+    return Slow()
 
 
 def test_a_fast_sender_does_not_fill_the_worker(slow: Any, tmp_path: Path) -> None:
@@ -203,3 +209,14 @@ def test_a_fast_actor_does_not_fill_the_worker(slow: Any, tmp_path: Path) -> Non
     assert counter.stat().st_size < 30, "the actor goes on although nobody takes its results"
     assert all(int(future.result(60.0)[-1]) == 1 for future in futures)
     assert memory_of(worker) - before < WINDOW + 40 * MB
+
+
+def test_calls_in_flight_do_not_wait_for_each_others_round_trip(cluster: LoopbackCluster) -> None:
+    slow: Any = Slow()
+    slow.make(1).result()
+    assert cluster.master.toward is not None
+    cluster.master.toward.set(Conditions(delay_s=0.05))  # a round trip of 0.1 s; one after the other takes 50 s
+    began = time.monotonic()
+    futures = [slow.make(1) for _ in range(500)]
+    assert all(future.result(30.0).size == 1 for future in futures)
+    assert time.monotonic() - began < 5.0
