@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_core.model import Model as Model
     from parl_remote import ActorPool as ActorPool
     from parl_remote import ObjectRef as ObjectRef
+    from parl_remote import RemoteManager as RemoteManager
+    from parl_remote import as_remote as as_remote
     from parl_remote import connect as connect
     from parl_remote import disconnect as disconnect
     from parl_remote import get_actor as get_actor
@@ -39,8 +41,10 @@ __all__ = [
     "Algorithm",
     "Model",
     "ObjectRef",
+    "RemoteManager",
     "__version__",
     "algorithms",
+    "as_remote",
     "connect",
     "disconnect",
     "env",

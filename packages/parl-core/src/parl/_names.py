@@ -8,7 +8,18 @@ from types import ModuleType
 from typing import Any
 
 BACKEND = ("Agent", "Algorithm", "Model")
-REMOTE = ("ActorPool", "ObjectRef", "connect", "disconnect", "get_actor", "kill", "put", "remote_class")
+REMOTE = (
+    "ActorPool",
+    "ObjectRef",
+    "RemoteManager",
+    "as_remote",
+    "connect",
+    "disconnect",
+    "get_actor",
+    "kill",
+    "put",
+    "remote_class",
+)
 SUBMODULES = ("algorithms", "env", "layers", "training", "utils")
 
 _OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)

@@ -50,11 +50,14 @@ if TYPE_CHECKING:
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
     from parl_remote.future import RemoteFuture as RemoteFuture
-    from parl_remote.pool import ActorPool as ActorPool
     from parl_remote.named_actors import get_actor as get_actor
     from parl_remote.named_actors import kill as kill
     from parl_remote.object_ref import ObjectRef as ObjectRef
     from parl_remote.object_ref import put as put
+    from parl_remote.pool import ActorPool as ActorPool
+    from parl_remote.remote_manager import RemoteManager as RemoteManager
+    from parl_remote.serving import Serving as Serving
+    from parl_remote.serving import as_remote as as_remote
 
 _HOMES = {
     "__version__": "_version",
@@ -67,6 +70,9 @@ _HOMES = {
     "submit": "decorator",
     "with_options": "decorator",
     "ActorPool": "pool",
+    "RemoteManager": "remote_manager",
+    "Serving": "serving",
+    "as_remote": "serving",
     "RemoteFuture": "future",
     "get_actor": "named_actors",
     "kill": "named_actors",
@@ -123,13 +129,16 @@ __all__ = [
     "RemoteDeserializeError",
     "RemoteError",
     "RemoteFuture",
+    "RemoteManager",
     "RemoteSerializeError",
     "ResourceError",
     "ResultTimeout",
     "SerializationError",
+    "Serving",
     "TooManyPendingCalls",
     "VersionMismatch",
     "__version__",
+    "as_remote",
     "connect",
     "disconnect",
     "get_actor",

@@ -182,11 +182,34 @@ class ActorHost:
         raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
 
     def hold(self, instance: object) -> None:
-        """Serve an object that is there."""
+        """Keep an object that is there."""
         self._instance = instance
         self._dict = getattr(instance, "__dict__", None)
         self._slots = tuple(_slots_of(type(instance)))
         self._attributes = self._current_attributes()
+
+    def adopt(self, instance: object, class_name: str, methods: tuple[str, ...]) -> None:
+        """Serve an object that was not made here.
+
+        Args:
+            instance: The object.
+            class_name: What messages call its class.
+            methods: Its methods in the order in which calls number them.
+        """
+        self._class_name = class_name
+        self._methods = methods
+        self.machine.state = ActorState.READY
+        self.hold(instance)
+
+    @property
+    def class_name(self) -> str:
+        """What messages call the object's class."""
+        return self._class_name
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the object's attributes, as they were told last."""
+        return tuple(self._attributes)
 
     def drop_instance(self) -> None:
         """Let the user's object go, so that its `__del__` runs."""

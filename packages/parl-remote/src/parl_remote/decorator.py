@@ -17,6 +17,7 @@ from parl_remote.instance_options import ChosenClass, offer_options
 from parl_remote.options import ActorOptions
 from parl_remote.proxy import RemoteMethod
 from parl_remote.remote_new import RemoteNew, hook_of, reduce_object
+from parl_remote.serve_attribute import ServeAttribute
 
 __all__ = ["remote_class", "submit", "with_options"]
 
@@ -111,6 +112,8 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         if "__reduce_ex__" not in decorated.__dict__:
             setattr(decorated, "__reduce_ex__", reduce_object)  # noqa: B010
         offer_options(decorated)
+        if not hasattr(decorated, "as_remote"):
+            setattr(decorated, "as_remote", ServeAttribute())  # noqa: B010
         return decorated
 
     return decorate if cls is None else decorate(cls)

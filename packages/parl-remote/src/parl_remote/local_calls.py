@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from parl_remote.actor_host import ActorHost
 from parl_remote.announced import Announced
@@ -17,15 +17,10 @@ from parl_remote.answers import read_answer
 from parl_remote.call_messages import header_of
 from parl_remote.concurrency import Concurrency, How
 from parl_remote.future import RemoteFuture
-from parl_remote.runners import Job, Runner, ThreadRunner
+from parl_remote.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote.transport import Buffer
 
 __all__ = ["LocalCalls"]
-
-
-class _Closable(Runner, Protocol):
-    def close(self) -> None:
-        """Let the threads end."""
 
 
 class LocalCalls(Announced):
@@ -40,7 +35,7 @@ class LocalCalls(Announced):
         super().__init__()
         self._host = host
         self._on_names = on_names
-        self._runner: _Closable | None = None
+        self._runner: ClosableRunner | None = None
         self._pending: dict[int, RemoteFuture[Any]] = {}
         self._held: deque[list[Buffer]] = deque()
         host.construct = self._construct

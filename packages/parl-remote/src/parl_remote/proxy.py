@@ -17,6 +17,7 @@ from parl_remote.class_spec import ClassSpec
 from parl_remote.errors import RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.handles import arrive, arrive_method, luggage
+from parl_remote.serve_attribute import bound_to
 
 __all__ = ["RemoteMethod", "RemoteObject", "bound_method", "make_proxy", "proxy_class", "reference_of"]
 
@@ -87,6 +88,8 @@ class RemoteObject:
             return RemoteMethod(ref, name, _get(self, "_parl_wait"))
         if name == "destroy":
             return ref.destroy
+        if name == "as_remote":
+            return bound_to(self)
         if spec.dynamic:
             return self._parl_read(name)
         if ref.refresh() and name in ref.attributes:  # another caller's call has made it

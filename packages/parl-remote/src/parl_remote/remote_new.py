@@ -1,8 +1,8 @@
 """The `__new__` of decorated classes: decides where an object is made, an actor or here.
 
     Actor(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
-                             --local---> an ordinary object: in actors that cannot reach their cluster, and for
-                                         subclasses that are not decorated themselves
+                             --local---> an ordinary object: in actors that cannot reach their cluster, for
+                                         subclasses that are not decorated themselves, and where it is to be served
 
 Objects and classes that travel come out as what they were, see `reduce_object` and `RemoteNew.__reduce__`.
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copyreg
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ from parl_remote import current
 from parl_remote.class_spec import ClassSpec
 from parl_remote.options import ActorOptions
 from parl_remote.proxy import RemoteObject, make_proxy, proxy_class
+from parl_remote.serve_attribute import means_to_serve
 
 __all__ = ["RemoteNew", "hook_of", "is_decorated", "reduce_object"]
 
@@ -40,6 +42,8 @@ class RemoteNew:
 
     def __call__(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
         if cls is not self.cls or current.objects_are_local() or current.is_constructed_here(cls):
+            return self.local(cls, args, kwargs)
+        if current.peek() is None and not current.inside_actor() and means_to_serve(sys._getframe(1)):
             return self.local(cls, args, kwargs)
         return self.remote(self.options, args, kwargs)
 

@@ -53,7 +53,7 @@ class Again(Protocol):
             restarts: How often that will have happened, this time included.
 
         Raises:
-            NotAgain: There will be none.
+            NotAgain: There will be none; its text says why, if it has any.
             Exception: It failed; there may be another attempt.
         """
 
@@ -68,6 +68,7 @@ class Comeback:
         on_made: Told when there is a new one.
         part: Lets an actor go that nobody needs any more.
         give_up: Told of an actor that is not made again although it could be.
+        hope: What is done about it, in words, where `limit` is None.
     """
 
     def __init__(
@@ -79,12 +80,14 @@ class Comeback:
         on_made: Callable[[Made], None],
         part: Callable[[Made], None],
         give_up: Callable[[ActorRecord], None],
+        hope: str = "whoever made it is asked for the one in its place",
     ) -> None:
         self._limit = limit
         self._again = again
         self._on_made = on_made
         self._part = part
         self._tell_given_up = give_up
+        self._hope = hope
         self._changed = threading.Condition(threading.RLock())
         self._made: Made | None = made
         self._record = made.record
@@ -196,8 +199,11 @@ class Comeback:
                 _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
             try:
                 made = self._again(lost, number)
-            except (NotAgain, NotConnected) as error:
-                note = str(error) and f"it could not be made again: {error}"
+            except NotAgain as error:
+                note = str(error)
+                break
+            except NotConnected as error:
+                note = f"it could not be made again: {error}"
                 break
             except BaseException as error:
                 failed = f"{type(error).__name__}: {error}"
@@ -256,7 +262,7 @@ class Comeback:
 
     def _what_happens(self, number: int) -> str:
         if self._limit is None:
-            return "whoever made it is asked for the one in its place; later calls wait for that"
+            return f"{self._hope}; later calls wait for that"
         count = f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"
         return f"it is being made again ({count}); later calls wait for that"
 

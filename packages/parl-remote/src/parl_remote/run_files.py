@@ -29,6 +29,7 @@ from parl_remote.security import ClusterKey, make_private_dir, read_private_file
 
 __all__ = [
     "ClusterRecord",
+    "ManagerRecord",
     "MonitorRecord",
     "ProcessRecord",
     "RunFiles",
@@ -114,10 +115,25 @@ class MonitorRecord:
     process: ProcessRecord
 
 
-_FILES = {ClusterRecord: "cluster.json", WorkerRecord: "worker.json", MonitorRecord: "monitor.json"}
+@dataclass(frozen=True, slots=True)
+class ManagerRecord:
+    """A `RemoteManager` in a program of the user; the fields are as those of `ClusterRecord`."""
+
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+_FILES = {
+    ClusterRecord: "cluster.json",
+    WorkerRecord: "worker.json",
+    MonitorRecord: "monitor.json",
+    ManagerRecord: "manager.json",
+}
 _KEEP_LOGS_S = 24 * 3600.0  # a day to find out why a worker ended
 
-_Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord)
+_Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord, ManagerRecord)
 
 
 class RunFiles:
@@ -151,6 +167,18 @@ class RunFiles:
         """The private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
         return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
 
+    def manager_directory(self, port: int) -> Path:
+        """The private directory of the `RemoteManager` on a port of this host, made if it is not there.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(self._own() / f"{host_name()}-manager-{port}")
+
+    def managers(self) -> Iterator[tuple[Path, ManagerRecord]]:
+        """All `RemoteManager`s on record, running or not."""
+        yield from self._records(ManagerRecord)
+
     def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
         """All clusters on record, running or not; records that are damaged or not ours are passed over."""
         yield from self._records(ClusterRecord)
@@ -181,7 +209,7 @@ class RunFiles:
                     yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
 
 
-def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord) -> None:
+def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:
     """Put a record into its directory, which exists."""
     write_private_file(directory / _FILES[type(record)], json.dumps(to_json(record), indent=2) + "\n")
 

@@ -17,7 +17,7 @@ from typing import Protocol
 from parl_remote.actor_host import ActorHost, Run
 from parl_remote.transport import Buffer
 
-__all__ = ["Answerer", "Job", "Runner", "ThreadRunner", "drop_waiting"]
+__all__ = ["Answerer", "ClosableRunner", "Job", "Runner", "ThreadRunner", "drop_waiting"]
 
 
 class Answerer(Protocol):
@@ -55,6 +55,13 @@ class Runner(Protocol):
 
     def forget(self, caller: Answerer) -> None:
         """Drop and cancel all calls of a caller that is gone."""
+
+
+class ClosableRunner(Runner, Protocol):
+    """One that can be ended, for objects that share a process with other things."""
+
+    def close(self) -> None:
+        """Drop what waits, and let the threads end."""
 
 
 def drop_waiting(waiting: deque[Job], is_meant: Callable[[Job], bool]) -> list[Job]:
