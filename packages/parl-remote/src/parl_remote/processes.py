@@ -36,6 +36,8 @@ __all__ = [
     "tail",
 ]
 
+_TAIL_BYTES = 2**18  # fifty lines of usual length several times over
+_LINE_SHOWN = 500  # characters; the last lines of thousands of actors are kept
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
@@ -126,17 +128,23 @@ def death_of(status: int) -> DeathCause:
     return DeathCause(DeathKind.EXIT, exit_code=code)
 
 
-def tail(path: str | Path, lines: int, most_bytes: int = 16384) -> tuple[str, ...]:
-    """The last lines of a text file, none if it cannot be read."""
+def tail(path: str | Path, lines: int) -> tuple[str, ...]:
+    """The last lines of a text file, none if it cannot be read; very long ones are cut and say so."""
     try:
         with open(path, "rb") as file:
-            file.seek(0, os.SEEK_END)
-            size = file.tell()
-            file.seek(max(0, size - most_bytes))
+            size = file.seek(0, os.SEEK_END)
+            begin = max(0, size - _TAIL_BYTES)
+            file.seek(begin)
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    return tuple(text.splitlines()[-lines:])
+    found = text.splitlines()
+    if begin and len(found) > 1:
+        del found[0]  # its beginning is missing
+    return tuple(
+        line if len(line) <= _LINE_SHOWN else f"{line[:_LINE_SHOWN]}... ({len(line) - _LINE_SHOWN} more)"
+        for line in found[-lines:]
+    )
 
 
 def is_stopped(pid: int) -> bool:
