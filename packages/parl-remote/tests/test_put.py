@@ -5,6 +5,7 @@ import errno
 import os
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -283,3 +284,11 @@ def test_references_say_what_they_are(shared_cluster: None) -> None:
     assert 8 * LARGE <= ref.nbytes < 8 * LARGE + 1000
     assert len({ref, pickle.loads(pickle.dumps(ref))}) == 1
     assert ref != put(np.ones(LARGE))
+
+
+def test_the_page_on_large_data_shows_a_program_that_runs(run_program: Callable[..., Any]) -> None:
+    page = Path(__file__).parents[3] / "docs" / "how-to" / "data.md"
+    program = page.read_text().partition("```python\n")[2].partition("```")[0]
+    check = "assert weights.get()['layer1'].sum() == 500 * 5000\n"
+    done = run_program(program=program + check)
+    assert done.returncode == 0, done.stderr
