@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import parl_remote
+from parl_remote import current
 from parl_remote.actor_stats import CallMeter, CallStats, SharedCallMeter, read_stats
 
 
@@ -154,3 +157,43 @@ def test_calls_that_wait_are_seen(page: Path) -> None:
     assert SharedCallMeter(meter).has_waiting
     meter.waiting(0)
     assert (read(page).waiting, meter.has_waiting) == (0, False)
+
+
+def test_calls_of_real_actors_are_counted_one_by_one_in_threads_and_on_a_loop(connect: Callable[..., None]) -> None:
+    connect(cpu_num=3)
+    directory = current.client()._cluster.directory  # type: ignore[attr-defined]
+
+    @parl_remote.remote_class(wait=False)
+    class Serial:
+        def step(self) -> None:
+            pass
+
+        def fail(self) -> None:
+            raise ValueError("on purpose")
+
+    @parl_remote.remote_class(wait=False, max_concurrency=4)
+    class Threaded(Serial):  # type: ignore[misc]
+        pass
+
+    @parl_remote.remote_class(wait=False)
+    class Looped:
+        async def step(self) -> None:
+            pass
+
+        async def fail(self) -> None:
+            raise ValueError("on purpose")
+
+    for cls in (Serial, Threaded, Looped):
+        known = set(directory.glob("*.calls"))
+        actor = cls()
+        (page,) = set(directory.glob("*.calls")) - known
+        for call in [actor.step() for _ in range(40)]:
+            call.get()
+        with pytest.raises(ValueError, match="on purpose"):
+            actor.fail().get()
+        actor.step().get()
+        stats = read(page)
+        # A reply may be there before the call is counted as over.
+        assert stats.calls in {41, 42}
+        assert (stats.errors, stats.last_error) == (1, "ValueError: on purpose")
+        assert stats.busy_s > 0

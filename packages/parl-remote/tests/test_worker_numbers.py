@@ -1,0 +1,50 @@
+"""How a worker turns counters into rates, and what it finds worth telling."""
+
+from __future__ import annotations
+
+from parl_remote.loop import Loop
+from parl_remote.messages.overview import ActorNumbers, ActorPhase
+from parl_remote.worker_leases import WorkerLeases
+from parl_remote.worker_numbers import WorkerNumbers, _differ
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def numbers(**counters: float) -> ActorNumbers:
+    return ActorNumbers("lease-1", ActorPhase.BUSY, 7, **counters)  # type: ignore[arg-type]
+
+
+def test_rates_are_those_since_the_look_before() -> None:
+    clock = Clock()
+    reports = WorkerNumbers(Loop(clock), WorkerLeases(), None, lambda _: None)  # type: ignore[arg-type]
+    first = reports._paced(numbers(calls=10, busy_s=5.0, cpu_s=1.0))
+    assert (first.calls_per_s, first.busy, first.cpu) == (0.0, 0.0, 0.0)
+    clock.time += 2.0
+    second = reports._paced(numbers(calls=30, busy_s=6.0, cpu_s=1.5))
+    assert (second.calls_per_s, second.busy, second.cpu) == (10.0, 0.5, 0.25)
+    clock.time += 2.0
+    third = reports._paced(numbers(calls=30, busy_s=6.0, cpu_s=1.5))
+    assert (third.calls_per_s, third.busy, third.cpu) == (0.0, 0.0, 0.0)
+
+
+def test_a_look_that_comes_too_soon_keeps_the_rates() -> None:
+    clock = Clock()
+    reports = WorkerNumbers(Loop(clock), WorkerLeases(), None, lambda _: None)  # type: ignore[arg-type]
+    reports._paced(numbers(calls=0))
+    clock.time += 2.0
+    reports._paced(numbers(calls=20))
+    clock.time += 0.2
+    assert reports._paced(numbers(calls=21)).calls_per_s == 10.0
+
+
+def test_an_actor_that_became_idle_is_worth_telling_and_noise_is_not() -> None:
+    told = numbers(calls=5, calls_per_s=10.0, busy=0.5, cpu=0.5)
+    assert not _differ(told, numbers(calls=5, calls_per_s=10.0, busy=0.51, cpu=0.49, busy_s=3.0))
+    assert _differ(told, numbers(calls=5, calls_per_s=0.0, busy=0.5, cpu=0.5))
+    assert _differ(told, numbers(calls=5, calls_per_s=10.0, busy=0.0, cpu=0.5))
