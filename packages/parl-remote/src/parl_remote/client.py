@@ -28,7 +28,7 @@ from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
 from parl_remote.connection import Connection
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, NameTaken, NotConnected
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken, NotConnected
 from parl_remote.farewell import Farewell, say_close
 from parl_remote.files.places import Place, Places
 from parl_remote.handles import ActorPlace, luggage
@@ -52,7 +52,16 @@ __all__ = ["Client"]
 
 _NEWS_S = 1.0  # news of an actor's end go from its worker to its owner and to the master, milliseconds apart
 _NAMES_KEPT = 1000
+_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
 _GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
+
+
+class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
+    """An actor's process was gone before its constructor was asked for."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
 class Client:
@@ -183,7 +192,25 @@ class Client:
         return ref
 
     def _make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
-        """Make an actor, for the first time or again; raises what `create` does."""
+        """Make an actor, for the first time or again; raises what `create` does.
+
+        One whose node is lost before its constructor could begin is made elsewhere.
+        """
+        for left in reversed(range(_PLACEMENTS)):
+            try:
+                return self._make_there(recipe, replaces, restarts)
+            except _NotBegun as lost:
+                if not left:
+                    raise lost.error from None
+                time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
+        raise AssertionError("the last placement returns or raises")
+
+    def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
+        """Make an actor where the master puts it.
+
+        Raises:
+            _NotBegun: Its node was lost too early.
+        """
         spec, options = recipe.spec, recipe.options
         timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
@@ -196,7 +223,17 @@ class Client:
             record.connection = connection = self._start(record, granted, options, place, recipe.names)
             if recipe.saves:
                 connection.keep_states(recipe.keep_state)
-            connection.submit(Kind.CREATE, 0, 0, recipe.message(place.sys_path), "__init__", recipe.luggage).result()
+            message = recipe.message(place.sys_path)
+            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.luggage)
+        except (ChannelClosed, ClusterUnreachable) as gone:
+            error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
+            self._release(record)
+            raise _NotBegun(error) from None
+        except BaseException:
+            self._release(record)
+            raise
+        try:
+            created.result()
         except BaseException:
             self._release(record)
             raise
@@ -300,7 +337,7 @@ class Client:
         except ChannelClosed:
             if (cause := self._workers.end_of(record.lease_id)) is not None:
                 record.end(cause)
-            raise record.error("") from None
+            raise
         if self._logs is not None:
             self._logs.follow(granted)
         record.on_names = names.set
