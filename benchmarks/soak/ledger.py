@@ -1,7 +1,8 @@
 """Who called what and what was carried out, in files that outlive every killed process.
 
     caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed
-    actor    <name>.done    eight bytes a call, appended before the work is done
+    actor    <name>.done.N  eight bytes a call, appended before the work is done; N is the actor's process, for one that
+                            is made again has several
 
 Beside each other they say of every call whether it was lost without a word, carried out twice, or out of order.
 """
@@ -46,7 +47,8 @@ class Calls:
 
 def carried_out(path: Path, *, again: bool) -> int:
     """Open an actor's file; a second life under the same name is an error unless it may be made `again`."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | (0 if again else os.O_EXCL) | os.O_APPEND, 0o600)
+    file = path.with_suffix(f".done.{os.getpid()}") if again else path
+    return os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
 
 
 @dataclass
@@ -84,8 +86,9 @@ class Totals:
         if len(counts) != len(Count) or not (counts[Count.CLOSED] or caller_was_killed):
             return False
         sent, answered, lost, hung, wrong = (int(counts[one]) for one in list(Count)[:5])
-        done_path = calls.with_suffix(".done")
-        done = np.fromfile(done_path, np.int64) if done_path.exists() else np.empty(0, np.int64)
+        paths = list(calls.parent.glob(f"{calls.stem}.done*"))
+        each = [np.fromfile(path, np.int64) for path in paths]
+        done = np.concatenate([np.empty(0, np.int64), *each])
         self.lives += 1
         self.sent += sent
         self.answered += answered
@@ -99,10 +102,11 @@ class Totals:
         elif without_outcome:
             self.faults["without an outcome"] += abs(without_outcome)
         self.faults["carried out twice"] += len(done) - len(np.unique(done))
-        self.faults["out of order"] += int(np.sum(np.diff(done) < 0))
+        # Of an actor that was made again, the one before it may still work on what it got while it was cut off.
+        self.faults["out of order"] += sum(int(np.sum(np.diff(one) < 0)) for one in each)
         self.faults["carried out without being sent"] += int(np.sum(done >= sent + caller_was_killed))
         # Calls of one caller are answered in order, so the answered ones are the first ones.
         self.faults["answered, not carried out"] += max(0, answered - len(done))
-        calls.unlink()
-        done_path.unlink(missing_ok=True)
+        for path in (calls, *paths):
+            path.unlink()
         return True

@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 import uuid
 from collections import Counter, deque
 from pathlib import Path
@@ -66,6 +67,7 @@ class Caller:
                 self._notes[f"making an actor: {type(error).__name__}"] += 1
                 self._stopping.wait(0.2)
             except BaseException as error:
+                traceback.print_exc(file=sys.stdout)
                 self._fail(f"unexpected {type(error).__name__}: {error}")
                 self._stopping.wait(0.2)
             calls.close()
