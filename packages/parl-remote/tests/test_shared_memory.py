@@ -183,6 +183,9 @@ class Keeper:
     def make(self, value: int) -> np.ndarray:
         return np.full(LARGE, value, np.uint8)
 
+    def same(self, array: np.ndarray) -> np.ndarray:
+        return array
+
     def pid(self) -> int:
         return os.getpid()
 
@@ -216,6 +219,15 @@ def test_an_actor_may_write_into_its_argument_without_changing_the_callers(keepe
     mine = np.full(LARGE, 3, np.uint8)
     assert (keeper.scale(mine).result() == 6).all()
     assert (mine == 3).all()
+
+
+@pytest.mark.parametrize("size", [10, 20_000, LARGE])
+def test_results_are_the_callers_own_unless_they_were_read_only(keeper: Keeper, size: int) -> None:
+    array = keeper.scale(np.ones(size, np.uint8)).result()
+    array += 1
+    assert (array == 3).all()
+    array.flags.writeable = False
+    assert not keeper.same(array).result().flags.writeable
 
 
 def test_results_stay_when_their_actor_is_gone(keeper: Keeper) -> None:

@@ -77,24 +77,24 @@ class NodeObjects:
     def _is_connected(self) -> bool:
         """Whether the worker still holds what was brought: it lets go when the link ends."""
         with self._lock:
-            if self._link is None:
+            link = self._link
+            if link is None:
                 return False
             try:
                 while True:  # an answer that came too late for its question
-                    self._link.receive(0.0)
+                    link.receive(0.0)
             except ResultTimeout:
                 return True
             except ChannelClosed:
-                self._link.close()
+                link.close()
                 self._link = None
                 return False
 
     def close(self) -> None:
-        """Let go of the link, and the worker of all values."""
-        with self._lock:
-            link, self._link = self._link, None
-            if link is not None:
-                link.close()
+        """Let go of the link, and the worker of all values; who waits for an answer gets none."""
+        link, self._link = self._link, None
+        if link is not None:
+            link.close()
 
     def _note(self, ref: ObjectRef[Any]) -> None:
         self._there.add(ref.id)
@@ -116,18 +116,19 @@ class NodeObjects:
     ) -> list[memoryview]:
         number = next(self._numbers)
         with self._lock:
-            if self._link is None:
-                self._link = self._dial()
+            link = self._link
+            if link is None:
+                self._link = link = self._dial()
                 self._there.clear()
             try:
-                self._link.send([encode(make(number)), *frames], timeout_s)
+                link.send([encode(make(number)), *frames], timeout_s)
                 while True:
-                    answer = self._link.receive(timeout_s)
+                    answer = link.receive(timeout_s)
                     message = decode(answer[0])
                     if getattr(message, "request_id", None) == number:  # else of one that had no time to wait
                         break
             except ChannelClosed:
-                self._link.close()
+                link.close()
                 self._link = None
                 raise
         if isinstance(message, Failed):
