@@ -282,6 +282,42 @@ def test_a_handle_that_arrives_after_its_actor_died_says_of_what(clusters: str) 
     assert lost.value.cause.signal == signal.SIGKILL
 
 
+def test_a_busy_actor_can_be_borrowed_any_number_of_times(clusters: str) -> None:
+    class Busy:
+        def wait(self, path: str) -> str:
+            while not Path(path).exists():
+                time.sleep(0.002)
+            return "done"
+
+        def get(self) -> int:
+            return os.getpid()
+
+    busy_class = parl_remote.remote_class(Busy)
+    busy, keeper = busy_class(), Cell()
+    pid = busy.get()
+    path = f"/tmp/busy-{os.getpid()}-{id(busy)}"
+    keeper.put(busy)
+    try:
+        waiting = submit(busy.wait, path)
+        asker = Cell()
+        for _ in range(100):  # each makes it borrow and let go
+            asker.put(keeper.get())
+            asker.forget()
+        assert not waiting.done()
+        asker.put(busy)
+    finally:
+        Path(path).touch()
+    try:
+        assert waiting.result(30) == "done"
+    finally:
+        Path(path).unlink()
+    del busy, waiting
+    keeper.forget()
+    assert asker.get_through() == pid
+    asker.forget()
+    assert gone(pid)
+
+
 def test_actors_of_an_actor_end_with_it(clusters: str) -> None:
     maker = Maker()
     cell = maker.make_and_keep(1)

@@ -146,15 +146,17 @@ class ActorProcess:
                 self._host.last_word.say(caller.channel)
 
     def _accept(self) -> None:
+        """Let in everybody who stands at the door."""
         with contextlib.suppress(BlockingIOError):
-            connection, _ = self._listening.accept()
-            if peer_uid(connection) != os.getuid():
-                connection.close()
-                return
-            caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
-            self._callers[caller.channel.fileno()] = caller
-            self._holders.connected(caller)
-            self.poller.register(caller.channel.fileno(), select.EPOLLIN)
+            while True:
+                connection, _ = self._listening.accept()
+                if peer_uid(connection) != os.getuid():
+                    connection.close()
+                    continue
+                caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
+                self._callers[caller.channel.fileno()] = caller
+                self._holders.connected(caller)
+                self.poller.register(caller.channel.fileno(), select.EPOLLIN)
 
     def _read(self, caller: _Caller) -> None:
         """Queue what a caller has sent."""
@@ -210,17 +212,16 @@ class ActorProcess:
         elif kind == _RECEIVED:
             caller.parcels.pop(number, None)
         elif kind == _HOLD:
-            self._holders.expect(number)
+            self._holders.expect()
         elif kind == _RELEASE:
-            self._holders.expect_no_more(number)
+            self._holders.expect_nobody()
             self._end_if_unneeded()
         else:
             if flags & Flag.SHARES:
                 caller.sharing = Sharing()
             if index:
                 self._holders.does_not_hold(caller)
-            self._holders.expect_no_more(number)
-            self._end_if_unneeded()
+                self._end_if_unneeded()
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""

@@ -1,17 +1,18 @@
 """A worker's part for those who did not make an actor but hold a handle of it.
 
-    client --WatchActor--> Borrowers --HOLD(token)--> actor           it cannot end any more before the client has come
-           <-ActorWatched(address, token)--
-           --JOIN(token), on a connection of its own--> actor
+    client --WatchActor--> Borrowers --HOLD--> actor               it cannot end any more before the client has come
+           <-ActorWatched(address)--
+           --JOIN, on a connection of its own--> actor
+           --ActorReached--> Borrowers --RELEASE--> actor           nobody else is on his way
            <-ActorDied-- when it has ended, with the cause
 
-A borrower that is gone before it came is taken back with RELEASE.
+An actor that is busy for long reads nothing meanwhile, whoever comes. So there is one HOLD for all who are on their
+way, and no RELEASE before the actor has read what it was sent before: two short messages wait for it at most.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 
@@ -19,13 +20,14 @@ from parl_remote.call_messages import Kind, pack
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
 from parl_remote.handshake import Link
+from parl_remote.loop import Loop
 from parl_remote.messages import ActorDied, Message
-from parl_remote.messages.naming import ActorWatched, DescribeActor, UnwatchActor, WatchActor
+from parl_remote.messages.naming import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
 from parl_remote.transport_unix import UnixChannel
 
 __all__ = ["Borrowers"]
 
-_LATER = 2**32 - 1  # tokens go into the number of a call
+_LOOK_AGAIN_S = 0.05  # whether a busy actor has read what it was sent; until then it does not end anyway
 
 
 class Borrowers:
@@ -35,6 +37,7 @@ class Borrowers:
         find: The socket's path and the worker's connection of the actor on a lease, while it lives.
         ended: Why the actor on a lease ended, if that was not long ago.
         is_owner: Whether a client has made the actor on a lease.
+        loop: The node's loop.
     """
 
     def __init__(
@@ -42,12 +45,16 @@ class Borrowers:
         find: Callable[[str], tuple[str, UnixChannel] | None],
         ended: Callable[[str], DeathCause | None],
         is_owner: Callable[[str, str], bool],
+        loop: Loop,
     ) -> None:
+        self._loop = loop
         self._find = find
         self._ended = ended
         self._is_owner = is_owner
-        self._tokens = itertools.count(1)
-        self._watching: defaultdict[str, dict[Link, int]] = defaultdict(dict)
+        self._watching: defaultdict[str, set[Link]] = defaultdict(set)
+        self._on_their_way: defaultdict[str, set[Link]] = defaultdict(set)
+        self._looking: set[str] = set()  # the actors that will be looked at again
+        self._held: set[str] = set()  # the actors that were told HOLD and not yet RELEASE
         self._descriptions: dict[str, str] = {}
         self._undescribed: defaultdict[str, list[tuple[Link, WatchActor]]] = defaultdict(list)
 
@@ -61,6 +68,8 @@ class Borrowers:
                     self._undescribed[lease_id].append((link, message))
             case WatchActor():
                 self._watch(link, message)
+            case ActorReached(lease_id=lease_id):
+                self._arrived(link, lease_id)
             case UnwatchActor(lease_id=lease_id):
                 self._let_go(link, lease_id)
             case DescribeActor(lease_id=lease_id, description=description):
@@ -83,6 +92,8 @@ class Borrowers:
 
     def actor_ended(self, lease_id: str, cause: DeathCause) -> None:
         """Tell everyone concerned."""
+        self._held.discard(lease_id)
+        self._on_their_way.pop(lease_id, None)
         self._descriptions.pop(lease_id, None)
         for link in self._watching.pop(lease_id, ()):
             link.tell(ActorDied(lease_id, cause))
@@ -92,32 +103,66 @@ class Borrowers:
     def close(self) -> None:
         """Nothing: actors and links end with the node."""
 
+    def attached(self, client_id: str, lease_id: str) -> None:
+        """A client on another host has its way to an actor, through the worker's relay."""
+        for link in [link for link in self._on_their_way.get(lease_id, ()) if link.hello.id == client_id]:
+            self._arrived(link, lease_id)
+
     def _watch(self, link: Link, request: WatchActor) -> None:
         lease_id = request.lease_id
         actor = self._find(lease_id)
-        token = next(self._tokens) % _LATER
-        if actor is None or not _say(actor[1], Kind.HOLD, token):
+        if actor is None or not self._hold(lease_id, actor[1]):
             unknown = DeathCause(DeathKind.EXIT, detail="it ended long ago, or before this worker was started")
             link.tell(ActorWatched(request.request_id, cause=self._ended(lease_id) or unknown))
             return
-        before = self._watching[lease_id].get(link)
-        if before is not None:
-            _say(actor[1], Kind.RELEASE, before)  # it came, or has given up; one token a borrower
-        self._watching[lease_id][link] = token
-        link.tell(ActorWatched(request.request_id, actor[0], token, self._descriptions.get(lease_id, "")))
+        self._watching[lease_id].add(link)
+        self._on_their_way[lease_id].add(link)
+        link.tell(ActorWatched(request.request_id, actor[0], self._descriptions.get(lease_id, "")))
+
+    def _hold(self, lease_id: str, channel: UnixChannel) -> bool:
+        """See to it that the actor does not end; False if it has ended this moment."""
+        if lease_id not in self._held and _say(channel, Kind.HOLD):
+            self._held.add(lease_id)
+        return lease_id in self._held
+
+    def _arrived(self, link: Link, lease_id: str) -> None:
+        on_their_way = self._on_their_way.get(lease_id)
+        if on_their_way is not None:
+            on_their_way.discard(link)
+            self._release(lease_id)
+
+    def _release(self, lease_id: str) -> None:
+        """Let the actor end if it likes, once nobody is on his way and it has read that it was held."""
+        if lease_id not in self._held or self._on_their_way.get(lease_id):
+            return
+        self._on_their_way.pop(lease_id, None)
+        actor = self._find(lease_id)
+        if actor is None:
+            self._held.discard(lease_id)
+        elif actor[1].unread_by_peer:
+            if lease_id not in self._looking:
+                self._looking.add(lease_id)
+                self._loop.call_later(_LOOK_AGAIN_S, lambda: self._look_again(lease_id))
+        else:
+            self._held.discard(lease_id)
+            _say(actor[1], Kind.RELEASE)
+
+    def _look_again(self, lease_id: str) -> None:
+        self._looking.discard(lease_id)
+        self._release(lease_id)
 
     def _let_go(self, link: Link, lease_id: str) -> None:
-        token = self._watching.get(lease_id, {}).pop(link, None)
-        if not self._watching.get(lease_id, True):
-            del self._watching[lease_id]
-        actor = self._find(lease_id)
-        if token is not None and actor is not None:
-            _say(actor[1], Kind.RELEASE, token)
+        watching = self._watching.get(lease_id)
+        if watching is not None:
+            watching.discard(link)
+            if not watching:
+                del self._watching[lease_id]
+        self._arrived(link, lease_id)
 
 
-def _say(channel: UnixChannel, kind: Kind, token: int) -> bool:
-    """Tell an actor something; False if it has ended this moment, or does not read any more."""
+def _say(channel: UnixChannel, kind: Kind) -> bool:
+    """Tell an actor something; False if it has ended this moment."""
     with contextlib.suppress(ChannelClosed, ResultTimeout):
-        channel.send(pack(kind, 0, 0, token), 0.0)
+        channel.send(pack(kind, 0, 0, 0), 0.0)
         return True
     return False

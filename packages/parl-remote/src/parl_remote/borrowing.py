@@ -19,6 +19,7 @@ from parl_remote.future import RemoteFuture
 from parl_remote.handles import ActorPlace
 from parl_remote.messages import LeaseGranted
 from parl_remote.transport import Channel
+from parl_remote.transport_unix import UnixChannel
 from parl_remote.worker_clients import WorkerClients
 
 __all__ = ["Borrowing", "GonePath", "granted_at", "place_of"]
@@ -103,7 +104,7 @@ class Borrowing:
 
         Not in the client's own loop, which reads the worker's answer.
         """
-        from parl_remote.messages.naming import ActorWatched, WatchActor  # most programs borrow nothing
+        from parl_remote.messages.naming import ActorReached, ActorWatched, WatchActor  # most programs borrow nothing
 
         try:
             granted = granted_at(place)
@@ -115,7 +116,9 @@ class Borrowing:
                 return None
             record.channel = self._workers.dial_actor(granted, answer.address)
             record.connection = connection = self._connect(record, record.channel)
-            connection.join(answer.token, holds=place.lease_id != self._own_lease)
+            connection.join(holds=place.lease_id != self._own_lease)
+            if isinstance(record.channel, UnixChannel):  # else its worker sees it
+                self._workers.tell(place.node_id, ActorReached(place.lease_id))
         except (RemoteError, OSError) as error:
             record.await_end()  # its worker may be telling why this moment
             record.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {error}"))

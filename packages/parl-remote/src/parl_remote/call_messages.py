@@ -33,10 +33,10 @@ class Kind(IntEnum):
     """What a message is.
 
     CLOSE: the caller needs the actor no more; with index 1 it is the owner, who takes it along. NAMES: asks for the
-    names of the actor's attributes. HOLD, RELEASE: somebody who is on his way needs the actor; the call's number is
-    his. JOIN: here he is, with that number; with index 1 he does not keep the actor alive. RECEIVED: the handles in
-    the answer of that number have arrived. CHANGED: there are other attributes than the caller knows; said once
-    between two of his messages. STATE: what the object has saved, for who has made it.
+    names of the actor's attributes. HOLD, RELEASE: somebody is on his way who needs the actor; nobody is any more.
+    JOIN: of a caller who has not made the actor; with index 1 he does not keep it alive. RECEIVED: the handles in the
+    answer of that number have arrived. CHANGED: there are other attributes than the caller knows; said once between
+    two of his messages. STATE: what the object has saved, for who has made it.
     """
 
     CREATE = 1

@@ -179,18 +179,17 @@ class Connection:
         if future._made_condition is not None:
             self.watch(future)
 
-    def join(self, token: int, *, holds: bool) -> None:
+    def join(self, *, holds: bool) -> None:
         """Tell an actor that somebody else has made that this caller has arrived.
 
         Args:
-            token: What the actor's worker gave for it.
             holds: Whether the actor shall live as long as this connection.
 
         Raises:
             ChannelClosed: The actor has ended.
         """
         flags = 0 if self._sharing is None else _SHARES
-        self._channel.send(pack(Kind.JOIN, flags, 0 if holds else 1, token))
+        self._channel.send(pack(Kind.JOIN, flags, 0 if holds else 1, 0))
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""

@@ -1,8 +1,8 @@
 """Who needs an actor, as its process knows it; when nobody does any more, it ends.
 
     the owner        from CREATE to CLOSE
-    a borrower       on his way: from HOLD, which the worker sends before it tells him where the actor is, to JOIN;
-                     then as long as his connection, or to CLOSE
+    a borrower       on his way: between HOLD, which the worker sends before it tells him where the actor is, and
+                     RELEASE; then as long as his connection, or to CLOSE
     the cluster      a detached actor, for ever
 
 An owner whose connection breaks without CLOSE is dead or cut off; the worker hears of that and ends the actor, with the
@@ -23,7 +23,7 @@ class Holders:
 
     def __init__(self) -> None:
         self.is_kept = False
-        self._on_their_way: set[int] = set()
+        self._somebody_comes = False
         self._here: set[object] = set()
         self._owner_has_left = False
 
@@ -35,13 +35,13 @@ class Holders:
         """It is the worker, or the actor itself with a handle of its own."""
         self._here.discard(caller)
 
-    def expect(self, token: int) -> None:
-        """Somebody will come."""
-        self._on_their_way.add(token)
+    def expect(self) -> None:
+        """Somebody is on his way."""
+        self._somebody_comes = True
 
-    def expect_no_more(self, token: int) -> None:
-        """He has come, or will not."""
-        self._on_their_way.discard(token)
+    def expect_nobody(self) -> None:
+        """Whoever was on his way has connected, or will not come."""
+        self._somebody_comes = False
 
     def left(self, caller: object, *, closed: bool) -> None:
         """A caller has gone; `closed` if he said that he needs the actor no more."""
@@ -51,4 +51,4 @@ class Holders:
     @property
     def nobody_left(self) -> bool:
         """Whether the actor may end."""
-        return self._owner_has_left and not (self._here or self._on_their_way or self.is_kept)
+        return self._owner_has_left and not (self._here or self._somebody_comes or self.is_kept)

@@ -111,7 +111,7 @@ class Worker:
         self.parts.add(("ReadLog", "FollowActors"), self._log_part)
         self.parts.add(("DumpStack",), self._stack_part)
         self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
-        self.parts.add(("WatchActor", "UnwatchActor", "DescribeActor"), self._borrower_part)
+        self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), self._borrower_part)
         self._pool = ActorPool(
             loop,
             directory=directory,
@@ -218,6 +218,8 @@ class Worker:
             link.drop()  # it has ended meanwhile, and its client is told so
         else:
             self._relay.attach(link, lease.actor.address)
+            if self._borrowers is not None:
+                self._borrowers.attached(link.hello.id, lease_id)
 
     def _refuse_early(self, lease_id: str) -> None:
         link, _ = self._early.pop(lease_id, (None, None))
@@ -254,7 +256,7 @@ class Worker:
         from parl_remote.borrowers import Borrowers  # only where actors get handles of others
 
         leases = self._leases
-        self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner)
+        self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner, self._loop)
         return self._borrowers
 
     # -- starting ------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """About actors that somebody else has made: finding them by name, holding them, hearing of their ends.
 
 client -> master   FindActor -> ActorFound
-client -> worker   WatchActor -> ActorWatched, then ActorDied; UnwatchActor; DescribeActor from who has made it
+client -> worker   WatchActor -> ActorWatched, then ActorReached; ActorDied comes back; UnwatchActor
+                   DescribeActor from who has made it
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from parl_remote.messages.base import Message
 
 __all__ = [
     "ActorFound",
+    "ActorReached",
     "ActorWatched",
     "DescribeActor",
     "FindActor",
@@ -64,16 +66,21 @@ class ActorWatched(Message):
     Attributes:
         request_id: Which request this answers.
         address: A unix socket's path on the worker's host.
-        token: What the client says to the actor when it arrives.
         description: What DescribeActor said of it.
         cause: Why it ended, if it has.
     """
 
     request_id: int
     address: str = ""
-    token: int = 0
     description: str = ""
     cause: DeathCause | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ActorReached(Message):
+    """The client is connected to the actor, by the actor's own socket."""
+
+    lease_id: str
 
 
 @dataclass(frozen=True, slots=True)

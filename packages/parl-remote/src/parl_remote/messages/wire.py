@@ -25,7 +25,15 @@ TOPICS: dict[str, tuple[str, ...]] = {
     "files": ("FilesSeen", "FolderAnswer", "PrepareFolder", "SeeFiles", "StoreParts"),
     "health": ("CheckHost", "HostReport", "NodeReached", "ReachNode"),
     "logs": ("ActorsWrote", "FollowActors", "LogText", "ReadLog"),
-    "naming": ("ActorFound", "ActorWatched", "DescribeActor", "FindActor", "UnwatchActor", "WatchActor"),
+    "naming": (
+        "ActorFound",
+        "ActorReached",
+        "ActorWatched",
+        "DescribeActor",
+        "FindActor",
+        "UnwatchActor",
+        "WatchActor",
+    ),
     "objects": ("FetchObject", "HoldObject", "ObjectContent", "ReleaseObject", "StoreObject"),
     "overview": (
         "ActorKilled",

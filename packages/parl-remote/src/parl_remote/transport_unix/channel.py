@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import select
 import socket
+import termios
 import threading
 import time
 from collections import deque
@@ -261,6 +263,16 @@ class UnixChannel:
         finally:
             self._receive_lock.release()
         return frames is not None
+
+    @property
+    def unread_by_peer(self) -> bool:
+        """Whether the peer has not yet read everything that was sent."""
+        unread = bytearray(4)
+        try:
+            fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, unread)
+        except OSError:  # the connection is closed
+            return False
+        return any(unread)
 
     def close(self) -> None:
         """Close; what was sent is with the kernel already and still arrives."""
