@@ -385,8 +385,8 @@ def node_at(address: str, node_id: str = "worker-1") -> NodeStatus:
     return NodeStatus(node_id, "second", (address,), room, room, 0, 0.0, 0, 0.0)
 
 
-def doctor(xparl: Any, master: FakeMaster, *more: str) -> list[dict[str, str]]:
-    done = xparl("doctor", "--address", master.address, "--json", *more, PARL_KEY=master.key.to_text())
+def doctor(xparl: Any, master: FakeMaster, *more: str, **variables: str) -> list[dict[str, str]]:
+    done = xparl("doctor", "--address", master.address, "--json", *more, PARL_KEY=master.key.to_text(), **variables)
     return problems_of(done)
 
 
@@ -442,6 +442,30 @@ def test_an_address_at_which_another_node_answers_is_wrong(xparl: Any, fake: Cal
     master._nodes = (node_at(master.address),)  # it answers there itself, under its own id
     (finding,) = [one for one in doctor(xparl, master) if one["check"] == "worker"]
     assert "another node answers there (node-fake)" in finding["what"]
+
+
+def test_a_worker_that_is_frozen_is_told_from_one_behind_a_firewall(
+    xparl: Any, fake: Callable[..., FakeMaster]
+) -> None:
+    with served() as port:
+        problems = doctor(xparl, fake([node_at(f"127.0.0.1:{port}")]), PARL_CONNECT_TIMEOUT="1")
+    (finding,) = [one for one in problems if one["check"] == "worker"]
+    assert "takes connections" in finding["what"]
+    assert "stopped" in finding["remedy"]
+
+
+def test_another_program_at_a_workers_address_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    with served(lambda connection: connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")) as port:
+        problems = doctor(xparl, fake([node_at(f"127.0.0.1:{port}")]))
+    (finding,) = [one for one in problems if one["check"] == "worker"]
+    assert "HTTP/1.1 400" in finding["what"]
+    assert "its address is wrong" in finding["remedy"]
+
+
+def test_a_worker_with_another_key_is_at_a_wrong_address(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
+    other = fake([])
+    (finding,) = [one for one in doctor(xparl, fake([node_at(other.address)])) if one["check"] == "worker"]
+    assert "has not the cluster's key" in finding["what"]
 
 
 def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:

@@ -18,6 +18,8 @@ from parl_remote.messages import Status, StatusRequest
 
 __all__ = ["command"]
 
+_SHARE = 4.0  # a look at ten thousand actors keeps the master busy for a while; it has more to do than to be looked at
+
 
 @click.command("top")
 @click.option(
@@ -79,9 +81,11 @@ def _watch(session: Session, delay_s: float, count: int | None, sort: str) -> No
     left = count
     with Screen() as screen:
         while left != 0:
+            began = time.monotonic()
             look = _look(session)
             left = None if left is None else left - 1
-            until = time.monotonic() + delay_s
+            now = time.monotonic()
+            until = now + max(delay_s, _SHARE * (now - began))
             key: str | None = ""
             while key is not None:
                 screen.show(frame(look, sort, width=screen.width, height=screen.height))

@@ -16,7 +16,8 @@ from parl_remote.addresses import advertised_by
 from parl_remote.config import Limits
 from parl_remote.doctor.finding import Finding, fine, note, problem
 from parl_remote.doctor.host import check_clock, check_disk, report_of_host
-from parl_remote.errors import AuthenticationFailed, RemoteError
+from parl_remote.doctor.probe import Seen, probe
+from parl_remote.errors import AuthenticationFailed, RemoteError, RemoteProtocolError, VersionMismatch
 from parl_remote.host_check import versions_that_matter
 from parl_remote.inquiry import Inquiry
 from parl_remote.messages import NodeStatus, Role
@@ -63,9 +64,12 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
         worker = Inquiry(cluster.within(_PATIENCE_S).connect_node(node.addresses), Role.WORKER, limits, "xparl doctor")
     except AuthenticationFailed:
         return _Sight((_wrong_address(cluster, node, "what answers there has not the cluster's key"),))
-    except (RemoteError, OSError) as error:
-        reason = str(error).partition("cannot be reached from here: ")[2] or str(error)
-        return _Sight(unreachable=reason.partition("; ")[0])  # the rest is advice for whoever has nothing else
+    except VersionMismatch as error:
+        return _Sight((_other_version(node, str(error)),))
+    except RemoteProtocolError as error:
+        return _Sight((_wrong_address(cluster, node, f"what answers there is no worker ({error})"),))
+    except (RemoteError, OSError):
+        return _not_reached(cluster, node)
     with worker:
         if worker.welcome.id != node.node_id:
             return _Sight((_wrong_address(cluster, node, f"another node answers there ({worker.welcome.id})"),))
@@ -80,6 +84,34 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
         findings += _versions(who, heard.report)
         findings += _modules(who, heard.report, modules)
     return _Sight(tuple(findings))
+
+
+def _not_reached(cluster: ClusterAddress, node: NodeStatus) -> _Sight:
+    """Look at an address that leads to no worker without a key."""
+    if not node.addresses:
+        return _Sight(unreachable="it has no address for other hosts")
+    address = advertised_by(node.addresses[0], cluster.address)
+    look = probe(address, _PATIENCE_S)
+    match look.seen:
+        case Seen.STRANGER:
+            return _Sight((_wrong_address(cluster, node, f"another program answers there ({look.detail!r})"),))
+        case Seen.SILENT | Seen.NODE:
+            frozen = problem(
+                "worker",
+                f"worker {_name(node)} takes connections at {address} and does not answer them",
+                f"on {_name(node)}, see whether its process is stopped or the host swaps (top); xparl stop ends it",
+            )
+            return _Sight((frozen,))
+        case _:
+            return _Sight(unreachable=look.detail)
+
+
+def _other_version(node: NodeStatus, reason: str) -> Finding:
+    return problem(
+        "version",
+        f"worker {_name(node)}: {reason}",
+        f"install the same parl-remote on {_name(node)} as here, and start its worker anew",
+    )
 
 
 def _from_both_sides(master: Inquiry, cluster: ClusterAddress, node: NodeStatus, from_here: str) -> Finding:
