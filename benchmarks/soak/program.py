@@ -86,7 +86,7 @@ class Caller:
                     future = parl.submit(actor.step, number, data, nap_s, fail)
                 except EXPECTED as error:
                     self._notes[f"refused at once: {type(error).__name__}"] += 1
-                    refused = True
+                    refused = isinstance(error, parl.ActorLost)
                     break  # it was never sent
                 calls.add(Count.SENT)
                 burst.append((number, expected, future))

@@ -165,7 +165,7 @@ class Soak:
             everyone = processes_with(MARKER, self._home.name)
             row["processes"] = len(everyone)
             row["segments"] = sum(process.shared_segments for process in everyone)
-            row["dev_shm"] = len(os.listdir("/dev/shm"))
+            row["dev_shm"] = len(shared_files())
             row["socket_folders"] = len(list(self._home.glob("parl-*")))
             self.samples.add(**row, **self.totals.as_row())
 
@@ -186,6 +186,11 @@ class Soak:
             self.failures.append(f"left behind: {folder.name} with {sorted(os.listdir(folder))}")
 
 
+def shared_files() -> set[str]:
+    """Files in /dev/shm, without semaphores, which parl-remote has none of and other programs of this host have."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("sem.")}
+
+
 def report(soak: Soak, options: argparse.Namespace, shm_before: set[str]) -> tuple[str, bool]:
     totals, chaos = soak.totals, soak.chaos
     if chaos is None:
@@ -197,7 +202,7 @@ def report(soak: Soak, options: argparse.Namespace, shm_before: set[str]) -> tup
         growing += [name] * grows
         verdict = "**grows**" if grows else "flat"
         table.append(f"| {name} | {minutes:.0f} | {first:.1f} | {last:.1f} | {few} | {more} | {verdict} |")
-    left = sorted(set(os.listdir("/dev/shm")) - shm_before)
+    left = sorted(shared_files() - shm_before)
     command = f"python benchmarks/soak/run.py --seconds {options.seconds:g} --every {options.every:g}"
     lines = [
         "# Soak\n",
@@ -234,7 +239,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    shm_before = set(os.listdir("/dev/shm"))
+    shm_before = shared_files()
     home = Path(tempfile.mkdtemp(prefix="soak-", dir="/tmp"))
     soak = Soak(options, home)
     try:
