@@ -136,12 +136,12 @@ class WorkerLogs:
         asked = follower.asked
         if asked is None:
             return
-        outputs, more = self._outputs(follower, most_bytes)
+        outputs = self._outputs(follower, most_bytes)
         if outputs or self._loop.now() >= follower.until:
             follower.asked = None
-            follower.link.tell(ActorsWrote(asked.request_id, outputs, more))
+            follower.link.tell(ActorsWrote(asked.request_id, outputs))
 
-    def _outputs(self, follower: _Follower, most_bytes: int) -> tuple[tuple[ActorOutput, ...], bool]:
+    def _outputs(self, follower: _Follower, most_bytes: int) -> tuple[ActorOutput, ...]:
         """What this follower's actors have written, each of them beginning a round in turn."""
         entries = [
             entry
@@ -150,14 +150,14 @@ class WorkerLogs:
             and (entry.ended or entry.size() > follower.positions.get(entry.lease_id, 0))
         ]
         if not entries:
-            return (), False
+            return ()
         if len(follower.finished) > _MANY_FINISHED:  # most of them are gone from the book as well
             follower.finished = {lease_id for lease_id in follower.finished if self._book.find(lease_id)}
         follower.turn = (follower.turn + 1) % len(entries)
         outputs: list[ActorOutput] = []
-        for count, entry in enumerate((*entries[follower.turn :], *entries[: follower.turn])):
+        for entry in (*entries[follower.turn :], *entries[: follower.turn]):
             if most_bytes <= 0:
-                return tuple(outputs), count < len(entries)
+                break
             output = self._output(follower, entry, most_bytes)
             most_bytes -= output.end - follower.positions.get(entry.lease_id, 0) if not output.dropped else _A_LOOK // 4
             follower.positions[entry.lease_id] = output.end
@@ -166,7 +166,7 @@ class WorkerLogs:
                 del follower.positions[entry.lease_id]
             if output.pieces or output.dropped or output.ended:
                 outputs.append(output)
-        return tuple(outputs), False
+        return tuple(outputs)
 
     @staticmethod
     def _output(follower: _Follower, entry: LogEntry, most_bytes: int) -> ActorOutput:

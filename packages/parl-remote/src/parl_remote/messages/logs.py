@@ -110,8 +110,7 @@ class ActorOutput:
 
 @dataclass(frozen=True, slots=True)
 class ActorsWrote(Message):
-    """What has been written, by actor; empty if nothing was. `more` says that there is more already."""
+    """What has been written, by actor; empty if nothing was. There may be more already."""
 
     request_id: int
     outputs: tuple[ActorOutput, ...] = ()
-    more: bool = False
