@@ -290,7 +290,7 @@ def part(loop: Loop, tmp_path: Path, used: set[str]) -> Iterator[WorkerFiles]:
     part = WorkerFiles(loop, tmp_path / "files", lambda: used, kept_bytes=1000)
     yield part
     part.close()
-    assert not (tmp_path / "files").exists()
+    assert not list(tmp_path.glob("files/contents/incoming/*"))
 
 
 @pytest.fixture

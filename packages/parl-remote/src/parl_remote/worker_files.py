@@ -37,6 +37,7 @@ TAKES = ("SeeFiles", "PrepareFolder", "StoreParts")
 KEPT_BYTES = 4 * 2**30  # a program's data and code, and those of the few before it
 _MOST_LACKING = 2000  # hashes in one answer: 130 KB
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_LAST_JOB_S = 0.5  # for the file that is just being written; more would keep `xparl stop` waiting
 _TRY_AGAIN_S = 1.0  # an actor that is being ended may still write into its folder
 
 
@@ -71,6 +72,7 @@ class WorkerFiles:
         self._count = 0
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closing = False
 
     # -- in the loop's thread ------------------------------------------------------------------------------------
 
@@ -104,12 +106,11 @@ class WorkerFiles:
             self._clear(program)
 
     def close(self) -> None:
-        """The node ends, and removes everything that it had in its directory."""
+        """The node ends, and its zygote removes the directory; thousands of files are not waited for here."""
         if self._thread is not None:
+            self._closing = True
             self._jobs.put(None)
-            self._thread.join()
-            self._blobs.close()
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._thread.join(_LAST_JOB_S)
 
     def _do(self, link: Link, request_id: int, job: Callable[[], Message]) -> None:
         """Have a job done in the other thread, and its outcome told to the client."""
@@ -155,8 +156,9 @@ class WorkerFiles:
     # -- in the thread of its own --------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while (job := self._jobs.get()) is not None and not self._closing:
             job()
+        self._blobs.close()
 
     def _prepare(self, program: _Program, message: PrepareFolder) -> Message:
         folder = program.folders.get(message.digest)
