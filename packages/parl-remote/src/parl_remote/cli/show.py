@@ -11,7 +11,7 @@ from parl_remote.cli.ask import ask_status
 from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
-from parl_remote.messages import NodeStatus, Status, WaitingStatus
+from parl_remote.messages import ClientStatus, NodeStatus, Status, WaitingStatus
 from parl_remote.rendezvous import ClusterAddress
 from parl_remote.run_files import RunFiles
 
@@ -54,12 +54,7 @@ class ClusterReport:
         if self.monitor:
             lines.append(f"  monitor at {self.monitor}")
         lines += [f"  {_node(node)}" for node in one.nodes]
-        lines += [
-            f"  program {client.name or client.client_id} (process {client.pid}): {_count(client.leases, 'actor')}"
-            + (f", {client.waiting} waiting" if client.waiting else "")
-            for client in one.clients
-            if not client.name.startswith("xparl ")
-        ]
+        lines += [f"  {_program(client)}" for client in programs]
         lines += [f"  {_waiting(entry)}" for entry in one.queue]
         shown = sum(entry.count for entry in one.queue)
         if shown < one.waiting:
@@ -97,6 +92,12 @@ def _node(node: NodeStatus) -> str:
         *(["is being drained"] if node.is_draining else []),
     ]
     return f"node {node.name or node.node_id} ({', '.join(node.addresses)}): {', '.join(parts)}"
+
+
+def _program(client: ClientStatus) -> str:
+    who = f"{client.name} (process {client.pid})" if client.pid else f"{client.client_id}, which has not come back yet"
+    waiting = f", {client.waiting} waiting" if client.waiting else ""
+    return f"program {who}: {_count(client.leases, 'actor')}{waiting}"
 
 
 def _reserved(total: int, free: int) -> list[str]:
