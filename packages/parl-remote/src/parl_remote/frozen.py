@@ -34,17 +34,16 @@ def freeze(value: object) -> tuple[list[Buffer], list[int]]:
     """
     import numpy as np  # here, because importing this module must cost nothing
 
-    own: list[pickle.PickleBuffer] = []
+    own: dict[int, pickle.PickleBuffer] = {}  # of tensors, by identity
     kept: list[tuple[Buffer, int]] = [(b"", FrameKind.READ_ONLY)]
 
     def keep_outside(buffer: pickle.PickleBuffer) -> bool:
-        is_own = any(buffer is one for one in own)
-        kept.append((buffer.raw(), FrameKind.OWN_COPY if is_own else FrameKind.READ_ONLY))
+        kept.append((buffer.raw(), FrameKind.OWN_COPY if id(buffer) in own else FrameKind.READ_ONLY))
         return False
 
     def reduce_tensor(tensor: Any) -> Any:
         reduced = tensors[type(tensor)](tensor)
-        own.extend(part for part in reduced[1] if isinstance(part, pickle.PickleBuffer))
+        own.update((id(part), part) for part in reduced[1] if isinstance(part, pickle.PickleBuffer))
         return reduced
 
     tensors = reducers() or {}
