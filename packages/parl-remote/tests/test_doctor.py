@@ -593,6 +593,20 @@ def test_only_imports_that_a_program_cannot_do_without_are_looked_for(tmp_path: 
     assert imports_of(script) == ("gymnasium", "scipy", "torch")
 
 
+def test_the_imports_of_a_notebook_are_read_too(tmp_path: Path) -> None:
+    notebook = tmp_path / "train.ipynb"
+    cells = [
+        {"cell_type": "markdown", "source": ["import nothing"]},
+        {"cell_type": "code", "source": ["%matplotlib inline\n", "import torch\n"]},
+        {"cell_type": "code", "source": "!pip list\nfrom scipy import stats"},
+    ]
+    notebook.write_text(json.dumps({"cells": cells}))
+    assert imports_of(notebook) == ("scipy", "torch")
+    notebook.write_text("[]")
+    with pytest.raises(ValueError, match="no notebook"):
+        imports_of(notebook)
+
+
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a" * 10_000, "\x00", "../../etc/passwd", "/etc", "numpy.no.such", "ünï"]
 )

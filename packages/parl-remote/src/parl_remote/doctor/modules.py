@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ __all__ = ["imports_of"]
 
 
 def imports_of(script: Path) -> tuple[str, ...]:
-    """The modules that workers must have installed for a program to run there.
+    """The modules that workers must have installed for a program or a notebook to run there.
 
     Left out are Python's own, those that lie beside the program (they are sent along), and those that the program can
     do without: imported within `try`, or only for type checkers.
@@ -19,10 +20,22 @@ def imports_of(script: Path) -> tuple[str, ...]:
     Raises:
         OSError: The file cannot be read.
         SyntaxError: It is no Python.
+        ValueError: It is no notebook, though its name says so.
     """
     folder = script.absolute().parent
-    names = set(_imported(ast.parse(script.read_bytes(), str(script)).body))
+    text = _code_of(script.read_text()) if script.suffix == ".ipynb" else script.read_bytes()
+    names = set(_imported(ast.parse(text, str(script)).body))
     return tuple(sorted(name for name in names if name not in sys.stdlib_module_names and not _beside(folder, name)))
+
+
+def _code_of(notebook: str) -> str:
+    """The code of a notebook without what only IPython understands."""
+    try:
+        sources = [cell["source"] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("it is no notebook") from error
+    lines = "\n".join("".join(source) for source in sources).splitlines()
+    return "\n".join("pass" if line.startswith(("%", "!", "?")) else line for line in lines)
 
 
 def _imported(body: list[ast.stmt]) -> Iterator[str]:
