@@ -35,6 +35,7 @@ from parl_remote.messages.overview import (
     KillActor,
     ListActors,
     ListDeaths,
+    ListNodes,
     NodeDraining,
     NodePhase,
 )
@@ -319,7 +320,7 @@ def test_the_master_s_own_node_is_emptied_and_stays() -> None:
     (started,) = to_client(state.drain_requested("d", DrainNode(4, "n", 0.0), 0.0), DrainStarted, "d")
     assert not started.leaves
     assert not to_node(state.lease_ended("n", held, DeathCause(DeathKind.DRAINED)), Bye)
-    (node,) = state.view.nodes(1.0, "n")
+    (node,) = state.view.nodes(ListNodes(1), 1.0, "n").nodes
     assert (node.phase, node.is_master) == (NodePhase.DRAINED, True)
     assert not to_client(ask(state), LeaseGranted)
 
@@ -330,7 +331,7 @@ def test_a_draining_node_that_comes_back_is_still_draining() -> None:
     state.drain_requested("d", DrainNode(4, "n"), 0.0)
     join(state, "n", 2, RunningLease(held, "c", ONE, "Actor"))
     assert not to_client(ask(state), LeaseGranted)
-    (node,) = state.view.nodes(1.0, "")
+    (node,) = state.view.nodes(ListNodes(1), 1.0, "").nodes
     assert (node.phase, node.actors) == (NodePhase.DRAINING, 1)
 
 
@@ -342,3 +343,17 @@ def test_a_node_that_is_not_there_or_not_the_only_one_of_its_name_is_refused_by_
         state.drain_requested("d", DrainNode(1, "x"), 0.0)
     with pytest.raises(RemoteError, match="2 nodes are called 'host n'; name one by its id: n, n2"):
         state.drain_requested("d", DrainNode(1, "host n"), 0.0)
+
+
+def test_nodes_are_listed_page_by_page() -> None:
+    state = cluster("a", "b", "c", "d", "e")
+    seen: list[str] = []
+    after = 0
+    while True:
+        page = state.view.nodes(ListNodes(1, after, 2), 1.0, "")
+        seen += [node.node_id for node in page.nodes]
+        if page.next is None:
+            break
+        after = page.next
+    assert len(seen) == len(set(seen)) == 5
+    assert len(page.nodes) == 1

@@ -228,9 +228,9 @@ class ClusterState:
         )
         return min((time for time in times if time is not None), default=None)
 
-    def status(self, request_id: int, now: float, *, detail: bool, dropped: int) -> Status:
+    def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
         """See `ClusterView.status`."""
-        return self.view.status(request_id, now, detail=detail, dropped=dropped)
+        return self.view.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes)
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:
         """An event's instructions, and what follows: drained nodes leave, who waits may have its turn."""

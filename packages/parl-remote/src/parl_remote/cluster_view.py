@@ -21,7 +21,9 @@ if TYPE_CHECKING:
         LeaseWaiting,
         ListActors,
         ListDeaths,
+        ListNodes,
         NodeDetail,
+        NodeList,
         WhyWaiting,
     )
 
@@ -46,8 +48,8 @@ class ClusterView:
         self._cluster_id = cluster_id
         self._started = started
 
-    def status(self, request_id: int, now: float, *, detail: bool, dropped: int) -> Status:
-        """The cluster at this moment; `dropped` is the reception's count of bad peers."""
+    def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
+        """The cluster at this moment, see StatusRequest; `dropped` is the reception's count of bad peers."""
         tables = self._tables
         absent = sum(client.is_absent for client in tables.clients.values())
         return Status(
@@ -61,7 +63,7 @@ class ClusterView:
             node_count=len(tables.pool),
             client_count=len(tables.clients) - absent,
             dropped=dropped,
-            nodes=tuple(self._node_status(node, now) for node in tables.pool) if detail else (),
+            nodes=tuple(self._node_status(node, now) for node in tables.pool) if detail and nodes else (),
             clients=self._clients(now) if detail else (),
             queue=self._queue(now) if detail else (),
         )
@@ -81,9 +83,14 @@ class ClusterView:
         rows = tuple(self._actor(lease, now) for lease in page[:limit])
         return ActorList(asked.request_id, rows, len(self._tables.leases), more)
 
-    def nodes(self, now: float, own_node_id: str) -> tuple[NodeDetail, ...]:
-        """All nodes; the master runs in `own_node_id`."""
-        return tuple(self._node_detail(node, now, own_node_id) for node in self._tables.pool)
+    def nodes(self, asked: ListNodes, now: float, own_node_id: str) -> NodeList:
+        """A page of nodes; the master runs in `own_node_id`."""
+        from parl_remote.messages.overview import NodeList
+
+        start, end = max(0, asked.after), max(0, asked.after) + max(1, asked.limit)
+        page = itertools.islice(self._tables.pool, start, end)
+        rows = tuple(self._node_detail(node, now, own_node_id) for node in page)
+        return NodeList(asked.request_id, rows, end if end < len(self._tables.pool) else None)
 
     def deaths(self, asked: ListDeaths) -> Deaths:
         """The latest actors that were lost."""

@@ -151,8 +151,9 @@ class Master:
                 self._carry_out(self._state.lease_cancelled(client_id, request_id))
             case LeaseRelease(lease_id=lease_id):
                 self._carry_out(self._state.lease_released(client_id, lease_id))
-            case StatusRequest(request_id=request_id, detail=detail):
-                link.tell(self._state.status(request_id, now, detail=detail, dropped=self._reception.dropped))
+            case StatusRequest(request_id=request_id, detail=detail, nodes=nodes):
+                dropped = self._reception.dropped
+                link.tell(self._state.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes))
             case Heartbeat(seq=seq):
                 link.tell(Heartbeat(seq))
             case Shutdown():

@@ -16,7 +16,6 @@ from parl_remote.messages.overview import (
     ListActors,
     ListDeaths,
     ListNodes,
-    NodeList,
     NodeNumbers,
     WhyWaiting,
 )
@@ -61,8 +60,8 @@ class MasterOverview:
         match message:
             case ListActors():
                 link.tell(self._state.view.actors(message, now))
-            case ListNodes(request_id=request_id):
-                link.tell(NodeList(request_id, self._state.view.nodes(now, self._own_node_id)))
+            case ListNodes():
+                link.tell(self._state.view.nodes(message, now, self._own_node_id))
             case ListDeaths():
                 link.tell(self._state.view.deaths(message))
             case WhyWaiting():

@@ -122,10 +122,11 @@ class LeaseLost(Message):
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest(Message):
-    """Asks for Status; `detail` adds one entry a node and a client."""
+    """Asks for Status; `detail` adds one entry a client, one a node if `nodes` says so, and who waits."""
 
     request_id: int
     detail: bool = True
+    nodes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

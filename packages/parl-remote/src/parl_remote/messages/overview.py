@@ -198,9 +198,17 @@ class ActorList(Message):
 
 @dataclass(frozen=True, slots=True)
 class ListNodes(Message):
-    """Asks for NodeList."""
+    """Asks for NodeList.
+
+    Attributes:
+        request_id: The asker's number for it.
+        after: Where the page before ended (`NodeList.next`), 0 for the first one.
+        limit: How many at most; a hundred take some milliseconds.
+    """
 
     request_id: int
+    after: int = 0
+    limit: int = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,10 +262,11 @@ class NodeDetail:
 
 @dataclass(frozen=True, slots=True)
 class NodeList(Message):
-    """All workers, in the order in which they joined."""
+    """A page of workers, in the order in which they joined; `next` begins the next one, None after the last."""
 
     request_id: int
     nodes: tuple[NodeDetail, ...]
+    next: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ __all__ = ["ClusterSource"]
 
 _LOOKERS = "xparl "  # clients of such names only look
 _NAME = "xparl monitor"
+_NODES_A_PAGE = 100
 _ACTORS_A_PAGE = 250
 _FIRST_DEATHS = 200
 _PLACES_KEPT = 20_000
@@ -117,8 +118,8 @@ class ClusterSource:
     def snapshot(self) -> Snapshot:
         """See `Source.snapshot`."""
         try:
-            status = self._master.ask(StatusRequest, Status)
-            nodes = self._master.ask(ListNodes, NodeList).nodes
+            status = self._master.ask(lambda number: StatusRequest(number, nodes=False), Status)
+            nodes = self._nodes()
             actors = self._actors()
             deaths = self._new_deaths()
         except (RemoteError, OSError) as error:
@@ -176,6 +177,16 @@ class ClusterSource:
             line.close()
 
     # -- the master --------------------------------------------------------------------------------------------------
+
+    def _nodes(self) -> tuple[NodeDetail, ...]:
+        """All nodes; one that joins or leaves meanwhile moves the others, so that they are told apart by their ids."""
+        nodes: dict[str, NodeDetail] = {}
+        after: int | None = 0
+        while after is not None:
+            page = self._master.ask(functools.partial(_page_of_nodes, after=after), NodeList)
+            nodes |= {node.node_id: node for node in page.nodes}
+            after = page.next
+        return tuple(nodes.values())
 
     def _actors(self) -> list[ActorStatus]:
         actors: list[ActorStatus] = []
@@ -250,6 +261,10 @@ class ClusterSource:
 
     def _reached(self, node: NodeDetail) -> str:
         return str(advertised_by(node.addresses[0], self._cluster.address)) if node.addresses else ""
+
+
+def _page_of_nodes(request_id: int, after: int) -> ListNodes:
+    return ListNodes(request_id, after, _NODES_A_PAGE)
 
 
 def _page_of_actors(request_id: int, after: int) -> ListActors:
