@@ -24,6 +24,8 @@ __all__ = ["Loop", "Timer"]
 
 Action = Callable[[], None]
 
+_LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be for the year after next
+
 
 class Timer:
     """A call that will happen unless it is cancelled."""
@@ -135,6 +137,6 @@ class Loop:
         if self._calls or any(source.pending() for source, _ in self._sources.values()):
             return 0.0
         if self._timers:
-            until_next_s = max(0.0, self._timers[0][0] - self._clock())
+            until_next_s = min(max(0.0, self._timers[0][0] - self._clock()), _LONGEST_WAIT_S)
             return until_next_s if timeout_s is None else min(timeout_s, until_next_s)
         return timeout_s
