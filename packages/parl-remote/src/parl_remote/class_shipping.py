@@ -29,10 +29,10 @@ def dumps_class(cls: type) -> bytes:
         from parl_remote.class_culprit import culprit_of
 
         culprit = culprit_of(cls)
-        blamed = f"It needs {culprit}, which" if culprit else f"Something that its methods use, in {cls.__module__},"
+        blamed = culprit or f"something that its methods use, in {cls.__module__}"
         raise SerializationError(
             f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
-            f"{blamed} cannot be pickled; make it inside the actor, in __init__ for example.",
+            f"The culprit is {blamed}: make it inside the actor, in __init__ for example.",
             what=culprit or f"class {cls.__qualname__}",
         ) from error
 
