@@ -58,7 +58,7 @@ class RemoteMethod:
         return method(self._ref) if method is not None else function  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        handle = make_proxy(proxy_class(self._ref.spec), self._ref, wait=self._wait)
+        handle = make_proxy(RemoteObject, self._ref, wait=self._wait)
         return arrive_method, (handle, self.__name__, self._wait)
 
     def __repr__(self) -> str:
