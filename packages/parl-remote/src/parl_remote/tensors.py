@@ -71,13 +71,15 @@ def _reduce_torch(tensor: Any) -> Any:
     )
     if not plain:
         return tensor.__reduce_ex__(5)
-    with torch.no_grad():
-        dense = tensor.detach().cpu().resolve_conj().resolve_neg()
-        order = _order(dense)
-        dense = dense.permute(order)
-        if not dense.is_contiguous():
-            order, dense = tuple(range(dense.dim())), dense.permute(_inverse(order)).contiguous()
-        raw = dense.reshape(-1).view(torch.uint8).numpy() if dense.numel() else b""
+    dense = tensor.detach()
+    if dense.device.type != "cpu":
+        dense = dense.cpu()
+    if dense.is_conj() or dense.is_neg():
+        dense = dense.resolve_conj().resolve_neg()
+    order = tuple(range(dense.dim()))
+    if not dense.is_contiguous():
+        dense, order = _compact(dense)
+    raw = (dense if dense.dim() else dense.reshape(1)).view(torch.uint8).numpy() if dense.numel() else b""
     is_parameter = type(tensor) is torch.nn.Parameter
     return _make_torch, (
         pickle.PickleBuffer(raw),
@@ -89,9 +91,14 @@ def _reduce_torch(tensor: Any) -> Any:
     )
 
 
-def _order(tensor: Any) -> tuple[int, ...]:
-    """Dimensions from the widest stride to the narrowest, so that a transposed or channels-last tensor stays one."""
-    return tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride(i), i)))
+def _compact(tensor: Any) -> tuple[Any, tuple[int, ...]]:
+    """The tensor as contiguous memory, and which of its dimensions is where in that.
+
+    Dimensions go from the widest stride to the narrowest, so that a transposed or channels-last tensor stays one.
+    """
+    order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride(i), i)))
+    dense = tensor.permute(order)
+    return (dense, order) if dense.is_contiguous() else (tensor.contiguous(), tuple(range(tensor.dim())))
 
 
 def _inverse(order: Sequence[int]) -> tuple[int, ...]:
