@@ -315,3 +315,9 @@ def test_the_future_of_a_lost_actor_raises(shared_cluster: None, gate: Any) -> N
     assert called.wait(PATIENCE_S)
     with pytest.raises(ActorLost, match="destroyed by its owner"):
         future.result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("timeout_s", [1e7, 1e18, float("inf")])
+def test_a_timeout_of_any_length_is_taken(shared_cluster: None, timeout_s: float) -> None:
+    future: Any = Worker().note(3)
+    assert future.result(timeout_s) == 3

@@ -56,7 +56,7 @@ class _Sleeper:
         self._lock.acquire()
 
     def sleep(self, timeout_s: float | None) -> None:
-        self._lock.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s))
+        self._lock.acquire(timeout=-1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
 
     def wake(self) -> None:
         with contextlib.suppress(RuntimeError):  # somebody else woke it already

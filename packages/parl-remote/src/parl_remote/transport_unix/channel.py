@@ -26,6 +26,7 @@ from parl_remote.transport_unix.sockets import JOIN_BELOW, NOW, PARTS_AT_ONCE, a
 
 __all__ = ["UnixChannel"]
 
+_LONGEST_WAIT_MS = 2_000_000_000  # 23 days; the system refuses to wait for 25
 
 class UnixChannel:
     """A connection to one peer on this host.
@@ -311,4 +312,4 @@ class _NothingMore(FrameReader):
 
 
 def _milliseconds(deadline: float | None) -> float | None:
-    return None if deadline is None else max(0.0, (deadline - time.monotonic()) * 1000)
+    return None if deadline is None else max(0.0, min((deadline - time.monotonic()) * 1000, _LONGEST_WAIT_MS))

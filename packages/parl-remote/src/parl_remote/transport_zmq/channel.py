@@ -43,6 +43,7 @@ from parl_remote.transport_zmq.wire import Kind, pack, pack_bare, unpack
 
 __all__ = ["ZmqChannel"]
 
+_LONGEST_WAIT_S = 2_000_000.0  # 23 days; the system refuses to wait for 25
 _BARE = frozenset({Kind.OPEN, Kind.BYE})
 _QUEUE = 1000  # small messages that wait for a slow peer before `send` does
 _NEVER_MS = 24 * 3600 * 1000  # with zmq's own "never" (-1), what came just before a connection broke would be lost
@@ -198,7 +199,7 @@ class ZmqChannel:
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait until it may be worth looking again; False if nothing happened."""
-        ready = self._epoll.poll(timeout_s)
+        ready = self._epoll.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
         for source, _ in ready:
             if source == self._monitored_by:
                 with self._lock:
