@@ -229,6 +229,24 @@ def test_the_token_is_in_no_command_line_and_in_no_log(place: Place) -> None:
     assert (place.directory / "monitor.log").stat().st_mode & 0o077 == 0
 
 
+def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end: Callable[..., float]) -> None:
+    options = ["--port", place.port, "--cpu_num", 1, "--monitor_port", place.monitor_port, "--foreground"]
+    node = subprocess.Popen(
+        [sys.executable, "-m", "parl_remote.cli", "start", *map(str, options)],
+        env=place.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    place.programs.append(node)
+    place.up()
+    pid = place.monitor_pid()
+    assert place.get("/api/v1/cluster")["totals"]["cpus"] == 1
+    node.send_signal(signal.SIGINT)
+    assert node.wait(DEADLINE_S) == 0
+    await_end([pid])
+
+
 def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:
     assert "In a browser" not in place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
     place.xparl("stop", "--port", place.port)
