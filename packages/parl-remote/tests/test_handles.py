@@ -59,6 +59,11 @@ class Cell:
     def fail(self) -> None:
         raise KeyError("on purpose")
 
+    def fail_with_a_cell(self) -> None:
+        error = ValueError("see the cell")
+        error.cell = Cell("evidence")  # type: ignore[attr-defined]
+        raise error
+
     def equals(self, other: Any) -> bool:
         return bool(self.content == other)
 
@@ -178,6 +183,12 @@ def test_actors_made_in_actors_make_actors(everywhere: str) -> None:
     second = maker.make_maker()
     third = second.make_maker()
     assert third.make_and_keep(3).get() == 3
+
+
+def test_an_exception_may_carry_a_handle(everywhere: str) -> None:
+    with pytest.raises(ValueError, match="see the cell") as error:
+        Cell().fail_with_a_cell()
+    assert error.value.cell.get() == "evidence"  # type: ignore[attr-defined]
 
 
 def test_many_handles_come_in_one_answer(everywhere: str) -> None:

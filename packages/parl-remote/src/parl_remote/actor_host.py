@@ -466,7 +466,8 @@ class ActorHost:
 
     def _failure(self, error: BaseException, method: str, call_id: int) -> list[Buffer]:
         failure = describe(error, f"{self._class_name}.{method}")
-        return pack(Kind.FAILURE, 0, 0, call_id, serialize.dumps(tuple(failure)))
+        reply = pack(Kind.FAILURE, 0, 0, call_id, serialize.dumps(tuple(failure)))
+        return with_luggage(reply) if packed else reply
 
     def _current_attributes(self) -> frozenset[str]:
         names = frozenset(self._dict) if self._dict is not None else frozenset()

@@ -322,10 +322,11 @@ class Connection:
         """The answer to a call that was cancelled, or something that nobody asked for."""
         if kind == _CHANGED:
             self._names_changed = True
-        elif kind == _RESULT and flags & _HANDLES:
+        elif kind == _STATE:
+            if self._on_state is not None:
+                self._on_state(frames)
+        elif flags & _HANDLES:
             self._confirm(call_id)
-        elif kind == _STATE and self._on_state is not None:
-            self._on_state(frames)
 
     def _confirm(self, call_id: int) -> None:
         """The handles in an answer are connected: the actor that sent them may let go."""
