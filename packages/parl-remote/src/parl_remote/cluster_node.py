@@ -121,7 +121,7 @@ class ClusterNode:
         self._loop = Loop()
         self._host_id = host_id()
         self._tcp = ZmqListener(settings.host, settings.port, key, limits=limits)
-        self._unix = UnixListener(f"{socket_directory}/node.sock")
+        self._unix = UnixListener(f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes)
         self._reception = Reception(
             self._loop,
             node_id=settings.node_id,

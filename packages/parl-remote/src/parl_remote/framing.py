@@ -59,6 +59,10 @@ class FrameReader:
         self._frames: list[memoryview] = []
         self._missing: list[memoryview] = []
 
+    def limit(self, max_bytes: int) -> None:
+        """Accept messages up to this size from now on."""
+        self._max_bytes = max_bytes
+
     def next(self) -> list[memoryview] | None:
         """The next message that was read completely, None if there is none.
 
@@ -98,7 +102,10 @@ class FrameReader:
             if here == length:
                 frame = memoryview(self._buffer[at : at + length])
             else:
-                frame = memoryview(self._allocate(length))
+                try:
+                    frame = memoryview(self._allocate(length))
+                except MemoryError as error:
+                    raise RemoteProtocolError(f"there is no memory for a frame of {length} bytes") from error
                 frame[:here] = self._view[at : at + here]
                 missing.append(frame[here:])
             frames.append(frame)

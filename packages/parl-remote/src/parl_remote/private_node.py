@@ -95,7 +95,9 @@ class PrivateNode:
         self._loop = Loop()
         limits, host, node_id = environment().limits, host_id(), new_id("node")
         reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
-        self._listener = UnixListener(f"{settings.directory}/node.sock", listening=listening)
+        first_bytes = limits.max_control_bytes
+        path = f"{settings.directory}/node.sock"
+        self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes)
         state = ClusterState(
             cluster_id="local",
             new_lease_id=functools.partial(new_id, "lease"),

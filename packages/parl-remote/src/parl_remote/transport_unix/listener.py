@@ -27,15 +27,21 @@ class UnixListener:
         path: Where to listen; a socket that exists there is an error.
         listening: An already listening socket to use instead of making one; `path` says where it is.
         max_bytes: Largest message that is accepted.
+        first_bytes: Largest first message of a connection that is accepted, where that is less.
     """
 
     def __init__(
-        self, path: str | Path, *, listening: socket.socket | None = None, max_bytes: int = Limits.max_frame_bytes
+        self,
+        path: str | Path,
+        *,
+        listening: socket.socket | None = None,
+        max_bytes: int = Limits.max_frame_bytes,
+        first_bytes: int | None = None,
     ) -> None:
         self._path = str(path)
         self._socket = listen_at(self._path) if listening is None else listening
         self._socket.setblocking(False)
-        self._peers = UnixPeers(max_bytes)
+        self._peers = UnixPeers(max_bytes, first_bytes)
         self._epoll = select.epoll()
         self._epoll.register(self._socket.fileno(), select.EPOLLIN)
         self._epoll.register(self._peers.fileno(), select.EPOLLIN)

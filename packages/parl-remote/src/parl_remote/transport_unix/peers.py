@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import select
 import socket
 import time
@@ -17,16 +18,29 @@ from parl_remote.transport_unix.sockets import NOW, PARTS_AT_ONCE, after, stream
 
 __all__ = ["UnixPeers"]
 
+_LARGE = 2**20  # memory for larger frames is taken page by page, as they arrive
+
+
+def _room(size: int) -> Buffer:
+    """Memory for a frame: whoever announces gigabytes and does not send them shall cost nothing."""
+    if size < _LARGE:
+        return bytearray(size)
+    try:
+        return memoryview(mmap.mmap(-1, size))
+    except (OSError, ValueError, OverflowError) as error:
+        raise MemoryError(f"no room for {size} bytes: {error}") from error
+
 
 class _Peer:
     """One connection of a listener: what was read and what still has to be written."""
 
-    __slots__ = ("closing", "connection", "mask", "number", "outbox", "paused", "reader", "waiting")
+    __slots__ = ("closing", "connection", "is_new", "mask", "number", "outbox", "paused", "reader", "waiting")
 
     def __init__(self, number: int, connection: socket.socket, max_bytes: int) -> None:
         self.number = number
         self.connection = connection
-        self.reader = FrameReader(max_bytes)
+        self.reader = FrameReader(max_bytes, _room)
+        self.is_new = True  # it has sent no message yet
         self.outbox: deque[Buffer] = deque()
         self.waiting = 0  # bytes in it
         self.closing = False
@@ -53,10 +67,12 @@ class UnixPeers:
 
     Args:
         max_bytes: Largest message that is accepted.
+        first_bytes: Largest first message of a connection that is accepted, where that is less.
     """
 
-    def __init__(self, max_bytes: int = Limits.max_frame_bytes) -> None:
+    def __init__(self, max_bytes: int = Limits.max_frame_bytes, first_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
+        self._first_bytes = max_bytes if first_bytes is None else first_bytes
         self._epoll = select.epoll()
         self._by_number: dict[int, _Peer] = {}
         self._by_fd: dict[int, _Peer] = {}
@@ -67,7 +83,7 @@ class UnixPeers:
         connection.setblocking(False)
         widen(connection)
         self._last_number += 1
-        peer = _Peer(self._last_number, connection, self._max_bytes)
+        peer = _Peer(self._last_number, connection, self._first_bytes)
         self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
         self._epoll.register(connection.fileno(), select.EPOLLIN)
         return peer.number
@@ -115,6 +131,9 @@ class UnixPeers:
         try:
             peer.reader.fill(peer.connection)
             while (frames := peer.reader.next()) is not None:
+                if peer.is_new:
+                    peer.is_new = False
+                    peer.reader.limit(self._max_bytes)
                 events.append(Received(peer.number, frames))
         except BlockingIOError:
             return
