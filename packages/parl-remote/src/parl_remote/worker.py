@@ -16,7 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from parl_remote.actor_ends import ActorEnds
 from parl_remote.actor_equipment import ActorEquipment
 from parl_remote.actor_pool import ActorPool, PooledActor
 from parl_remote.actor_watch import ActorWatch
@@ -50,6 +49,7 @@ from parl_remote.worker_numbers import WorkerNumbers
 from parl_remote.zygote import ZygoteProcess
 
 if TYPE_CHECKING:
+    from parl_remote.actor_ends import ActorEnds
     from parl_remote.borrowers import Borrowers
 
 __all__ = ["Worker"]
@@ -101,7 +101,7 @@ class Worker:
         self._waiting: deque[WorkerLease] = deque()
         self._equipment = ActorEquipment(limit_threads=limit_threads, reach=reach)
         self._watch = ActorWatch(loop, limits, lambda number, cause: self._end(self._in_use[number], cause))
-        self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
+        self._ends: ActorEnds | None = None
         self._numbers = WorkerNumbers(loop, self._leases, self._watch, to_master)
         self._relay = Relay(loop)
         self.logs = LogBook(loop, keep=keep_logs)
@@ -340,10 +340,17 @@ class Worker:
         lease = self._in_use.pop(actor.number, None)
         watched = self._watch.remove(actor.number)
         if lease is not None and lease.channel is not None:
-            cause = self._ends.report(cause, lease, actor, watched)
+            cause = self._reporter().report(cause, lease, actor, watched)
             lease.channel.close()
             self.logs.ended(lease.lease_id)
             self._forget(lease.lease_id, cause)
+
+    def _reporter(self) -> ActorEnds:
+        if self._ends is None:
+            from parl_remote.actor_ends import ActorEnds  # not in the way of the first actor
+
+            self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
+        return self._ends
 
     # -- the end -------------------------------------------------------------------------------------------------
 
