@@ -43,12 +43,12 @@ class ClusterReport:
         if self.status is None:
             return f"{self.address}: {self.error}"
         one = self.status
-        programs = sum(not client.name.startswith("xparl ") for client in one.clients)
+        programs = [client for client in one.clients if not client.name.startswith("xparl ")]
         lines = [
             f"{self.address}: {one.cluster_id}, up {timedelta(seconds=int(one.uptime_s))}",
             f"  {one.total.cpu - one.free.cpu:g} used cpus, {one.free.cpu:g} vacant cpus, "
             f"{one.total.gpu - one.free.gpu:g} used gpus, {one.free.gpu:g} vacant gpus",
-            f"  {_count(one.node_count, 'node')}, {_count(programs, 'program')}, "
+            f"  {_count(one.node_count, 'node')}, {_count(len(programs), 'program')}, "
             f"{_count(one.leases, 'actor')}, {_count(one.waiting, 'actor')} waiting for room",
         ]
         if self.monitor:
