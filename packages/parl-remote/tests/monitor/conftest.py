@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -182,8 +183,17 @@ class Monitor:
     def __init__(self, cluster: FakeCluster, host: str = "127.0.0.1", port: int = 8137) -> None:
         self.cluster = cluster
         self.time = 0.0
+        self.visitor_uid: int | None = os.geteuid()
         self.store = Store(lambda: cluster.at, interval_s=2.0)
-        self.app: Flask = create_app(self.store, cluster, token=TOKEN, host=host, port=port, clock=lambda: self.time)
+        self.app: Flask = create_app(
+            self.store,
+            cluster,
+            token=TOKEN,
+            host=host,
+            port=port,
+            clock=lambda: self.time,
+            uid_of=lambda _: self.visitor_uid,
+        )
         self.app.testing = True
 
     def look(self, times: int = 1, every_s: float = 2.0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import pytest
 
 from parl_remote.errors import AuthenticationFailed
 from parl_remote.monitor.guard import allowed_target
+from parl_remote.monitor.peers import uid_of_peer
 from parl_remote.monitor.sessions import Sessions, Tries, token_of
 
 KILL = "/api/v1/actors/lease-1/kill"
@@ -21,6 +24,43 @@ def abroad(make_cluster: Callable[..., Any], make_monitor: Callable[..., Any]) -
     monitor = make_monitor(make_cluster(), host="0.0.0.0")
     monitor.look()
     return monitor
+
+
+@pytest.mark.parametrize("uid", [None, 12345])
+def test_on_loopback_other_users_need_the_token(monitor: Any, token: str, uid: int | None) -> None:
+    monitor.visitor_uid = uid
+    assert monitor.client().get("/api/v1/actors").status_code == 401
+    assert monitor.client().get("/actors").status_code == 302
+    assert monitor.client().get("/healthz").get_json() == {"ok": True}
+    bearer = {"Authorization": f"Bearer {token}"}
+    assert monitor.client().get("/api/v1/actors", headers=bearer).status_code == 200
+
+
+def test_the_kernel_knows_whose_connection_it_is() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        environ = {
+            "REMOTE_ADDR": "127.0.0.1",
+            "REMOTE_PORT": str(client.getsockname()[1]),
+            "SERVER_PORT": str(server.getsockname()[1]),
+        }
+        assert uid_of_peer(environ) == os.geteuid()
+        assert uid_of_peer({**environ, "SERVER_PORT": "1"}) is None
+
+
+def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(tmp_path: Path) -> None:
+    lines = [
+        "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
+        "   0: 0100007F:1FC9 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 1 1",
+        "   1: 0100007F:C350 0100007F:1FC8 01 00000000:00000000 00:00000000 00000000  1002        0 2 1",
+        "   2: 0100007F:C350 0100007F:1FC9 01 00000000:00000000 00:00000000 00000000  1001        0 3 1",
+    ]
+    (tmp_path / "tcp").write_text("\n".join(lines))
+    environ = {"REMOTE_ADDR": "127.0.0.1", "REMOTE_PORT": "50000", "SERVER_PORT": "8137"}
+    assert uid_of_peer(environ, tmp_path) == 1001
+    assert uid_of_peer({**environ, "REMOTE_ADDR": "10.0.0.1"}, tmp_path) is None
+    assert uid_of_peer({**environ, "REMOTE_ADDR": "::1"}, tmp_path) is None
+    assert uid_of_peer({**environ, "REMOTE_PORT": "x"}, tmp_path) is None
+    assert uid_of_peer({}, tmp_path) is None
 
 
 def test_on_loopback_one_may_look_without_the_token(monitor: Any) -> None:

@@ -36,13 +36,12 @@ _SPARK_POINTS = 40
 Row = TypeVar("Row")
 
 
-def make_api(store: Store, source: Source, *, may_look_freely: bool) -> Blueprint:
+def make_api(store: Store, source: Source) -> Blueprint:
     """The API as a blueprint.
 
     Args:
         store: What is known.
         source: Whom to ask for what is not: logs, stacks; and whom to tell to kill.
-        may_look_freely: Whether one may look without a token, for `/session`.
     """
     api = Blueprint("api", __name__, url_prefix="/api/v1")
 
@@ -64,7 +63,7 @@ def make_api(store: Store, source: Source, *, may_look_freely: bool) -> Blueprin
     def session() -> ResponseReturnValue:
         visitor = g.visitor
         csrf = visitor.session.csrf if visitor.session is not None else None
-        return jsonify(signed_in=visitor.known, csrf=csrf, open=may_look_freely)
+        return jsonify(signed_in=visitor.known, csrf=csrf, open=visitor.is_owner)
 
     @api.get("/cluster")
     def cluster() -> ResponseReturnValue:

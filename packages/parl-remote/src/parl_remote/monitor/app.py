@@ -6,7 +6,8 @@ Source --Collector--> Store --> create_app(...) --> any WSGI server
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from flask import Blueprint, Flask, Response, g, jsonify
 from flask.typing import ResponseReturnValue
@@ -17,6 +18,7 @@ from parl_remote.monitor.guard import Guard
 from parl_remote.monitor.legacy import make_legacy
 from parl_remote.monitor.metrics import CONTENT_TYPE, metrics_of
 from parl_remote.monitor.pages import make_pages
+from parl_remote.monitor.peers import uid_of_peer
 from parl_remote.monitor.sessions import Sessions, Tries
 from parl_remote.monitor.source import Source
 from parl_remote.monitor.store import Store
@@ -34,6 +36,7 @@ def create_app(
     host: str = "127.0.0.1",
     port: int = 0,
     clock: Callable[[], float] = time.monotonic,
+    uid_of: Callable[[Mapping[str, Any]], int | None] = uid_of_peer,
 ) -> Flask:
     """The monitor as a WSGI application.
 
@@ -41,19 +44,20 @@ def create_app(
         store: What it shows; somebody else fills it.
         source: Whom to ask for logs and stacks.
         token: What one has to know to look from elsewhere, and to change anything.
-        host: The interface that it will be served on; on loopback one may look without the token.
+        host: The interface that it will be served on; on loopback its own user may look without the token.
         port: The port.
         clock: Any clock in seconds, for sessions.
+        uid_of: The user who has sent a request over loopback, None if that is not known.
     """
     app = Flask("parl_remote.monitor")
     app.config["MAX_CONTENT_LENGTH"] = _MOST_BODY
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.json.compact = True  # type: ignore[attr-defined]
     app.jinja_env.trim_blocks = app.jinja_env.lstrip_blocks = True
-    guard = Guard(app, Sessions(token, clock), host, port)
+    guard = Guard(app, Sessions(token, clock), host, port, uid_of)
     app.register_blueprint(make_pages(guard, Tries(clock)))
-    app.register_blueprint(make_api(store, source, may_look_freely=guard.looks_free))
-    app.register_blueprint(_probes(store, tell_all=guard.looks_free))
+    app.register_blueprint(make_api(store, source))
+    app.register_blueprint(_probes(store))
     app.register_blueprint(make_legacy(store))
 
     @app.context_processor
@@ -61,14 +65,14 @@ def create_app(
         view = store.view()
         return {
             "version": __version__,
-            "cluster": view.snapshot.cluster.address if view is not None and _may_look(guard) else "",
+            "cluster": view.snapshot.cluster.address if view is not None and g.visitor.may_look else "",
             "signed_in": g.visitor.known,
         }
 
     return app
 
 
-def _probes(store: Store, *, tell_all: bool) -> Blueprint:
+def _probes(store: Store) -> Blueprint:
     probes = Blueprint("probes", __name__)
 
     @probes.get("/healthz")
@@ -76,7 +80,7 @@ def _probes(store: Store, *, tell_all: bool) -> Blueprint:
         """For load balancers and supervisors: 200 while the master answers, else 503."""
         found = store.health()
         answer: dict[str, object] = {"ok": found.ok}
-        if tell_all or g.visitor.known:
+        if g.visitor.may_look:
             answer |= {"age_s": found.age_s, "reason": found.reason}
         return jsonify(answer), 200 if found.ok else 503
 
@@ -85,7 +89,3 @@ def _probes(store: Store, *, tell_all: bool) -> Blueprint:
         return Response(metrics_of(store), content_type=CONTENT_TYPE)
 
     return probes
-
-
-def _may_look(guard: Guard) -> bool:
-    return guard.looks_free or bool(g.visitor.known)

@@ -2,14 +2,17 @@
 
     request --host name?--> --token or session, where one is needed--> --changes something? CSRF--> view --headers-->
 
-On loopback everybody on the host may look. Whoever wants to change something, or asks from elsewhere, shows the token:
-a browser once at the login page, a program as `Authorization: Bearer`.
+On loopback the user who runs the monitor may look. Whoever wants to change something, is another user or asks from
+elsewhere, shows the token: a browser once at the login page, a program as `Authorization: Bearer`.
 """
 
 from __future__ import annotations
 
 import hmac
+import os
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from flask import Flask, Response, abort, g, jsonify, redirect, request, url_for
@@ -17,6 +20,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
 from parl_remote.addresses import is_loopback
+from parl_remote.monitor.peers import uid_of_peer
 from parl_remote.monitor.sessions import Session, Sessions
 
 __all__ = ["Guard", "allowed_target"]
@@ -44,15 +48,22 @@ class Visitor:
     Attributes:
         session: The browser session, None without one.
         by_token: Whether the request itself carries the token.
+        is_owner: Whether it is the monitor's own user, over loopback.
     """
 
     session: Session | None
     by_token: bool
+    is_owner: bool
 
     @property
     def known(self) -> bool:
         """Whether the token was shown, now or at a login."""
         return self.by_token or self.session is not None
+
+    @property
+    def may_look(self) -> bool:
+        """Whether what the monitor knows is for this visitor."""
+        return self.known or self.is_owner
 
 
 class Guard:
@@ -63,30 +74,34 @@ class Guard:
         sessions: Who has logged in.
         host: The interface that is listened on.
         port: The port, which tells the cookies of several monitors apart.
+        uid_of: The user who has sent a request over loopback, None if that is not known.
     """
 
-    def __init__(self, app: Flask, sessions: Sessions, host: str, port: int) -> None:
+    def __init__(
+        self,
+        app: Flask,
+        sessions: Sessions,
+        host: str,
+        port: int,
+        uid_of: Callable[[Mapping[str, Any]], int | None] = uid_of_peer,
+    ) -> None:
         self.sessions = sessions
         self.cookie = f"parl_monitor_{port}"
-        self._is_open = is_loopback(host)
+        self._on_loopback = is_loopback(host)
+        self._uid_of = uid_of
         self._hosts = {"localhost", "127.0.0.1", "[::1]", host, f"[{host}]"}
         app.before_request(self._check)
         app.after_request(self._add_headers)
         app.register_error_handler(HTTPException, self._explain)
 
-    @property
-    def looks_free(self) -> bool:
-        """Whether one may look without a token."""
-        return self._is_open
-
     def _check(self) -> BaseResponse | None:
         g.visitor = self._visitor()
-        if self._is_open and _name_of(request.host) not in self._hosts:
+        if self._on_loopback and _name_of(request.host) not in self._hosts:
             # A page elsewhere whose name was made to point here would otherwise read along.
             abort(421, f"this monitor is at http://localhost or 127.0.0.1, not at {request.host}")
         if request.endpoint in _OPEN:
             return None
-        if not g.visitor.known and not self._is_open:
+        if not g.visitor.may_look:
             if request.path.startswith(("/api/", "/metrics")) or request.method not in _SAFE:
                 abort(401, "the monitor's token is needed, as `Authorization: Bearer <token>`")
             return redirect(url_for("pages.login", next=request.full_path.rstrip("?")))
@@ -95,10 +110,11 @@ class Guard:
         return None
 
     def _visitor(self) -> Visitor:
+        is_owner = self._on_loopback and self._uid_of(request.environ) in {os.geteuid(), 0}
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.casefold() == "bearer":
-            return Visitor(None, self.sessions.knows(token))
-        return Visitor(self.sessions.of(request.cookies.get(self.cookie, "")), False)
+            return Visitor(None, self.sessions.knows(token), is_owner)
+        return Visitor(self.sessions.of(request.cookies.get(self.cookie, "")), False, is_owner)
 
     def _check_change(self) -> None:
         """Only somebody who was let in, from a page of ours."""
