@@ -170,7 +170,7 @@ class ActorProcess:
                     self._do_at_once(caller, frames)
                 else:
                     self._queue.append((caller, caller.opened(frames)))
-        except (ChannelClosed, RemoteProtocolError, IndexError) as error:
+        except (ChannelClosed, RemoteProtocolError, IndexError, ValueError) as error:  # the last two: too few bytes
             _log.debug("a caller is gone: %s", error)
             self._forget(caller)
 
