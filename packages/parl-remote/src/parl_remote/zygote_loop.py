@@ -28,6 +28,12 @@ _LARGEST_COMMAND = 65536
 _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote.decorator", "parl_remote.actor_process")
 
 
+# What an actor needs when it makes or receives another one; imported when nobody wants actors for a moment, because the
+# first actor of a program shall not wait for it.
+_LATER = ("parl_remote.client", "parl_remote.connecting", "parl_remote.messages.naming")
+_QUIET_MS = 250
+
+
 class _Zygote:
     def __init__(self, control: socket.socket, directory: str, clear: bool) -> None:
         self._control = control
@@ -40,8 +46,13 @@ class _Zygote:
 
     def run(self) -> NoReturn:
         control = self._control.fileno()
+        patience_ms: int | None = _QUIET_MS
         while True:
-            for fd, _ in self._poller.poll():
+            ready = self._poller.poll(patience_ms)
+            if not ready:
+                patience_ms = None
+                _import_and_freeze(_LATER)
+            for fd, _ in ready:
                 if fd == control:
                     self._obey()
                 elif fd in self._by_pidfd:
@@ -164,10 +175,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         processes.set_name("parl:zygote")
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)
-        gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
-        failed = _import_all((*_WARM, *preload))
-        gc.freeze()  # collections in actors leave the shared pages alone
-        gc.enable()
+        failed = _import_and_freeze((*_WARM, *preload))
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
@@ -177,11 +185,15 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         os._exit(1)
 
 
-def _import_all(names: tuple[str, ...]) -> dict[str, str]:
+def _import_and_freeze(names: tuple[str, ...]) -> dict[str, str]:
+    """Import modules for all actors to come; gives those that cannot be imported, and why."""
+    gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
     failed = {}
     for name in names:
         try:
             importlib.import_module(name)
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
+    gc.freeze()  # collections in actors leave the shared pages alone
+    gc.enable()
     return failed
