@@ -35,6 +35,7 @@ DIFFERS = {
     ("debug", "test_calls_do_not_wait_for_each_other_between_actors"): "a call runs in the thread that makes it",
     ("debug", "test_a_result_that_takes_too_long_times_out_and_comes_later"): "a call runs in the thread that makes it",
     ("debug", "test_a_call_that_has_not_started_can_be_cancelled"): "a call runs in the thread that makes it",
+    ("debug", "test_a_lost_actor_is_made_again_as_often_as_was_asked_for"): "the actor's process would be this one",
     ("debug", "test_a_cancelled_call_is_not_run"): "a call runs in the thread that makes it",
     ("ray", "test_a_cancelled_call_is_not_run"): "Ray runs what is queued all the same and drops the result",
     ("debug", "test_the_actor_knows_that_it_is_one"): "the actor's environment would be this one",
@@ -656,6 +657,18 @@ def test_a_killed_actor_is_lost_with_its_last_call() -> None:
         future.result(WITHIN_S)
     assert lost.value.cause.last_call == "sleep"
     assert lost.value.cause.describe()
+
+
+def test_a_lost_actor_is_made_again_as_often_as_was_asked_for() -> None:
+    counter = Counter.options(max_restarts=1)(5)
+    assert counter.add() == 6
+    with pytest.raises(parl.ActorLost):
+        counter.exit(1)
+    assert counter.add() == 6
+    with pytest.raises(parl.ActorLost):
+        counter.exit(1)
+    with pytest.raises(parl.ActorLost):
+        counter.add()
 
 
 def test_a_handle_of_a_lost_actor_says_so_in_other_actors() -> None:

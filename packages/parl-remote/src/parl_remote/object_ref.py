@@ -18,6 +18,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from parl_remote import current, object_places, serialize
@@ -29,7 +30,7 @@ from parl_remote.handles import luggage
 from parl_remote.identity import host_id, new_id
 from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
 
-__all__ = ["ObjectRef", "put"]
+__all__ = ["ObjectRef", "put", "received"]
 
 T = TypeVar("T")
 
@@ -237,6 +238,20 @@ def _arrive_value(
         with contextlib.suppress(MemoryGone):
             return thaw(*read(Place(*place)))
     return _arrive(object_id, nbytes, frames, host, place).get()
+
+
+def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> ObjectRef[Any]:
+    """A value that came beside a message: its reference, which others of its id will find.
+
+    Args:
+        object_id: Its id.
+        nbytes: What it takes.
+        fetch: Gives its image if it is not here yet.
+    """
+    ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
+    if not ref.is_here:
+        ref._own(_pool().store_image(fetch()))
+    return ref
 
 
 def _pool() -> MemoryPool:

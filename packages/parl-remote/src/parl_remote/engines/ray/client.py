@@ -9,6 +9,7 @@ program that is gone.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import sys
@@ -29,7 +30,7 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.engines.ray.folder import Folder, visible
 from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
 from parl_remote.engines.ray.library import NAMESPACE, cause_of, ray
-from parl_remote.engines.ray.message import Message, RayPlace
+from parl_remote.engines.ray.message import Message, RayPlace, Wire, extras_of, opened, packed
 from parl_remote.engines.ray.path import RayPath, lost
 from parl_remote.errors import (
     NameTaken,
@@ -41,6 +42,7 @@ from parl_remote.errors import (
 )
 from parl_remote.handles import luggage
 from parl_remote.named_actors import FoundActor, description_of, read_description
+from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
 from parl_remote.pending_calls import kind_of_reference
 
@@ -84,6 +86,7 @@ class RayClient:
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self._own: dict[str, RayPath] = {}
         self._arriving: dict[str, list[Any]] = {}
+        self._stored: weakref.WeakKeyDictionary[ObjectRef[Any], Any] = weakref.WeakKeyDictionary()
         self._background: queue.SimpleQueue[Callable[[], None] | None] | None = None
 
     @property
@@ -107,7 +110,7 @@ class RayClient:
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        packed = luggage.take()
+        travelling = luggage.take()
         creation = serialize.dumps(
             (
                 folder.sys_path,
@@ -120,7 +123,7 @@ class RayClient:
                 options.max_concurrency,
             )
         )
-        message = Message.of(pack(Kind.CREATE, 0, 0, 0, [*creation, *arguments[1:]]), packed)
+        message = packed(pack(Kind.CREATE, 0, 0, 0, [*creation, *arguments[1:]]), travelling, self.stored)
         lease_timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         description = description_of(spec, wait=options.wait)
         setup = Setup(folder, description, bool(options.n_gpu), self._lease_timeout_s, self._address)
@@ -209,11 +212,13 @@ class RayClient:
     # -- for paths and for actors' processes ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def arriving(self, actors: Mapping[str, Any]) -> Iterator[None]:
-        """Within this block the handles in a message lead to these actors."""
-        if not actors:
+    def arriving(self, extras: Message) -> Iterator[None]:
+        """Within this block handles lead to the actors that came beside them, and values are there."""
+        actors = extras.actors
+        if not actors and not extras.values:
             yield
             return
+        values = self.restored(extras)
         with self._lock:
             for actor_id, handle in actors.items():
                 self._arriving.setdefault(actor_id, []).append(handle)
@@ -225,6 +230,24 @@ class RayClient:
                     self._arriving[actor_id].pop()
                     if not self._arriving[actor_id]:
                         del self._arriving[actor_id]
+            values.clear()
+
+    def stored(self, ref: ObjectRef[Any]) -> Any:
+        """Ray's reference to a value of `put`; None where whoever gets it sees the memory that it is in."""
+        if self._folder is None or not self._folder.is_unpacked:
+            return None
+        with self._lock:
+            known = self._stored.get(ref)
+            if known is None and (image := ref.image()) is not None:
+                known = self._stored[ref] = ray().put(bytes(image))
+            return known
+
+    def restored(self, extras: Message) -> list[ObjectRef[Any]]:
+        """Values that came beside a message, put where references find them; to be held until it has been read."""
+        return [
+            received(object_id, nbytes, functools.partial(_fetched, value))
+            for object_id, (nbytes, value) in extras.values.items()
+        ]
 
     def in_background(self, action: Callable[[], None]) -> None:
         """Have something done in the thread that reads results for callbacks; Ray's own must not wait for anything."""
@@ -236,7 +259,7 @@ class RayClient:
 
     # -- inner steps ---------------------------------------------------------------------------------------------------
 
-    def _order(self, spec: ClassSpec, options: ActorOptions, message: Message, setup: Setup) -> Any:
+    def _order(self, spec: ClassSpec, options: ActorOptions, message: Wire, setup: Setup) -> Any:
         """Ask Ray for an actor."""
         concurrency = concurrency_of(spec.cls, options.max_concurrency)
         kind = HostedObject if concurrency.how is How.SERIAL else ConcurrentObject
@@ -285,9 +308,9 @@ class RayClient:
 
     def _await_object(self, handle: Any, spec: ClassSpec) -> tuple[str, ...]:
         """Wait for the constructor; gives the names of the object's attributes."""
-        message = self._got(handle.created.remote(), spec)
-        with self.arriving(message.actors):
-            answer = read_answer(message.opened(), "__init__")
+        wire: Wire = self._got(handle.created.remote(), spec)
+        with self.arriving(extras_of(wire)):
+            answer = read_answer(opened(wire), "__init__")
         if answer.error is not None:
             raise answer.error
         return answer.names or ()
@@ -343,6 +366,10 @@ class RayClient:
     def _check_open(self) -> None:
         if self._closed:
             raise NotConnected("the connection is closed; call parl.connect() again")
+
+
+def _fetched(value: Any) -> memoryview:
+    return memoryview(ray().get(value))
 
 
 def _work(actions: queue.SimpleQueue[Callable[[], None] | None]) -> None:

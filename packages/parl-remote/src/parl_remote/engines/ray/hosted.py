@@ -23,7 +23,7 @@ from parl_remote.actor_host import ActorHost
 from parl_remote.call_messages import header_of
 from parl_remote.engines.ray.folder import Folder
 from parl_remote.engines.ray.library import ray
-from parl_remote.engines.ray.message import Message, RayPlace
+from parl_remote.engines.ray.message import RayPlace, Wire, extras_of, opened, packed
 from parl_remote.local_calls import LocalCalls
 from parl_remote.parcels import Parcel
 from parl_remote.runners import Job
@@ -62,7 +62,7 @@ class _Hosted:
         setup: What the process needs.
     """
 
-    def __init__(self, creation: Message, setup: Setup) -> None:
+    def __init__(self, creation: Wire, setup: Setup) -> None:
         from parl_remote.engines.ray.client import RayClient
 
         self._creation = creation
@@ -80,7 +80,7 @@ class _Hosted:
         current.become_actor()
         current.connect_when_needed(lambda: self._client)
         self._host = ActorHost()
-        self._created: Message | None = None
+        self._created: Wire | None = None
         if ray().get_runtime_context().was_current_actor_reconstructed:
             self._create()
 
@@ -92,32 +92,35 @@ class _Hosted:
         """What others who find the actor by its name are told, once the object is made."""
         return self._setup.description
 
-    def created(self) -> Message:
+    def created(self) -> Wire:
         """The answer of the object's constructor."""
         return self._create()
 
-    def _create(self) -> Message:
+    def _create(self) -> Wire:
         if self._created is None:
-            with self._client.arriving(self._creation.actors):
-                self._created = _message(self._host.handle(self._creation.opened()))
-            self._creation = Message((), {})
+            with self._client.arriving(extras_of(self._creation)):
+                self._created = self._packed(self._host.handle(opened(self._creation)))
+            self._creation = b""
         return self._created
+
+    def _packed(self, reply: list[Buffer]) -> Wire:
+        return packed(reply, reply.refs if isinstance(reply, Parcel) else (), self._client.stored)
 
 
 class HostedObject(_Hosted):
     """Holds an object that runs one call at a time."""
 
-    def handle(self, message: Message) -> Message:
+    def handle(self, message: Wire) -> Wire:
         """Take a message and give its answer."""
         self._create()
-        with self._client.arriving(message.actors):
-            return _message(self._host.handle(message.opened()))
+        with self._client.arriving(extras_of(message)):
+            return self._packed(self._host.handle(opened(message)))
 
 
 class ConcurrentObject(_Hosted):
     """Holds an object that runs several calls at a time."""
 
-    def __init__(self, creation: Message, setup: Setup) -> None:
+    def __init__(self, creation: Wire, setup: Setup) -> None:
         super().__init__(creation, setup)
         self._calls = _Calls(self._host)
         self._last_number = 0
@@ -130,17 +133,17 @@ class ConcurrentObject(_Hosted):
         """See `_Hosted.description`."""
         return super().description()
 
-    async def created(self) -> Message:  # type: ignore[override]
+    async def created(self) -> Wire:  # type: ignore[override]
         """See `_Hosted.created`."""
         return await asyncio.get_running_loop().run_in_executor(None, self._create)
 
-    async def handle(self, message: Message) -> Message:
+    async def handle(self, message: Wire) -> Wire:
         """Take a message and give its answer, while others are being handled."""
         if self._created is None:
             await self.created()
-        frames = message.opened()
+        frames = opened(message)
         if not self._calls.used:  # its constructor has failed; the host says what that means
-            return _message(self._host.handle(frames))
+            return self._packed(self._host.handle(frames))
         self._last_number = number = (self._last_number + 1) % 2**32  # callers number their own calls only
         frames[0] = memoryview(bytearray(frames[0]))
         _CALL_NUMBER.pack_into(frames[0], _NUMBER_AT, number)
@@ -154,10 +157,13 @@ class ConcurrentObject(_Hosted):
         def take(reply: list[Buffer]) -> None:
             loop.call_soon_threadsafe(settle, reply)
 
-        with self._client.arriving(message.actors):
+        extras = extras_of(message)
+        if extras.values:
+            await loop.run_in_executor(None, self._client.restored, extras)  # they may come from afar
+        with self._client.arriving(extras):
             self._calls.start(frames, take)
             try:
-                return _message(await answer)
+                return self._packed(await answer)
             except asyncio.CancelledError:
                 self._calls.stop(number)
                 raise
@@ -193,7 +199,3 @@ class _Calls(LocalCalls):
             take = self._takers.pop(header_of(reply[0])[3], None)
             if take is not None:
                 take(reply)
-
-
-def _message(reply: list[Buffer]) -> Message:
-    return Message.of(reply, reply.refs if isinstance(reply, Parcel) else ())

@@ -1,20 +1,24 @@
-"""What goes through Ray: the frames of a call or of its answer, and the handles of actors that are in them.
+"""What goes through Ray: the frames of a call or of its answer, and what is in them that Ray has to know of.
 
-Large frames are buffers of their own for Ray, which shares them on one host; they are copied once on arrival, because
-who receives an array may write into it, as everywhere else. Handles travel beside the frames and not within, so that
-Ray knows of them and keeps their actors alive.
+    one frame    as it is: most calls
+    more         a Message: large frames are buffers of their own for Ray, which shares them on one host; they are
+                 copied once on arrival, because who receives an array may write into it, as everywhere else
+
+Handles of actors, and values of `put` that the other host cannot see, travel beside the frames and not within, so that
+Ray keeps alive what somebody still has.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote.memory import allocate
+from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer
 
-__all__ = ["Message", "RayPlace", "actors_of"]
+__all__ = ["Message", "RayPlace", "Wire", "extras_of", "opened", "packed"]
 
 _LARGE = 8192  # what `serialize` keeps out of pickles is at least this long
 
@@ -40,39 +44,55 @@ class RayPlace:
 
 
 class Message(NamedTuple):
-    """One message.
+    """More than one frame.
 
     Attributes:
         frames: As `call_messages.pack` makes them.
         actors: Ray's handles of the actors whose handles are in the frames, by their ids.
+        values: Bytes and Ray's references of values of `put` that are in the frames, by their ids.
     """
 
     frames: tuple[Buffer, ...]
     actors: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, frames: Sequence[Buffer], refs: Iterable[object] = ()) -> Message:
-        """Make one.
-
-        Args:
-            frames: The frames.
-            refs: What `luggage.take` gave when they were pickled.
-        """
-        return cls(tuple(frames), actors_of(refs))
-
-    def opened(self) -> list[memoryview]:
-        """The frames in memory of our own."""
-        return [_own(frame) for frame in self.frames]
+    values: Mapping[str, tuple[int, Any]]
 
     def __reduce__(self) -> tuple[Any, ...]:
         frames = tuple(pickle.PickleBuffer(frame) if len(frame) >= _LARGE else bytes(frame) for frame in self.frames)
-        return Message, (frames, dict(self.actors))
+        return Message, (frames, dict(self.actors), dict(self.values))
 
 
-def actors_of(refs: Iterable[object]) -> dict[str, Any]:
-    """Ray's handles of those of some references that are to actors."""
-    places = (getattr(ref, "place", None) for ref in refs)
-    return {place.actor_id: place.handle for place in places if isinstance(place, RayPlace)}
+Wire: TypeAlias = Message | bytes
+_NOTHING = Message((), {}, {})
+
+
+def packed(frames: Sequence[Buffer], refs: Iterable[object], store: Callable[[ObjectRef[Any]], Any]) -> Wire:
+    """What to give to Ray.
+
+    Args:
+        frames: The frames.
+        refs: What `luggage.take` gave when they were pickled.
+        store: Gives Ray's reference to a value of `put`, None where the other host will see it anyway.
+    """
+    actors, values = {}, {}
+    for ref in refs:
+        place = getattr(ref, "place", None)
+        if isinstance(place, RayPlace):
+            actors[place.actor_id] = place.handle
+        elif isinstance(ref, ObjectRef) and (stored := store(ref)) is not None:
+            values[ref.id] = (ref.nbytes, stored)
+    if len(frames) == 1 and not actors and not values:
+        return bytes(frames[0])
+    return Message(tuple(frames), actors, values)
+
+
+def opened(wire: Wire) -> list[memoryview]:
+    """The frames in memory of our own."""
+    return [memoryview(wire)] if isinstance(wire, bytes) else [_own(frame) for frame in wire.frames]
+
+
+def extras_of(wire: Wire) -> Message:
+    """What is beside the frames."""
+    return _NOTHING if isinstance(wire, bytes) else wire
 
 
 def _own(frame: Any) -> memoryview:

@@ -65,4 +65,5 @@ def _init(library: Any, address: str, cpu_num: int | None, working_dir: str | No
     try:
         library.init(address, runtime_env={"working_dir": working_dir}, **common)
     except (ConnectionError, TimeoutError) as error:
-        raise ClusterUnreachable(f"nobody answers at {address}: {error}", address=address) from error
+        hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token here, and the token"
+        raise ClusterUnreachable(f"nobody answers at {address}: {error}; {hint}", address=address) from error

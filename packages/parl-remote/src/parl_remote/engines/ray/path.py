@@ -20,7 +20,7 @@ from parl_remote.answers import Answer, read_answer
 from parl_remote.call_messages import pack
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.engines.ray.library import cause_of, ray
-from parl_remote.engines.ray.message import Message
+from parl_remote.engines.ray.message import extras_of, opened, packed
 from parl_remote.errors import ActorLost, RemoteError
 from parl_remote.future import RemoteFuture
 from parl_remote.transport import Buffer
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from parl_remote.engines.ray.client import RayClient
 
 __all__ = ["RayPath", "lost"]
+
+
+_MOMENT_S = 0.05  # between two looks at an actor that is being restarted, which takes Ray a second or so
 
 
 class RayPath:
@@ -63,6 +66,7 @@ class RayPath:
         self._lock = threading.RLock()  # a future that is dropped while results are read may lead back here
         self._unread = 0
         self._cause: DeathCause | None = None
+        self._restarting = False
 
     # -- actor_ref.CallPath ------------------------------------------------------------------------------------------
 
@@ -80,15 +84,18 @@ class RayPath:
         if future is None:
             future = RemoteFuture(self, owner)
             future.method = method
-        packed = owner[1:] if isinstance(owner, tuple) else ()
-        for ref in packed:
+        travelling = owner[1:] if isinstance(owner, tuple) else ()
+        for ref in travelling:
             _mark_as_shared(ref)
         handle = self.handle
+        if self._restarting and handle is not None:
+            self._await_restart(handle)
         if self._cause is not None or handle is None:
             future.settle(None, self._lost(""))
             return future
         try:
-            result = handle.handle.remote(Message.of(pack(kind, flags, index, 0, payload), packed))
+            wire = packed(pack(kind, flags, index, 0, payload), travelling, self._client.stored)
+            result = handle.handle.remote(wire)
         except Exception as error:
             future.settle(None, self._translated(error, method))
             return future
@@ -169,14 +176,14 @@ class RayPath:
     def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> bool:
         """Wait for a result and settle its future."""
         try:
-            message = ray().get(result, timeout=timeout_s)
+            wire = ray().get(result, timeout=timeout_s)
         except ray().exceptions.GetTimeoutError:
             return future.settled
         except Exception as error:
             answer = self._failed(error, future.method)
         else:
-            with self._client.arriving(message.actors):
-                answer = read_answer(message.opened(), future.method)
+            with self._client.arriving(extras_of(wire)):
+                answer = read_answer(opened(wire), future.method)
         with self._lock:
             if future.settled:
                 return True
@@ -199,9 +206,22 @@ class RayPath:
         cause = cause_of(error)
         if cause is None:
             return RemoteError(f"{self._class_name}.{method}() failed on Ray: {type(error).__name__}: {error}")
-        if not isinstance(error, ray().exceptions.ActorUnavailableError):  # that one may be restarted
+        if isinstance(error, ray().exceptions.ActorUnavailableError):
+            self._restarting = True  # later calls wait for what becomes of that
+        else:
             self.close(cause)
         return self._lost(method, cause)
+
+    def _await_restart(self, handle: Any) -> None:
+        """Wait until Ray has started the actor again, or given it up."""
+        while self._restarting and self._cause is None:
+            try:
+                ray().get(handle.place.remote())
+                self._restarting = False
+            except ray().exceptions.ActorUnavailableError:
+                time.sleep(_MOMENT_S)  # there is nothing to wait on: Ray says so at once as long as it lasts
+            except ray().exceptions.RayError as error:
+                self.close(cause_of(error) or DeathCause(DeathKind.EXIT, detail=str(error)))
 
     def _lost(self, running: str, cause: DeathCause | None = None) -> ActorLost:
         known = self._cause or cause or DeathCause(DeathKind.STOPPED, detail="nobody held it any more")
