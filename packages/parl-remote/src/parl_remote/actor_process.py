@@ -435,12 +435,17 @@ def run_actor(listening: socket.socket, parent: int) -> None:
         host.drop_instance()
         nested.disconnect()
         atexit._run_exitfuncs()
+        _flush_output()  # before: who has said it may be killed at once
         process.say_last_word()
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        _flush_output()
         os._exit(code)
+
+
+def _flush_output() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(BaseException):
+            stream.flush()
