@@ -320,11 +320,16 @@ def test_the_node_s_death_is_reported_to_waiting_calls(
 ) -> None:
     connect()
     victim = Victim()
+    actor = victim.process()
     processes = list(session_processes(node_pid()))
     waiting = submit(victim.sleep)
     os.kill(node_pid(), signal.SIGKILL)
-    with pytest.raises(ActorLost, match="node was lost"):
+    with pytest.raises(ActorLost, match="node was lost") as lost:
         waiting.result(PATIENCE_S)
+    cause = lost.value.cause
+    assert (cause.class_name, cause.pid, cause.last_call) == ("Victim", actor, "sleep")
+    assert cause.lease_id
+    assert abs(cause.at - time.time()) < PATIENCE_S
     await_end(processes, within_s=2.0)
     with pytest.raises(NotConnected, match="is gone"):
         Victim()

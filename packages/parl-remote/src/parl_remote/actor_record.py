@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -79,7 +80,13 @@ class ActorRecord:
     def end(self, cause: DeathCause) -> None:
         """Note the first cause that comes; later ones know less."""
         if self._cause is None:
-            self._cause = cause
+            self._cause = dataclasses.replace(
+                cause,
+                lease_id=cause.lease_id or self.lease_id,
+                class_name=cause.class_name or self.class_name,
+                pid=cause.pid or self.pid,
+                at=cause.at or round(time.time(), 3),
+            )
             self._ended.set()
 
     def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
