@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 from parl_remote import current, nested, object_places, processes
 from parl_remote.actor_host import ActorHost
 from parl_remote.actor_state import ActorState
-from parl_remote.call_messages import Flag, Kind, header_of, pack, payload_of
+from parl_remote.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import Concurrency, How
 from parl_remote.death import DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
@@ -163,6 +163,8 @@ class ActorProcess:
         caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
+                if len(frames[0]) < HEADER_BYTES:
+                    raise RemoteProtocolError(f"a frame of {len(frames[0])} bytes is too short for a call")
                 kind = frames[0][0]
                 if kind in _OF_WORKER:
                     self._check_worker(caller, kind)
@@ -170,7 +172,7 @@ class ActorProcess:
                     self._do_at_once(caller, frames)
                 else:
                     self._queue.append((caller, caller.opened(frames)))
-        except (ChannelClosed, RemoteProtocolError, IndexError, ValueError) as error:  # the last two: too few bytes
+        except (ChannelClosed, RemoteProtocolError) as error:
             _log.debug("a caller is gone: %s", error)
             self._forget(caller)
 

@@ -85,7 +85,8 @@ class FrameReader:
             if not 1 <= count <= _MAX_FRAMES:
                 raise RemoteProtocolError(f"a message of {count} frames cannot be")
             if available < 4 + 8 * count:
-                self._make_room(4 + 8 * count)
+                # No more than twice of what has come: whoever announces a million frames has to send their lengths.
+                self._make_room(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))
                 return None
             lengths = struct.unpack_from(f"<{count}Q", self._buffer, start + 4)
             body = start + 4 + 8 * count
