@@ -286,3 +286,31 @@ def test_an_actor_with_restarts_moves_from_a_drained_node_and_keeps_its_name(
     assert after.node_id != before.node_id
     (row,) = [row for row in actors() if row.name == "mover"]
     assert (row.restarts, row.node_id) == (1, after.node_id)
+
+
+def test_a_master_that_was_killed_lists_and_kills_after_its_restart_what_it_had_before(
+    two_nodes: LoopbackCluster, connected: Inquiry
+) -> None:
+    two_nodes.add_node(2)
+    eventually(lambda: [node for node in connected.ask(ListNodes, NodeList).nodes if node.free.cpu == 2])
+    keeper = with_options(Victim, n_cpu=2, name="keeper")()  # the master's own node has only one
+    pid = keeper.process()
+    (before,) = eventually(lambda: [row for row in actors() if row.name == "keeper" and row.numbers.pid])
+    two_nodes.master.kill()
+    two_nodes.restart_master()
+    found = environment({**os.environ, **two_nodes.environment})
+
+    def seen() -> ActorStatus | None:
+        address = ClusterAddress(two_nodes.address, found)
+        with Inquiry(address.connect_master(), Role.MASTER, found.limits, "xparl test") as master:
+            rows = master.ask(ListActors, ActorList).actors
+        return next((row for row in rows if row.name == "keeper" and row.numbers.pid and row.owner), None)
+
+    after = eventually(seen)
+    assert (after.lease_id, after.node_id, after.client_id) == (before.lease_id, before.node_id, before.client_id)
+    assert (after.numbers.pid, after.owner, after.resources) == (pid, before.owner, before.resources)
+    assert after.age_s > before.age_s
+    assert keeper.process() == pid
+    assert ask(lambda number: KillActor(number, "keeper"), ActorKilled).death.lease_id == before.lease_id
+    with pytest.raises(ActorLost, match="it was destroyed"):
+        keeper.process()
