@@ -19,6 +19,9 @@ from pathlib import Path
 
 __all__ = ["Process", "processes_with"]
 
+_LISTENING_UNIX = "00010000"  # a flag of the kernel's table: the socket accepts connections
+_LISTENING_TCP = "0A"
+
 
 class Process:
     """A process of this host and this user.
@@ -93,6 +96,33 @@ class Process:
         with contextlib.suppress(OSError):
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 0
+
+    @property
+    def unix_sockets(self) -> tuple[str, ...]:
+        """The paths of the unix sockets at which it listens."""
+        rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
+        inodes = self._sockets
+        return tuple(row[7] for row in rows if len(row) > 7 and row[6] in inodes and row[3] == _LISTENING_UNIX)
+
+    @property
+    def tcp_ports(self) -> tuple[int, ...]:
+        """The TCP ports of IPv4 at which it listens."""
+        rows = (line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:])
+        inodes = self._sockets
+        found = (row[1] for row in rows if row[3] == _LISTENING_TCP and row[9] in inodes)
+        return tuple(int(address.rpartition(":")[2], 16) for address in found)
+
+    @property
+    def _sockets(self) -> set[str]:
+        """The inodes of its sockets."""
+        found = set()
+        with contextlib.suppress(OSError):
+            for entry in os.listdir(f"/proc/{self.pid}/fd"):
+                with contextlib.suppress(OSError):
+                    target = os.readlink(f"/proc/{self.pid}/fd/{entry}")
+                    if target.startswith("socket:["):
+                        found.add(target[8:-1])
+        return found
 
     @property
     def own_bytes(self) -> int:
