@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ from typing import Any
 import pytest
 
 from parl_remote.errors import AuthenticationFailed
+from parl_remote.monitor import peers
 from parl_remote.monitor.guard import allowed_target
-from parl_remote.monitor.peers import uid_of_peer
+from parl_remote.monitor.peers import Peers
 from parl_remote.monitor.sessions import Sessions, Tries, token_of
 
 KILL = "/api/v1/actors/lease-1/kill"
@@ -36,18 +39,64 @@ def test_on_loopback_other_users_need_the_token(monitor: Any, token: str, uid: i
     assert monitor.client().get("/api/v1/actors", headers=bearer).status_code == 200
 
 
-def test_the_kernel_knows_whose_connection_it_is() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("offers_netlink", [True, False])
+def test_the_kernel_knows_whose_connection_it_is(
+    host: str, offers_netlink: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_offered(*_: object) -> int:
+        raise OSError("not here")
+
+    if not offers_netlink:
+        monkeypatch.setattr(peers, "_ask_kernel", not_offered)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        server = socket.create_server((host, 0), family=family)
+    except OSError as error:
+        pytest.skip(f"this host has no {host}: {error}")
+    with server, socket.create_connection(server.getsockname()[:2]) as client:
         environ = {
-            "REMOTE_ADDR": "127.0.0.1",
+            "REMOTE_ADDR": host,
             "REMOTE_PORT": str(client.getsockname()[1]),
             "SERVER_PORT": str(server.getsockname()[1]),
         }
-        assert uid_of_peer(environ) == os.geteuid()
-        assert uid_of_peer({**environ, "SERVER_PORT": "1"}) is None
+        asked = Peers(host)
+        assert asked.uid_of(environ) == os.geteuid()
+        assert asked.uid_of({**environ, "SERVER_PORT": "1"}) is None
+        assert asked.uid_of({**environ, "REMOTE_PORT": environ["SERVER_PORT"]}) is None
 
 
-def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make a connection as somebody else")
+@pytest.mark.parametrize("offers_netlink", [True, False])
+def test_a_connection_of_another_user_is_known_as_his(offers_netlink: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_offered(*_: object) -> int:
+        raise OSError("not here")
+
+    if not offers_netlink:
+        monkeypatch.setattr(peers, "_ask_kernel", not_offered)
+    program = (
+        "import os, socket, sys; os.setuid(12345); one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+        "print(one.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        stranger = subprocess.Popen(
+            [sys.executable, "-c", program, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert stranger.stdout is not None
+        theirs = stranger.stdout.readline().strip()
+        environ = {"REMOTE_ADDR": "127.0.0.1", "REMOTE_PORT": theirs, "SERVER_PORT": port}
+        assert Peers("127.0.0.1").uid_of(environ) == 12345
+        stranger.communicate()
+
+
+def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_offered(*_: object) -> int:
+        raise OSError("not here")
+
+    monkeypatch.setattr(peers, "_ask_kernel", not_offered)
     lines = [
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
         "   0: 0100007F:1FC9 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 1 1",
@@ -56,11 +105,13 @@ def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(tmp_path: P
     ]
     (tmp_path / "tcp").write_text("\n".join(lines))
     environ = {"REMOTE_ADDR": "127.0.0.1", "REMOTE_PORT": "50000", "SERVER_PORT": "8137"}
-    assert uid_of_peer(environ, tmp_path) == 1001
-    assert uid_of_peer({**environ, "REMOTE_ADDR": "10.0.0.1"}, tmp_path) is None
-    assert uid_of_peer({**environ, "REMOTE_ADDR": "::1"}, tmp_path) is None
-    assert uid_of_peer({**environ, "REMOTE_PORT": "x"}, tmp_path) is None
-    assert uid_of_peer({}, tmp_path) is None
+    asked = Peers("127.0.0.1", tmp_path)
+    assert asked.uid_of(environ) == 1001
+    assert asked.uid_of({**environ, "REMOTE_ADDR": "10.0.0.1"}) is None
+    assert asked.uid_of({**environ, "REMOTE_ADDR": "::1"}) is None
+    assert asked.uid_of({**environ, "REMOTE_PORT": "x"}) is None
+    assert asked.uid_of({**environ, "REMOTE_PORT": "123456"}) is None
+    assert asked.uid_of({}) is None
 
 
 def test_on_loopback_one_may_look_without_the_token(monitor: Any) -> None:

@@ -18,7 +18,6 @@ from parl_remote.monitor.guard import Guard
 from parl_remote.monitor.legacy import make_legacy
 from parl_remote.monitor.metrics import CONTENT_TYPE, metrics_of
 from parl_remote.monitor.pages import make_pages
-from parl_remote.monitor.peers import uid_of_peer
 from parl_remote.monitor.sessions import Sessions, Tries
 from parl_remote.monitor.source import Source
 from parl_remote.monitor.store import Store
@@ -36,7 +35,7 @@ def create_app(
     host: str = "127.0.0.1",
     port: int = 0,
     clock: Callable[[], float] = time.monotonic,
-    uid_of: Callable[[Mapping[str, Any]], int | None] = uid_of_peer,
+    uid_of: Callable[[Mapping[str, Any]], int | None] | None = None,
 ) -> Flask:
     """The monitor as a WSGI application.
 
@@ -47,7 +46,7 @@ def create_app(
         host: The interface that it will be served on; on loopback its own user may look without the token.
         port: The port.
         clock: Any clock in seconds, for sessions.
-        uid_of: The user who has sent a request over loopback, None if that is not known.
+        uid_of: The user who has sent a request over loopback, None if that is not known; by default the kernel says.
     """
     app = Flask("parl_remote.monitor")
     app.config["MAX_CONTENT_LENGTH"] = _MOST_BODY

@@ -20,7 +20,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
 from parl_remote.addresses import is_loopback
-from parl_remote.monitor.peers import uid_of_peer
+from parl_remote.monitor.peers import Peers
 from parl_remote.monitor.sessions import Session, Sessions
 
 __all__ = ["Guard", "allowed_target"]
@@ -74,7 +74,7 @@ class Guard:
         sessions: Who has logged in.
         host: The interface that is listened on.
         port: The port, which tells the cookies of several monitors apart.
-        uid_of: The user who has sent a request over loopback, None if that is not known.
+        uid_of: The user who has sent a request over loopback, None if that is not known; by default the kernel says.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Guard:
         sessions: Sessions,
         host: str,
         port: int,
-        uid_of: Callable[[Mapping[str, Any]], int | None] = uid_of_peer,
+        uid_of: Callable[[Mapping[str, Any]], int | None] | None = None,
     ) -> None:
         self.sessions = sessions
         self.cookie = f"parl_monitor_{port}"
         self._on_loopback = is_loopback(host)
-        self._uid_of = uid_of
+        self._uid_of = uid_of or Peers(host).uid_of
         self._hosts = {"localhost", "127.0.0.1", "[::1]", host, f"[{host}]"}
         app.before_request(self._check)
         app.after_request(self._add_headers)
