@@ -591,6 +591,23 @@ def test_a_full_cluster_has_room_again_once_an_actor_is_dropped(engine: str) -> 
     assert counters[0].add() == 1
 
 
+def test_an_answer_that_nobody_waits_for_keeps_no_actor() -> None:
+    for _ in range(2):
+        counters = [Counter.options(n_cpu=SLOTS / 2)() for _ in range(2)]
+        for counter in counters:
+            parl.submit(counter.add)
+        del counter, counters
+        gc.collect()
+
+
+def test_an_actor_that_was_looked_up_ends_with_its_handles() -> None:
+    for number in range(3):
+        counter = Counter.options(n_cpu=SLOTS / 2, name=f"looked up {number}")()
+        assert parl.get_actor(f"looked up {number}").add() == 1
+        del counter
+        gc.collect()
+
+
 def test_actors_may_share_a_cpu() -> None:
     counters = [Counter.options(n_cpu=0.25)(number) for number in range(6)]
     assert [counter.value for counter in counters] == list(range(6))

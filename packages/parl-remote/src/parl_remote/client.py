@@ -296,9 +296,14 @@ class Client:
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """The actor that has a name; see `named_actors.get_actor`."""
         from parl_remote import finding  # few programs need it
+        from parl_remote.messages.naming import UnwatchActor
 
         self._check_open()
-        return finding.find(self._master, self._workers, name, timeout_s)
+        found = finding.find(self._master, self._workers, name, timeout_s)
+        place = found.place
+        if isinstance(place, ActorPlace) and place.lease_id in self._refs:
+            self._workers.tell(place.node_id, UnwatchActor(place.lease_id))  # nobody is on his way from here
+        return found
 
     def kill(self, name: str) -> None:
         """End the actor that has a name; see `named_actors.kill`."""

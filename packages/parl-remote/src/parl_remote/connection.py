@@ -17,6 +17,7 @@ import contextlib
 import itertools
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from threading import get_ident
@@ -41,9 +42,11 @@ _RESULT = int(Kind.RESULT)
 _CREATE = int(Kind.CREATE)
 _SHARES = int(Flag.SHARES)
 _HANDLES = int(Flag.HANDLES)
+_NAMES = int(Flag.NAMES)
 _CHANGED = int(Kind.CHANGED)
 _STATE = int(Kind.STATE)
 _MOST_CALLS = 2**32
+_weak = weakref.ref
 
 
 class _Sleeper:
@@ -99,7 +102,8 @@ class Connection:
         self._make_lost = lost
         self._on_names = on_names
         self._numbers = itertools.count(1)
-        self._pending: dict[int, RemoteFuture[Any]] = {}
+        # Weakly, or a future that nobody keeps would keep its actor for as long as nobody reads its answer.
+        self._pending: dict[int, weakref.ref[RemoteFuture[Any]]] = {}
         self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.RLock()
         self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
@@ -140,7 +144,7 @@ class Connection:
         else:
             self._adopt(future, owner)
         future.call_id = call_id = next(self._numbers) % _MOST_CALLS
-        self._pending[call_id] = future
+        self._pending[call_id] = _weak(future)
         try:
             if self._sharing is None:
                 if type(owner) is tuple and self._objects is not None:
@@ -300,9 +304,10 @@ class Connection:
         kind, flags, _, call_id = header_of(frames[0])
         if flags & TICKETS and self._sharing is not None:
             frames, flags = self._sharing.unstow(frames), flags & ~TICKETS
-        future = self._pending.pop(call_id, None)
+        pending = self._pending.pop(call_id, None)
+        future = None if pending is None else pending()
         if future is None:
-            self._take_unasked(kind, flags, call_id, frames)
+            self._take_unasked(kind, flags, call_id, frames, dropped=pending is not None)
             return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
@@ -318,8 +323,12 @@ class Connection:
             self._on_names(answer.names)
         self._settle(future, answer.value, answer.error, cancelled=answer.cancelled)
 
-    def _take_unasked(self, kind: int, flags: int, call_id: int, frames: list[memoryview]) -> None:
-        """The answer to a call that was cancelled, or something that nobody asked for."""
+    def _take_unasked(
+        self, kind: int, flags: int, call_id: int, frames: list[memoryview], *, dropped: bool = False
+    ) -> None:
+        """The answer to a call that was cancelled or whose future was dropped, or something that nobody asked for."""
+        if dropped and kind == _RESULT and flags & _NAMES:
+            self._names_changed = True  # the names are in the answer, but so is what nobody wants unpickled
         if kind == _CHANGED:
             self._names_changed = True
         elif kind == _STATE:
@@ -351,11 +360,13 @@ class Connection:
         self._is_lost = True
         running = ""
         with contextlib.suppress(StopIteration, RuntimeError):  # another thread may be doing the same
-            running = next(iter(self._pending.values())).method  # calls run in order, so the oldest was the one
+            oldest = next(iter(self._pending.values()))()  # calls run in order, so it was the one
+            running = oldest.method if oldest is not None else ""
         while self._pending:
             with contextlib.suppress(KeyError):
-                _, future = self._pending.popitem()
-                self._settle(future, None, self._make_lost(running))
+                future = self._pending.popitem()[1]()
+                if future is not None:
+                    self._settle(future, None, self._make_lost(running))
 
     # -- the background ------------------------------------------------------------------------------------------
 
