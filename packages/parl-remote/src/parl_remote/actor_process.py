@@ -259,7 +259,7 @@ class ActorProcess:
         """Give what the object has saved to the one who made it, before the answer to whoever changed it."""
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
-            owner.answer(frames)
+            owner.outbox.add(frames)  # not through shared memory, which nobody can open once this process has died
             if len(self._callers) > _OWNER_AND_WORKER or self._serving is not None:
                 self._write_to(owner)
 

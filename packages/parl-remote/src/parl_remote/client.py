@@ -77,6 +77,10 @@ class Client:
         inside_actor: The lease of the actor that this process is; empty for a program.
         name: What people call it; empty for the program's own name.
 
+    Attributes:
+        keeps: Whether this process makes detached actors again itself, see `keeping`.
+        keeper: Who does that for this process.
+
     Raises:
         ClusterUnreachable: Nobody answers.
     """
@@ -108,6 +112,9 @@ class Client:
         self._named: dict[str, ActorRecord] = {}  # the last ones with a name that were made here
         self._none_left = threading.Event()
         self._closed = False
+        self.keeps = False
+        self.keeper: ActorRef | None = None
+        self._keeper_lock = threading.RLock()
         self._loop = Loop()
         self._identity = identity = ClientIdentity(name)
         self._master = MasterClient(
@@ -176,6 +183,10 @@ class Client:
                 f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
                 "start one with `xparl start` and connect to that"
             )
+        if options.detached and options.max_restarts and not self.keeps:
+            from parl_remote.keeping import keep  # somebody else, who outlives this program
+
+            return keep(self, spec, options, args, kwargs)
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
@@ -416,6 +427,8 @@ class Client:
             if record.comeback is not None:
                 record.comeback.lost(record, cause)
             record.end(cause)
+            if record.comeback is not None and record.connection is not None:
+                record.connection.read_out(_NEWS_S)
             self._forget(record, cause)
 
     def _forget(self, record: ActorRecord, cause: DeathCause) -> None:

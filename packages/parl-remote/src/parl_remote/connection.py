@@ -80,6 +80,7 @@ class Connection:
     Attributes:
         gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
             actor to send it to; if not, the call's future gets the error.
+        is_read_out: Set when `read_out` has been called.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Connection:
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._is_lost = False
         self.gives_back = False
+        self.is_read_out = threading.Event()
         self._on_state: Callable[[Sequence[memoryview]], None] | None = None
         self._names_changed = False
 
@@ -138,6 +140,7 @@ class Connection:
             owner: Kept alive until the answer is there.
             future: Settled with the answer; a new one if None.
         """
+        is_ours = future is None
         if future is None:
             future = RemoteFuture(self, owner)
             future.method = method
@@ -155,9 +158,10 @@ class Connection:
                 self._channel.send(self._sharing.stow(frames) if len(frames) > 1 else frames)
         except ChannelClosed:
             # Answers to earlier calls may still be there to be read; only this one has no hope.
-            if self._pending.pop(call_id, None) is not None:
-                if self.gives_back:
-                    raise
+            is_open = self._pending.pop(call_id, None) is not None
+            if self.gives_back and (is_open or is_ours):  # who reads may have settled it, and nobody has seen that
+                raise
+            if is_open:
                 self._settle(future, None, self._make_lost(""))
         except BaseException:
             self._pending.pop(call_id, None)
@@ -170,6 +174,17 @@ class Connection:
         """Hand over what the actor saves, from now on as soon as it comes, whether anybody calls or not."""
         self._on_state = on_state
         self.watch(RemoteFuture(self))  # which nobody settles
+
+    def read_out(self, timeout_s: float) -> None:
+        """Take what an actor has sent before it ended: the last that it saved is what the next one begins with.
+
+        Args:
+            timeout_s: How long to wait for another thread that is reading.
+        """
+        if self._on_state is not None and self._reader != get_ident() and self._reading.acquire(timeout=timeout_s):
+            self._drain_and_release()
+            self._hand_over()
+        self.is_read_out.set()
 
     @property
     def channel(self) -> Channel:

@@ -148,6 +148,11 @@ class Comeback:
         """How often it has been made again."""
         return self._restarts
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no actor any more, and will be none."""
+        return isinstance(self._target, GonePath)
+
     def lost(self, record: ActorRecord, cause: DeathCause) -> None:
         """An actor has ended; called before anybody else learns of it."""
         with self._changed:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["borrowed_reference", "own_reference"]
 
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for room
+_STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
 _NEWS_S = 0.02  # the master hears of a death by another way than the holder of a handle, milliseconds apart
 
 
@@ -40,6 +41,8 @@ def own_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
 
     def again(lost: ActorRecord, restarts: int) -> Made:
         client._check_open()
+        if recipe.saves and lost.connection is not None:
+            lost.connection.is_read_out.wait(_STATE_S)
         return _returnable(client._make(recipe, lost.lease_id, restarts))
 
     def give_up(record: ActorRecord) -> None:
