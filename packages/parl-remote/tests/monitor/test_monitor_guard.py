@@ -75,7 +75,8 @@ def test_a_connection_of_another_user_is_known_as_his(offers_netlink: bool, monk
     if not offers_netlink:
         monkeypatch.setattr(peers, "_ask_kernel", not_offered)
     program = (
-        "import os, socket, sys; os.setuid(12345); one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
+        "import encodings.idna, os, socket, sys; os.setuid(12345);"
+        "one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
         "print(one.getsockname()[1], flush=True); sys.stdin.read()"
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
