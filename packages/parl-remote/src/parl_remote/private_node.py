@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 from parl_remote.cluster_state import ClusterState
 from parl_remote.config import environment
-from parl_remote.gpus import visible_gpus
 from parl_remote.handshake import Link, Reception, Service
+from parl_remote.host_gpus import visible_gpus
 from parl_remote.host_memory import usable_memory
 from parl_remote.identity import host_id, host_name, new_id
 from parl_remote.loop import Loop

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from parl_remote.gpus import visible_gpus
+from parl_remote.host_gpus import visible_gpus
 from parl_remote.host_memory import usable_memory
 from parl_remote.resources import Resources
 
