@@ -413,6 +413,8 @@ class Client:
         self._forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _worker_gone(self, node_id: str) -> None:
+        if self._objects is not None:
+            self._objects.lost(node_id)
         cause = DeathCause(DeathKind.NODE_LOST, detail="the connection to its worker closed")
         for record in [record for record in list(self._records.values()) if record.node_id == node_id]:
             self._lost(record.lease_id, cause)

@@ -156,6 +156,12 @@ class ObjectTransfers:
             self._nodes[node_id] = node = NodeObjects(lambda: self._dial(node_id), self._call_soon)
         return node
 
+    def lost(self, node_id: str) -> None:
+        """A worker is gone, and what it held; any thread."""
+        node = self._nodes.pop(node_id, None)
+        if node is not None:
+            node.close()
+
     def close(self) -> None:
         """Let go of all."""
         for node in self._nodes.values():
