@@ -3,7 +3,7 @@
     worker --{"fork": n}-->  zygote --fork--> actor n, listening at <dir>/a<n>.sock
            --{"kill": n}-->         --SIGKILL--> actor n and its process group
            --{"dump": n}-->         --STACK_SIGNAL--> actor n
-           <--{"ready": ...}-- {"forked": n, "pid": p} | {"refused": n, "reason": r} -- {"ended": n, "status": s, "peak": b}
+           <--{"ready": ...}-- {"forked": n, "pid": p} | {"refused": n, "reason": r} -- {"ended": n, "status": s, ...}
 
 It has imported numpy and cloudpickle (and what `preload` names), so that an actor costs a fork and shares the memory.
 When the worker's end of the connection closes it kills all actors, clears the directory and ends; when it is killed
