@@ -233,3 +233,25 @@ def test_calls_behind_a_future_go_on_when_there_is_room(shared_cluster: None) ->
     worker = Worker()
     futures = [add(worker, source.number() if i % 3 == 0 else 1) for i in range(60)]  # type: ignore[arg-type]
     assert futures[-1].result(PATIENCE_S) == 20 * 5 + 40
+
+
+@parl_remote.remote_class
+class Borrower:
+    """Calls another actor, of which it was given a handle."""
+
+    def fill(self, worker: Any, path: str) -> str:
+        futures = [worker.hold(path), *(worker.add(1) for _ in range(3))]
+        try:
+            worker.add(1)
+        except TooManyPendingCalls as error:
+            return f"{error.limit} of {len(futures)}"
+        return "no limit"
+
+
+def test_handles_take_the_limit_along(shared_cluster: None, gate: Gate) -> None:
+    worker: Any = with_options(Worker, when_full="raise")()
+    assert Borrower().fill(worker, gate.path) == "4 of 4"
+    opener = threading.Thread(target=gate.open)
+    opener.start()
+    assert add(worker).result(PATIENCE_S) > 0
+    opener.join()

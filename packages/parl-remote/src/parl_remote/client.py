@@ -333,7 +333,7 @@ class Client:
         options: ActorOptions | None = None,
     ) -> ActorRef:
         channel = record.channel
-        return kind_of_reference(options)(
+        return kind_of_reference(options, place)(
             spec,
             path,
             let_go=lambda: self._let_go(record, channel),

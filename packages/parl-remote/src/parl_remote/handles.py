@@ -36,6 +36,8 @@ class ActorPlace(NamedTuple):
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
         may_return: Whether the actor is perhaps made again when it is lost, see `restarts`.
+        limit: How many calls of each process may be unanswered, 0 for any number, see `pending_calls`.
+        waits: Whether a call above the limit waits.
     """
 
     lease_id: str
@@ -44,6 +46,8 @@ class ActorPlace(NamedTuple):
     socket_dir: str
     host_id: str
     may_return: bool = False
+    limit: int = 0
+    waits: bool = True
 
 
 class Luggage:

@@ -16,6 +16,7 @@ from typing import Any
 from parl_remote.actor_ref import ActorRef
 from parl_remote.errors import TooManyPendingCalls
 from parl_remote.future import Carrier, RemoteFuture
+from parl_remote.handles import ActorPlace
 from parl_remote.held_calls import HeldCalls
 from parl_remote.options import ActorOptions
 
@@ -120,6 +121,8 @@ class BoundedRef(ActorRef):
 
     def __init__(self, *arguments: Any, limit: int, waits: bool, **others: Any) -> None:
         super().__init__(*arguments, **others)
+        if isinstance(self.place, ActorPlace):
+            self.place = self.place._replace(limit=limit, waits=waits)  # handles take it along
         self._room = Room(limit)
         self._waits = waits
 
@@ -140,8 +143,10 @@ class BoundedRef(ActorRef):
         return future
 
 
-def kind_of_reference(options: ActorOptions | None) -> Callable[..., ActorRef]:
-    """What makes an actor's reference: one with a limit if the actor's options say so."""
-    if options is None or options.max_pending_calls is None:
-        return ActorRef
-    return functools.partial(BoundedRef, limit=options.max_pending_calls, waits=options.when_full == "wait")
+def kind_of_reference(options: ActorOptions | None, place: object = None) -> Callable[..., ActorRef]:
+    """What makes an actor's reference: one with a limit if the actor's options say so, or the handle that led here."""
+    if options is not None and options.max_pending_calls is not None:
+        return functools.partial(BoundedRef, limit=options.max_pending_calls, waits=options.when_full == "wait")
+    if options is None and isinstance(place, ActorPlace) and place.limit:
+        return functools.partial(BoundedRef, limit=place.limit, waits=place.waits)
+    return ActorRef

@@ -182,7 +182,8 @@ class RemoteManager:
         try:
             hello = read_hello(frames)
         except RemoteError as error:
-            self._listener.send(peer, [json.dumps({"refused": str(error)}).encode()])
+            with contextlib.suppress(ChannelClosed):
+                self._listener.send(peer, [json.dumps({"refused": str(error)}).encode()])
             self._listener.drop(peer)
             return
         with contextlib.suppress(ChannelClosed):  # it is gone again; `Closed` follows

@@ -131,7 +131,7 @@ class Comeback:
             return path is not self._path and path is not self._target
 
         with self._changed:
-            if not self._changed.wait_for(is_known, _PATIENCE_S):
+            if self._record.forked or not self._changed.wait_for(is_known, _PATIENCE_S):
                 self._finish(self._record, "")  # the connection broke and the actor, for all we know, did not
 
     def await_target(self) -> CallPath:

@@ -162,10 +162,12 @@ def _reference(
     def note(made: Made) -> None:
         known = where()
         if known is not None:
-            known.place = made.place._replace(may_return=True)
+            before = known.place
+            assert isinstance(before, ActorPlace)
+            known.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
             client._refs[made.record.lease_id] = known
 
-    ref = kind_of_reference(options)(
+    ref = kind_of_reference(options, place)(
         spec, comeback, let_go=let_go, destroy=destroy, attributes=names, place=place._replace(may_return=True)
     )
     where = weakref.ref(ref)
