@@ -53,6 +53,10 @@ class Cell:
     def get_through(self) -> Any:
         return self.content.get()
 
+    def append(self, item: Any) -> int:
+        self.content.append(item)
+        return len(self.content)
+
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         return function(*args)
 
@@ -422,6 +426,26 @@ def test_calls_after_one_that_waits_stay_behind_it(clusters: str) -> None:
         assert cell.get() == 1
     finally:
         Path(path).unlink(missing_ok=True)
+
+
+def test_a_future_as_a_result_comes_back_as_its_value(everywhere: str) -> None:
+    cell, caller = with_options(Cell, wait=False)(3), Cell()
+    assert caller.call(cell.get) == 3
+    with pytest.raises(KeyError, match="on purpose"):
+        caller.call(cell.fail)
+    assert caller.call(cell.add, 1, 2) == 3
+
+
+def test_the_order_of_calls_holds_whichever_wait(everywhere: str) -> None:
+    source, log = Cell(), Cell([])
+    futures = []
+    for number in range(200):
+        value = submit(source.add, number) if number % 3 == 0 else number
+        futures.append(submit(log.append, value))
+        if number % 50 == 49:
+            futures[-1].result(30)
+    assert log.get() == list(range(200))
+    assert [future.result(30) for future in futures] == list(range(1, 201))
 
 
 def test_the_error_of_a_future_becomes_that_of_the_call(everywhere: str) -> None:

@@ -27,6 +27,7 @@ from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
 from parl_remote.handles import luggage
+from parl_remote.future import RemoteFuture
 from parl_remote.last_word import LastWord
 from parl_remote.parcels import packed, with_luggage
 from parl_remote.transport import Buffer
@@ -457,6 +458,8 @@ class ActorHost:
         try:
             return serialize.dumps(value)
         except Exception as error:
+            if isinstance(value, RemoteFuture):  # its value is what the caller wants, or its error
+                return self._dumps_result(value.result(), name)
             what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "

@@ -122,6 +122,7 @@ class Borrowing:
         except (RemoteError, OSError) as error:
             record.await_end()  # its worker may be telling why this moment
             record.end(DeathCause(DeathKind.NODE_LOST, detail=f"it cannot be reached from here: {error}"))
+            record.hang_up()
             return None
         return connection
 
