@@ -26,8 +26,8 @@ from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payl
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
-from parl_remote.handles import luggage
 from parl_remote.future import RemoteFuture
+from parl_remote.handles import luggage
 from parl_remote.last_word import LastWord
 from parl_remote.parcels import packed, with_luggage
 from parl_remote.transport import Buffer
