@@ -5,7 +5,14 @@ import platform
 import subprocess
 from pathlib import Path
 
-_DISTRIBUTIONS = {"parl": "parl-remote", "ray": "ray", "zmq": "pyzmq", "numpy": "numpy"}
+_DISTRIBUTIONS = {
+    "parl": "parl-remote",
+    "ray": "ray",
+    "zmq": "pyzmq",
+    "parl221": "parl",
+    "dask": "distributed",
+    "numpy": "numpy",
+}
 _ASK = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 
 

@@ -1,6 +1,6 @@
 """Remote actors beside Ray, a pipe and pyzmq: runs every row for each peer in turn and writes a Markdown table.
 
-    hatch run base:python benchmarks/remote/run.py [--ray-python PATH] [--rounds 3] [--only ROW ...]
+    hatch run base:python benchmarks/remote/run.py [--python PEER=PATH ...] [--rounds 3] [--only ROW ...]
 
 A measurement is a fresh process; within a round the peers take turns at each, so that all meet the same machine. The
 table has the medians over the rounds. See the README beside this file.
@@ -25,23 +25,36 @@ from rows import ROWS, ROWS_OF
 from table import render
 
 HERE = Path(__file__).parent
-PEERS = ("parl", "pipe", "zmq", "ray")
+PEERS = ("parl", "pipe", "zmq", "ray", "parl221", "dask")
+BY_HAND = PEERS[:3]  # what this environment has in any case
 LIMIT_S = 180.0  # for one measurement; the longest takes a minute on two quiet cores
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", default=",".join(PEERS), help=f"which, of {','.join(PEERS)} (default: all)")
+    parser.add_argument(
+        "--peers", help=f"which, of {','.join(PEERS)} (default: {','.join(BY_HAND)} and all with --python)"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="how often each takes its turn (default: 3)")
     parser.add_argument("--only", nargs="+", metavar="ROW", help="rows or measurements; --list names them")
     parser.add_argument("--list", action="store_true", help="name measurements and rows, and end")
-    parser.add_argument("--ray-python", default=sys.executable, help="the interpreter that has Ray (default: this one)")
+    parser.add_argument(
+        "--python",
+        action="append",
+        default=[],
+        metavar="PEER=PATH",
+        help="the interpreter that has a peer, for example ray=ray-env/bin/python; may be given often",
+    )
     parser.add_argument("--count", type=int, default=10**8, help="what the counting row counts to (default: 1e8)")
     parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
     parser.add_argument("--note", default="", help="a sentence for the table, such as who else used the machine")
     chosen = parser.parse_args()
-    chosen.peers = chosen.peers.split(",")
-    if unknown := set(chosen.peers) - set(PEERS):
+    chosen.pythons = dict(given.split("=", 1) for given in chosen.python if "=" in given)
+    if len(chosen.pythons) < len(chosen.python):
+        parser.error(f"--python takes PEER=PATH once for each peer, not {', '.join(chosen.python)}")
+    everybody = [peer for peer in PEERS if peer in BY_HAND or peer in chosen.pythons]
+    chosen.peers = chosen.peers.split(",") if chosen.peers else everybody
+    if unknown := {*chosen.peers, *chosen.pythons} - set(PEERS):
         parser.error(f"unknown peers: {', '.join(sorted(unknown))}; there are {', '.join(PEERS)}")
     return chosen
 
@@ -60,6 +73,8 @@ def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
     """Run one measurement; `values`, or why there are none."""
     mark = uuid.uuid4().hex
     environment = {**os.environ, "OMP_NUM_THREADS": "1", procs.MARK: mark}
+    if python != sys.executable:
+        environment.pop("PYTHONPATH", None)  # what it has in mind is this environment's
     command = [python, str(HERE / "driver.py"), peer, name, "--count", str(count)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -94,7 +109,7 @@ def main() -> None:
         for name, rows in ROWS_OF.items():
             print(f"{name}: {', '.join(rows)}")
         return
-    pythons = {peer: chosen.ray_python if peer == "ray" else sys.executable for peer in chosen.peers}
+    pythons = {peer: chosen.pythons.get(peer, sys.executable) for peer in chosen.peers}
     names = wanted(chosen.only)
     before = machine.load()
     jobs = [(number, peer, name) for number in range(chosen.rounds) for name in names for peer in chosen.peers]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from rows import ROWS
 
-_NAMES = {"parl": "parl", "ray": "Ray", "pipe": "pipe", "zmq": "zmq"}
+_NAMES = {"parl": "parl", "ray": "Ray", "pipe": "pipe", "zmq": "zmq", "parl221": "PARL 2.2.1", "dask": "Dask"}
 
 
 def render(
