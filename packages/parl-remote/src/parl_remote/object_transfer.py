@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from parl_remote.errors import ChannelClosed, ObjectLost, RemoteError, ResultTimeout
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, ObjectLost, RemoteError, ResultTimeout
 from parl_remote.messages import Failed, Message, decode, encode
 from parl_remote.messages.objects import FetchObject, HoldObject, ReleaseObject, StoreObject
 from parl_remote.object_memory import Place
@@ -54,8 +54,19 @@ class NodeObjects:
             if isinstance(ref, ObjectRef) and not (ref.id in self._there and self._is_connected()):
                 image = ref.image()
                 if image is not None:
-                    self._ask(lambda number, of=ref: StoreObject(number, of.id), (image,))  # type: ignore[misc]
+                    self._bring(ref, image)
                     self._note(ref)
+
+    def _bring(self, ref: ObjectRef[Any], image: Buffer) -> None:
+        """Bring a value to the worker; that this link breaks says nothing of the actor, which has one of its own."""
+        for is_last in (False, True):
+            try:
+                self._ask(lambda number: StoreObject(number, ref.id), (image,))
+                return
+            except ChannelClosed as error:
+                if is_last:
+                    reason = f"the value {ref.id} cannot be brought to its worker: {error}"
+                    raise ClusterUnreachable(reason) from error
 
     def hold(self, ref: ObjectRef[Any], place: Place) -> None:
         """See `object_places.Source.hold`; that it is too late is found out by `fetch`."""

@@ -19,7 +19,7 @@ from parl_remote.cluster_access import ClientIdentity, Cluster
 from parl_remote.config import Limits
 from parl_remote.control_link import arrived_messages
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, ClusterUnreachable
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, ResultTimeout
 from parl_remote.handshake import greet
 from parl_remote.loop import Loop
 from parl_remote.memory import allocate
@@ -203,7 +203,10 @@ class WorkerClients:
         return self._greet(self._cluster.connect_node(granted.node_addresses))
 
     def _greet(self, link: Channel) -> Channel:
-        greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
+        try:
+            greet(link, self._identity.hello(Role.WORKER), self._limits.connect_timeout_s)
+        except ResultTimeout as error:
+            raise ClusterUnreachable(f"a worker took the connection and does not answer: {error}") from error
         return link
 
     def dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
