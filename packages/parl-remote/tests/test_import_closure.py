@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.import_closure import Seed, closure, is_own, loaded_modules
+from parl_remote.files.program import OwnCode
+from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
 
 @pytest.fixture
@@ -186,3 +187,24 @@ def test_own_is_what_is_neither_library_nor_installed(tmp_path: Path) -> None:
     assert not is_own(pytest.__file__)
     assert not is_own(str(tmp_path / ".venv/lib/python3.11/site-packages/x.py"))
     assert not is_own("built-in")
+
+
+def test_what_was_found_is_remembered_until_something_changes(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[str] = []
+
+    def read(class_module: str) -> list[OwnFile]:
+        reads.append(class_module)
+        return closure((), [class_module])
+
+    monkeypatch.setattr("parl_remote.files.program.own_code", read)
+    code = OwnCode()
+    write(project, kept_one="import kept_two", kept_two="")
+    assert code.of("kept_one") == code.of("kept_one")
+    assert reads == ["kept_one"]
+    write(project, kept_two="import kept_three", kept_three="")
+    assert {own.path for own in code.of("kept_one")} == {"kept_one.py", "kept_two.py", "kept_three.py"}
+    monkeypatch.chdir(project)
+    code.of("kept_one")
+    (project / "kept_two.py").unlink()
+    code.of("kept_one")
+    assert len(reads) == 4

@@ -11,11 +11,49 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
-__all__ = ["own_code"]
+__all__ = ["OwnCode", "own_code"]
+
+
+class OwnCode:
+    """Remembers what `own_code` found until something of it changes: reading large programs takes a while."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[object, list[OwnFile], dict[str, tuple[int, int]]]] = {}
+
+    def of(self, class_module: str) -> list[OwnFile]:
+        """See `own_code`."""
+        state = _state()
+        known = self._known.get(class_module)
+        if known is not None and known[0] == state and known[2] == _stamps(known[2]):
+            return known[1]
+        found = own_code(class_module)
+        paths = {own.file for own in found}
+        stamps = _stamps({_main_place()[0], *paths, *map(os.path.dirname, paths)} - {""})
+        self._known[class_module] = state, found, stamps
+        return found
+
+
+def _state() -> object:
+    """Changes when other modules may be needed, or be found elsewhere, though no file has changed."""
+    cells = getattr(sys.modules.get("__main__"), "In", ())
+    return len(sys.modules), len(cells), tuple(map(str, sys.path)), _current_directory()
+
+
+def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """What changes when a file is written to, or a directory gets another one."""
+    stamps = {}
+    for path in paths:
+        try:
+            status = os.stat(path)
+        except OSError:
+            stamps[path] = (0, 0)
+        else:
+            stamps[path] = (status.st_mtime_ns, status.st_size)
+    return stamps
 
 
 def own_code(class_module: str) -> list[OwnFile]:

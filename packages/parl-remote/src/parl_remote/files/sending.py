@@ -21,7 +21,7 @@ from parl_remote.files.inherited import inherited
 from parl_remote.files.manifest import Manifest
 from parl_remote.files.places import Place, here, working_dir
 from parl_remote.files.plan import WORK, Plan, lay_out
-from parl_remote.files.program import own_code
+from parl_remote.files.program import OwnCode
 from parl_remote.files.progress import Progress
 from parl_remote.identity import host_id
 from parl_remote.import_closure import is_own
@@ -75,6 +75,7 @@ class ProgramFiles:
         self._shortcut = same_host_shortcut
         self._lock = threading.Lock()
         self._contents = Contents()
+        self._code = OwnCode()
         self._uploading: dict[str, threading.Lock] = {}
         self._seen: dict[tuple[str, tuple[SeenPlace, ...]], bool] = {}
         self._inherited = inherited()
@@ -126,7 +127,7 @@ class ProgramFiles:
 
     def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
         """Code as it is now, and the chosen files as they were at `connect`."""
-        code = own_code(class_module)
+        code = self._code.of(class_module)
         paths: tuple[str, ...] = ()
         if self._inherited is not None:
             code = [own for own in code if not self._inherited.holds(own.file)]
