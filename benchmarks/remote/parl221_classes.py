@@ -1,7 +1,8 @@
 """The subject for PARL 2.2.1, which finds classes only in modules beside the program."""
 
-import parl
 from subject import Subject
+
+import parl
 
 
 @parl.remote_class
