@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -113,3 +114,22 @@ def test_a_class_with_a_cached_property_travels() -> None:
     shelf = got()
     assert shelf.books is shelf.books
     assert got.books.__doc__ == "Counted once."
+
+
+@pytest.mark.parametrize("slots", [("value",), "value", ["value", "__weakref__"], {"value": "what it is worth"}])
+def test_a_class_with_slots_has_them_elsewhere_too_so_that_its_objects_come_home(slots: Any) -> None:
+    class Coin:
+        value: int
+        __slots__ = slots
+
+    coin = Coin()
+    coin.value = 5
+    program = (
+        "import sys; from parl_remote import serialize; coin = serialize.loads(sys.stdin.buffer.read()); "
+        "assert not hasattr(coin, '__dict__'); sys.stdout.buffer.write(serialize.dumps(coin)[0])"
+    )
+    sent = bytes(serialize.dumps(coin)[0])
+    back = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, timeout=60, check=True)
+    home = serialize.loads(back.stdout)
+    assert type(home) is Coin
+    assert home.value == 5

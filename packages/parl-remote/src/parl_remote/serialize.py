@@ -223,10 +223,22 @@ def _by_value_pickler() -> type[Any]:
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
                 make, arguments, content, _, _, fill = reduced
-                return make, arguments, (fill, content), None, None, _fill_once
+                return make, _with_slots(value, arguments), (fill, content), None, None, _fill_once
             return reduced
 
     return Pickler
+
+
+_NAMESPACE = 3  # among the arguments of cloudpickle's `_make_skeleton_class`: what the class has from the beginning
+
+
+def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What makes the class elsewhere, with its slots: given later, they would be an attribute and no slots."""
+    slots = cls.__dict__.get("__slots__")
+    if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
+        return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
+    namespace = {**arguments[_NAMESPACE], "__slots__": slots}
+    return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
 
 
 # Classes that are whole in this process: they came from here, or have been received before.
