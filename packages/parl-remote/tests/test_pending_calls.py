@@ -139,8 +139,10 @@ def test_a_cancelled_call_makes_room(shared_cluster: None, gate: Gate) -> None:
     futures = fill(worker, gate)
     assert futures[2].cancel()
     last = add(worker, 10)
+    with pytest.raises(TooManyPendingCalls):
+        add(worker)
     gate.open()
-    assert last.result(PATIENCE_S) == 12
+    assert last.result(PATIENCE_S) in {12, 13}  # the actor may have begun with it before it heard of that
 
 
 def test_a_call_whose_result_came_too_late_still_has_its_place(shared_cluster: None, gate: Gate) -> None:
