@@ -1,0 +1,114 @@
+"""What a cluster that runs shows of itself: modes of files, command lines, logs, ports, and what its nodes load."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import parl_remote
+from parl_remote.testing import LoopbackCluster
+
+HAS_MONITOR = subprocess.run([sys.executable, "-c", "import flask, waitress"], capture_output=True).returncode == 0
+
+
+@parl_remote.remote_class
+class Talker:
+    def say(self, text: str) -> str:
+        sys.stdout.write(text + "\n")
+        return text
+
+    def environment(self) -> dict[str, str]:
+        return dict(os.environ)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LoopbackCluster]:
+    """A cluster in which everything has happened once: an actor, its output, a lost one, a value that was put."""
+    parl_remote.disconnect()
+    variables = {"PARL_MONITOR": "1"} if HAS_MONITOR else {}
+    with LoopbackCluster(1, cpus=2, liveness_limit_s=15.0, variables=variables) as one:
+        one.connect()
+        talker, other = Talker(), Talker()
+        talker.say("hello")
+        talker.say(parl_remote.put("a value"))
+        one.nodes["node1"].actors[0].kill()
+        for actor in (talker, other):
+            with contextlib.suppress(parl_remote.ActorLost):
+                actor.say("still there?")
+        yield one
+        parl_remote.disconnect()
+
+
+def secrets_of(cluster: LoopbackCluster) -> list[str]:
+    """The key and the monitor's token, as text."""
+    files = [*(cluster.home / "run").rglob("key"), *(cluster.home / "run").rglob("*token*")]
+    assert files
+    return sorted({path.read_text().strip() for path in files})
+
+
+def test_every_file_and_directory_of_a_cluster_is_for_its_user_alone(cluster: LoopbackCluster) -> None:
+    found = list((cluster.home / "run").rglob("*"))
+    assert any(path.name == "key" for path in found)
+    for path in (cluster.home / "run", *found):
+        mode = path.lstat().st_mode
+        assert not mode & 0o077, f"{path} has mode {stat.S_IMODE(mode):04o}"
+        assert not stat.S_ISLNK(mode), path
+
+
+def test_sockets_lie_in_directories_for_their_user_alone(cluster: LoopbackCluster) -> None:
+    paths = [Path(path) for process in cluster.processes() for path in process.unix_sockets]
+    assert len(paths) >= 2
+    for path in paths:
+        assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700, path
+        assert not path.stat().st_mode & 0o077, path
+
+
+def test_no_secret_is_on_a_command_line(cluster: LoopbackCluster) -> None:
+    lines = [process.command for process in cluster.processes()]
+    assert any("parl_remote" in line for line in lines)
+    for secret in secrets_of(cluster):
+        assert not [line for line in lines if secret in line]
+
+
+def test_no_secret_is_in_a_log(cluster: LoopbackCluster) -> None:
+    logs = [path for path in cluster.home.rglob("*") if path.is_file() and "key" not in path.name]
+    texts = {path: path.read_text(errors="replace") for path in logs if "token" not in path.name}
+    assert any("hello" in text for text in texts.values())
+    for secret in secrets_of(cluster):
+        assert not [path for path, text in texts.items() if secret in text]
+
+
+def test_actors_do_not_get_the_key_in_their_environment(cluster: LoopbackCluster) -> None:
+    values = Talker().environment().values()
+    assert not [secret for secret in secrets_of(cluster) if any(secret in value for value in values)]
+
+
+def test_only_the_ports_that_are_said_are_listened_at_and_only_on_loopback(cluster: LoopbackCluster) -> None:
+    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    ports = {port for process in cluster.processes() for port in process.tcp_ports}
+    assert len(ports) == 2 + HAS_MONITOR  # one a node
+    hosts = {row[1].split(":")[0] for row in rows if row[3] == "0A" and int(row[1].split(":")[1], 16) in ports}
+    assert {host[-2:] for host in hosts} == {"7F"}  # 127.x.x.x, in the kernel's order
+
+
+def test_a_node_loads_nothing_that_unpickles() -> None:
+    """Master and worker, with all of their parts and messages; only actors and programs unpickle."""
+    program = """
+import importlib, sys
+import parl_remote.daemon, parl_remote.node, parl_remote.private_node, parl_remote.cluster_node
+from parl_remote.messages.wire import all_kinds
+all_kinds()
+for name in ("actor_finders", "borrowers", "draining", "master_overview", "worker_files", "worker_logs",
+             "worker_numbers", "worker_objects", "worker_stacks"):
+    importlib.import_module(f"parl_remote.{name}")
+loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.serialize")]
+assert not loaded, loaded
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
