@@ -87,10 +87,12 @@ class ClusterView:
         """A page of nodes; the master runs in `own_node_id`."""
         from parl_remote.messages.overview import NodeList
 
-        start, end = max(0, asked.after), max(0, asked.after) + max(1, asked.limit)
+        count = len(self._tables.pool)
+        start = min(max(0, asked.after), count)
+        end = min(start + max(1, asked.limit), count)
         page = itertools.islice(self._tables.pool, start, end)
         rows = tuple(self._node_detail(node, now, own_node_id) for node in page)
-        return NodeList(asked.request_id, rows, end if end < len(self._tables.pool) else None)
+        return NodeList(asked.request_id, rows, end if end < count else None)
 
     def deaths(self, asked: ListDeaths) -> Deaths:
         """The latest actors that were lost."""

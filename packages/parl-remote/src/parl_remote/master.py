@@ -189,12 +189,12 @@ class Master:
     def _join(self, link: Link, joined: NodeJoin) -> None:
         if joined.node_id != link.hello.id:
             raise RemoteProtocolError(f"a worker that said Hello as {link.hello.id} joins as {joined.node_id}")
-        before = self._nodes.get(joined.node_id)
-        if before is not None and before is not link:
-            self._node_of.pop(before, None)
-            before.drop()
         hello = link.hello
         instructions = self._state.node_joined(joined, self._loop.now(), pid=hello.pid, versions=hello.versions)
+        before = self._nodes.get(joined.node_id)
+        if before is not None and before is not link:  # only now, when its successor is accepted
+            self._node_of.pop(before, None)
+            before.drop()
         self._nodes[joined.node_id] = link
         self._node_of[link] = joined.node_id
         _log.info("node %s (%s) joined with %s", joined.node_id, joined.name, joined.resources)
