@@ -268,7 +268,7 @@ def test_the_end_of_one_side_reaches_the_other(line: Line) -> None:
 
 def test_a_line_to_nobody_resets(echo: Echo) -> None:
     echo.close()
-    with Line(echo.address) as line, dial(line) as connection, pytest.raises(ConnectionResetError):
+    with Line(echo.address) as line, pytest.raises(ConnectionResetError), dial(line) as connection:
         connection.recv(1)
 
 

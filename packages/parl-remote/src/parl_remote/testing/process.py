@@ -12,6 +12,7 @@ import contextlib
 import os
 import select
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,12 +106,20 @@ class Process:
         return tuple(row[7] for row in rows if len(row) > 7 and row[6] in inodes and row[3] == _LISTENING_UNIX)
 
     @property
+    def tcp_addresses(self) -> tuple[tuple[str, int], ...]:
+        """The hosts and ports of IPv4 at which it listens."""
+        try:
+            lines = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
+        except OSError:
+            return ()
+        rows, inodes = (line.split() for line in lines), self._sockets
+        found = (row[1].split(":") for row in rows if row[3] == _LISTENING_TCP and row[9] in inodes)
+        return tuple((socket.inet_ntoa(bytes.fromhex(host)[::-1]), int(port, 16)) for host, port in found)
+
+    @property
     def tcp_ports(self) -> tuple[int, ...]:
-        """The TCP ports of IPv4 at which it listens."""
-        rows = (line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:])
-        inodes = self._sockets
-        found = (row[1] for row in rows if row[3] == _LISTENING_TCP and row[9] in inodes)
-        return tuple(int(address.rpartition(":")[2], 16) for address in found)
+        """The ports of `tcp_addresses`."""
+        return tuple(port for _, port in self.tcp_addresses)
 
     @property
     def _sockets(self) -> set[str]:
