@@ -40,6 +40,7 @@ class Fuzz:
     def __init__(self, cluster: LoopbackCluster, seed: int) -> None:
         self._cluster = cluster
         self._seed = seed
+        self._throws = 0
         self._actor = Bystander()
         self._calls = 0
         members = [cluster.master, *cluster.nodes.values()]
@@ -55,6 +56,7 @@ class Fuzz:
 
     def throw(self, way: str, count: int) -> tuple[int, float]:
         """Throw in a child process, so that what this one allocates is not counted; messages and seconds."""
+        self._throws += 1
         began = time.monotonic()
         reading, writing = os.pipe()
         gc.freeze()
@@ -63,7 +65,7 @@ class Fuzz:
             signal.alarm(3600)
             status = 1
             try:
-                thrown = WAYS[way][0](Dice(f"{self._seed} {way}"), self.target, count)
+                thrown = WAYS[way][0](Dice(f"{self._seed} {way} {self._throws}"), self.target, count)
                 os.write(writing, str(thrown).encode())
                 status = 0
             finally:
