@@ -23,7 +23,7 @@ from parl_remote.transport_zmq import ZmqChannel
 
 __all__ = ["WAYS", "Target"]
 
-_A_STREAM = 200  # strange pieces for one connection; who is turned away reads no more of them
+_A_STREAM = 10  # strange pieces for one connection; who is turned away reads no more of them
 _A_CONNECTION = 20  # messages for one connection; the first wrong one ends it
 _A_REQUEST = 20  # HTTP requests for one connection
 _SEND_S = 5.0
