@@ -302,6 +302,16 @@ def test_kill_touches_nobody_if_one_name_is_wrong(busy_desk: Desk) -> None:
     assert len(busy_desk.listed("actors")) == 2
 
 
+@pytest.mark.parametrize("digits", [0, 1, 3])
+def test_too_little_of_an_id_means_nobody(busy_desk: Desk, digits: int) -> None:
+    """An empty variable of a script, or the name of an actor that has ended, must not end another one."""
+    little = str(busy_desk.listed("actors")[1]["lease_id"]).partition("-")[2][:digits]
+    assert f"no actor {little!r}" in busy_desk.xparl("kill", little, fails=True)
+    assert f"no actor {little!r}" in busy_desk.xparl("logs", little, fails=True)
+    assert f"no node {little!r}" in busy_desk.xparl("drain", little, fails=True)
+    assert len(busy_desk.listed("actors")) == 2
+
+
 def test_a_drained_worker_takes_no_more_actors_and_leaves(desk: Desk) -> None:
     desk.xparl("connect", "--address", f"localhost:{desk.port}", "--cpu_num", 2)
     eventually(lambda: len(desk.listed("nodes")) == 2)

@@ -117,6 +117,14 @@ def test_a_mistake_is_named_and_nothing_is_started(xparl: Xparl, arguments: list
     assert "Traceback" not in done.output
 
 
+@pytest.mark.parametrize("command", ["start --port 8037", "connect --address localhost:1", "list", "stop", "doctor"])
+def test_a_variable_that_cannot_be_read_is_named(xparl: Xparl, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PARL_LIVENESS_LIMIT", "soon")
+    done = CliRunner().invoke(main, command.split())
+    assert done.exit_code == 1
+    assert "PARL_LIVENESS_LIMIT must be a number of seconds above 0, it is 'soon'" in done.output
+
+
 # -- what a node offers -----------------------------------------------------------------------------------------------
 
 

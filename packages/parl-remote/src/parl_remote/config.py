@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Environment", "Limits", "environment"]
+__all__ = ["BadVariable", "Environment", "Limits", "environment", "portable_wanted"]
+
+
+class BadVariable(ValueError):
+    """An environment variable holds something that it cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
         variables: What to read instead of `os.environ`.
 
     Raises:
-        ValueError: A variable holds something that is no number of seconds above zero, or no command.
+        BadVariable: A variable holds something that is no number of seconds above zero, or no command.
     """
     read = os.environ if variables is None else variables
     defaults = Limits()
@@ -112,6 +116,12 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
     )
 
 
+def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
+    """Whether `PARL_PORTABLE=1` asks to do without what only Linux offers, see `facilities`."""
+    read = os.environ if variables is None else variables
+    return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
+
+
 def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:
     if read.get("PARL_RUN_DIR"):
         return (Path(read["PARL_RUN_DIR"]).expanduser(),)
@@ -124,7 +134,7 @@ def _command(read: Mapping[str, str], name: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(read.get(name, "")))
     except ValueError as error:
-        raise ValueError(f"{name} must be a command as a shell reads it, it is {read[name]!r}: {error}") from error
+        raise BadVariable(f"{name} must be a command as a shell reads it, it is {read[name]!r}: {error}") from error
 
 
 def _seconds(read: Mapping[str, str], name: str, default: float) -> float:
@@ -136,5 +146,5 @@ def _seconds(read: Mapping[str, str], name: str, default: float) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise ValueError(f"{name} must be a number of seconds above 0, it is {text!r}")
+        raise BadVariable(f"{name} must be a number of seconds above 0, it is {text!r}")
     return seconds

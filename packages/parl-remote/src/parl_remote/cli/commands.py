@@ -7,6 +7,7 @@ import importlib
 import click
 
 from parl_remote._version import __version__
+from parl_remote.config import BadVariable
 
 __all__ = ["main"]
 
@@ -45,6 +46,12 @@ class _Commands(click.Group):
             known = ", ".join(_MODULES)
             ctx.fail(f"there is no command {args[0]!r}; xparl has {known}")
         return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except BadVariable as error:
+            raise click.ClickException(str(error)) from error
 
 
 def _with_lines(command: click.Command) -> click.Command:

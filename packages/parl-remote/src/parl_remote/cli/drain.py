@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from parl_remote.cli.overview import nodes_of, short_id
+from parl_remote.cli.overview import begins, nodes_of, short_id
 from parl_remote.cli.session import Session, open_session
 from parl_remote.cli.table import count
 from parl_remote.cli.target import address_option, key_option, port_option
@@ -73,9 +73,7 @@ def _node_id(session: Session, text: str) -> str:
     """The id of the node that is meant; ids may be cut short."""
     nodes = nodes_of(session.master)
     found = [node.node_id for node in nodes if node.name == text] or [
-        node.node_id
-        for node in nodes
-        if node.node_id.startswith(text) or node.node_id.partition("-")[2].startswith(text)
+        node.node_id for node in nodes if begins(node.node_id, text)
     ]
     if len(found) == 1:
         return found[0]

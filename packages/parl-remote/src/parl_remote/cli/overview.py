@@ -20,17 +20,25 @@ from parl_remote.messages.overview import (
     NodeList,
 )
 
-__all__ = ["actors_of", "deaths_of", "find_actor", "find_actor_or_death", "nodes_of", "short_id"]
+__all__ = ["actors_of", "begins", "deaths_of", "find_actor", "find_actor_or_death", "nodes_of", "short_id"]
 
 _Actor = TypeVar("_Actor", ActorStatus, DeathRecord)
 
 _SHOWN = 8  # of an id's 16 digits: enough among thousands, and prefixes need not be longer
+_FEWEST = 4  # digits that stand for an id: an actor called "b" that has ended shall not become one with an id in b
 _CANDIDATES = 10
 
 
 def short_id(whole: str) -> str:
     """An actor's or node's id as tables show it; commands take it as well."""
     return whole.partition("-")[2][:_SHOWN] or whole
+
+
+def begins(whole: str, text: str) -> bool:
+    """Whether a text is an actor's or node's id, or enough of its beginning, with or without its kind."""
+    kind, _, digits = whole.partition("-")
+    given = text.removeprefix(f"{kind}-")
+    return text == whole or (len(given) >= _FEWEST and digits.startswith(given))
 
 
 def actors_of(master: Inquiry, *, node: str = "", client_id: str = "") -> Iterator[ActorStatus]:
@@ -64,7 +72,7 @@ def find_actor(master: Inquiry, text: str) -> ActorStatus:
     """
     found = _meant(list(actors_of(master)), text)
     if found is None:
-        raise click.ClickException(f"there is no actor {text!r}; xparl list shows those that there are")
+        raise click.ClickException(f"there is no actor {text!r}{_rule(text)}; xparl list shows those that there are")
     return found
 
 
@@ -82,16 +90,23 @@ def find_actor_or_death(master: Inquiry, text: str) -> ActorStatus | DeathRecord
     ended = by_name or _meant(list(deaths), text)
     if ended is None:
         raise click.ClickException(
-            f"there is no actor {text!r}, nor has one ended lately; xparl list and xparl list deaths show which"
+            f"there is no actor {text!r}, nor has one ended lately{_rule(text)}; "
+            "xparl list and xparl list deaths show which"
         )
     return ended
 
 
+def _rule(text: str) -> str:
+    return f" (of an id at least {_FEWEST} digits are needed)" if len(text) < _FEWEST else ""
+
+
 def _meant(actors: list[_Actor], text: str) -> _Actor | None:
+    if not text:  # which is the name of all that have none
+        return None
     for actor in actors:
         if text in {actor.lease_id, actor.name}:
             return actor
-    found = [one for one in actors if one.lease_id.startswith(text) or one.lease_id.partition("-")[2].startswith(text)]
+    found = [one for one in actors if begins(one.lease_id, text)]
     found = found or [one for one in actors if one.class_name == text]
     if len(found) > 1:
         shown = ", ".join(f"{short_id(one.lease_id)} ({one.class_name})" for one in found[:_CANDIDATES])
