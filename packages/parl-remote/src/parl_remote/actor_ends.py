@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import dataclasses
-import signal
 import time
 
 from parl_remote.actor_pool import PooledActor
@@ -25,6 +24,7 @@ from parl_remote.worker_leases import WorkerLease
 __all__ = ["ActorEnds"]
 
 _MIB = 2**20
+_SIGKILL = 9
 _STILLBORN = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
 
 
@@ -73,7 +73,7 @@ class ActorEnds:
         """Nobody here wanted it to end."""
         if said is not None and cause.exit_code == 0:
             return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
-        if cause.kind is DeathKind.SIGNAL and cause.signal == signal.SIGKILL and not cause.detail:
+        if cause.kind is DeathKind.SIGNAL and cause.signal == _SIGKILL and not cause.detail:
             hint = self._out_of_memory()
             if hint:
                 size = f"; it had used up to {actor.peak / _MIB:.0f} MiB"

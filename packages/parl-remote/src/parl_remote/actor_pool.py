@@ -19,7 +19,7 @@ from pathlib import Path
 from parl_remote import processes
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.loop import Loop
-from parl_remote.zygote import ZygoteProcess
+from parl_remote.zygote import ActorSource
 
 __all__ = ["ActorPool", "PooledActor"]
 
@@ -74,8 +74,8 @@ class ActorPool:
         *,
         directory: Path,
         log_directory: Path,
-        zygote: ZygoteProcess,
-        restart_zygote: Callable[[], ZygoteProcess],
+        zygote: ActorSource,
+        restart_zygote: Callable[[], ActorSource],
         log_tail_lines: int,
         on_spare: Callable[[], None],
         on_refused: Callable[[str], None],

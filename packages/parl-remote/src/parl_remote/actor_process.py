@@ -19,8 +19,6 @@ import contextlib
 import json
 import logging
 import os
-import select
-import socket
 import sys
 import time
 import types
@@ -39,13 +37,14 @@ from parl_remote.holders import Holders
 from parl_remote.last_word import LastWord
 from parl_remote.memory import allocate
 from parl_remote.parcels import Parcel
+from parl_remote.pollers import IN, new_poller
 from parl_remote.replies import Outbox, Watchman
 from parl_remote.runners import Job
 from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.stack_dumps import allow_stack_dumps
 from parl_remote.thread_counts import limit_numeric_threads
 from parl_remote.transport import Buffer
-from parl_remote.transport_unix import UnixChannel, peer_uid
+from parl_remote.transport_unix import Listening, UnixChannel, is_own_user
 
 if TYPE_CHECKING:
     import asyncio
@@ -104,15 +103,15 @@ class ActorProcess:
         host: What runs the calls.
     """
 
-    def __init__(self, listening: socket.socket, host: ActorHost) -> None:
+    def __init__(self, listening: Listening, host: ActorHost) -> None:
         self._listening = listening
         self._listening.setblocking(False)
         self._host = host
         host.construct = self._construct
         self._asyncio: asyncio.AbstractEventLoop | None = None
         self._serving: ConcurrentServing | None = None
-        self.poller = select.epoll()
-        self.poller.register(listening.fileno(), select.EPOLLIN)
+        self.poller = new_poller()
+        self.poller.register(listening.fileno(), IN)
         self._callers: dict[int, _Caller] = {}
         self._holders = Holders()
         host.on_new_names = self._tell_change
@@ -150,13 +149,13 @@ class ActorProcess:
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listening.accept()
-                if peer_uid(connection) != os.getuid():
+                if not is_own_user(connection):
                     connection.close()
                     continue
                 caller = _Caller(UnixChannel(connection, allocate=allocate), self._sent)
                 self._callers[caller.channel.fileno()] = caller
                 self._holders.connected(caller)
-                self.poller.register(caller.channel.fileno(), select.EPOLLIN)
+                self.poller.register(caller.channel.fileno(), IN)
 
     def _read(self, caller: _Caller) -> None:
         """Queue what a caller has sent."""
@@ -416,7 +415,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
     return bool(settings.get("detached"))
 
 
-def run_actor(listening: socket.socket, parent: int) -> None:
+def run_actor(listening: Listening, parent: int) -> None:
     """Be an actor's process, from just after the fork to its end; never returns.
 
     Args:

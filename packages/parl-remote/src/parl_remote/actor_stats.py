@@ -19,6 +19,8 @@ import threading
 import time
 from dataclasses import dataclass
 
+from parl_remote.facilities import CLOSE_ON_EXEC, NO_FOLLOW
+
 __all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
 
 _LAYOUT = 1.0
@@ -77,9 +79,9 @@ class CallMeter:
         Raises:
             OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW, 0o600)
         try:
-            os.posix_fallocate(descriptor, 0, PAGE_BYTES)  # or a disk that fills up later would end the process
+            _take_room(descriptor)  # or a disk that fills up later would end the process
             page = mmap.mmap(descriptor, PAGE_BYTES)
         finally:
             os.close(descriptor)
@@ -202,6 +204,13 @@ def last_method(path: str | os.PathLike[str]) -> str:
     """The method that began last, whether it still runs or not; empty if none did."""
     page = _page(path)
     return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
+
+
+def _take_room(descriptor: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+    else:
+        os.write(descriptor, bytes(PAGE_BYTES))
 
 
 def _page(path: str | os.PathLike[str]) -> bytes:

@@ -111,7 +111,7 @@ class ActorWatch:
             one.stopped_since = now
         elif now - one.stopped_since >= self._patience_s:
             detail = f"it was stopped for more than {self._patience_s:g} s"
-            return DeathCause(DeathKind.SIGNAL, signal=int(signal.SIGSTOP), detail=detail)
+            return DeathCause(DeathKind.SIGNAL, signal=int(getattr(signal, "SIGSTOP", 0)), detail=detail)
         return None
 
 

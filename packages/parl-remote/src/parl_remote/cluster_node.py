@@ -38,7 +38,7 @@ from parl_remote.transport_memory import MemoryListener
 from parl_remote.transport_unix import UnixListener
 from parl_remote.transport_zmq import ZmqChannel, ZmqListener
 from parl_remote.worker import Worker
-from parl_remote.zygote import ZygoteProcess, start_zygote
+from parl_remote.zygote import ActorSource, start_zygote
 
 __all__ = ["ClusterNode", "NodeSettings"]
 
@@ -110,7 +110,7 @@ class ClusterNode:
         settings: NodeSettings,
         key: ClusterKey,
         socket_directory: Path,
-        zygote: ZygoteProcess | None,
+        zygote: ActorSource | None,
         *,
         limits: Limits,
     ) -> None:
@@ -169,7 +169,7 @@ class ClusterNode:
         for listener in (self._unix, self._tcp, self._within):
             listener.close()
 
-    def _start_worker(self, zygote: ZygoteProcess) -> Worker:
+    def _start_worker(self, zygote: ActorSource) -> Worker:
         settings = self._settings
         worker = Worker(
             self._loop,

@@ -8,12 +8,12 @@ The process itself (who calls, what has arrived, when it is over) is `actor_proc
 
 from __future__ import annotations
 
-import select
 from typing import TYPE_CHECKING, Protocol
 
 from parl_remote.actor_host import ActorHost
 from parl_remote.bell import Bell
 from parl_remote.concurrency import How
+from parl_remote.pollers import IN, Poller
 from parl_remote.runners import Runner, ThreadRunner
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _PARTING_S = 0.25  # what tasks get to finish once nobody needs the actor; half 
 class Process(Protocol):
     """What serving needs of the process."""
 
-    poller: select.epoll
+    poller: Poller
 
     @property
     def over(self) -> bool:
@@ -69,7 +69,7 @@ class ThreadServing:
         self._threads = ThreadRunner(host, limit)
         self.runner: Runner = self._threads
         self._read_ahead = Bell()
-        process.poller.register(self._read_ahead.fileno(), select.EPOLLIN)
+        process.poller.register(self._read_ahead.fileno(), IN)
 
     def postpones(self) -> bool:
         """False: threads write at once."""

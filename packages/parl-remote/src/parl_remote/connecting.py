@@ -14,6 +14,7 @@ from parl_remote import current
 from parl_remote.config import environment
 from parl_remote.debug_log import write_debug_log
 from parl_remote.errors import RemoteError
+from parl_remote.facilities import cpu_count
 from parl_remote.files.places import Places
 from parl_remote.opening import PRIVATE, open_cluster, open_private
 
@@ -123,14 +124,14 @@ def connect(
             from parl_remote.debug_client import DebugClient
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
-            current.install(DebugClient(cpu_num or _own_cpus()))
+            current.install(DebugClient(cpu_num or cpu_count()))
         elif _is_ray(address):
             from parl_remote.engines.ray.opening import open_ray
 
             current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:
             client = (
-                open_private(cpu_num or _own_cpus(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
+                open_private(cpu_num or cpu_count(), tuple(preload), lease_timeout_s, log_dir, distributed_files)
                 if address == _LOCAL
                 else open_cluster(address, key_file, lease_timeout_s, distributed_files)
             )
@@ -189,14 +190,11 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
         raise ValueError(f"{' and '.join(given)} makes no sense for Ray at {address}")
 
 
-def _own_cpus() -> int:
-    return len(os.sched_getaffinity(0))
-
-
 @functools.cache
 def mind_forks() -> None:
     """From the first connection on, forked children let go of it; importing alone registers nothing."""
-    os.register_at_fork(after_in_child=_after_fork)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:

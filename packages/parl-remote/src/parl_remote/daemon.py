@@ -26,6 +26,7 @@ from parl_remote.codec import from_json
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.identity import host_name
+from parl_remote.report_pipe import report_on
 from parl_remote.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
 from parl_remote.transport_unix import private_directory, sweep_directories
 from parl_remote.zygote import start_zygote
@@ -46,11 +47,10 @@ def main(settings_json: str, pipe: int) -> int:
         The exit status.
     """
     os.set_inheritable(pipe, False)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    processes.ignore_hang_up()
 
     def report(outcome: dict[str, str]) -> None:
-        os.write(pipe, json.dumps(outcome).encode())
-        os.close(pipe)
+        report_on(pipe, outcome)
 
     return run_node(from_json(NodeSettings, json.loads(settings_json), "settings"), report)
 

@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import os
 import platform
-import resource
 import shutil
 import socket
 import sys
@@ -22,11 +21,15 @@ from pathlib import Path
 
 from parl_remote.addresses import Address
 from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.facilities import missing
 from parl_remote.handshake import Link
 from parl_remote.identity import host_id, host_name
 from parl_remote.loop import Loop
 from parl_remote.messages import Failed, Message
 from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import resource
 
 __all__ = ["HostCheck", "missing_modules", "versions_that_matter", "write_error"]
 
@@ -113,7 +116,7 @@ def report_of(asked: CheckHost, directory: Path) -> HostReport:
         free,
         write_error(directory),
         shared_memory_free(),
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        _most_descriptors(),
         missing,
     )
 
@@ -157,6 +160,13 @@ def write_error(directory: Path) -> str:
     except OSError as error:
         return error.strerror or str(error)
     return ""
+
+
+def _most_descriptors() -> int:
+    """How many files a process may have open, -1 where that is not limited one by one."""
+    if "resource" in missing():  # on Windows
+        return -1
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def shared_memory_free() -> int:

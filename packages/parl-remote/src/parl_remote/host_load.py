@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from parl_remote.facilities import is_portable
+
 __all__ = ["HostLoad"]
 
 _IDLE = slice(3, 5)  # of the numbers of /proc/stat's first line: idle, and waiting for a disk
@@ -23,6 +25,10 @@ class HostLoad:
 
 
 def _times() -> tuple[int, int]:
+    if is_portable():
+        from parl_remote.portable.processes import host_times
+
+        return host_times()
     try:
         with open("/proc/stat", encoding="ascii") as file:
             numbers = [int(field) for field in file.readline().split()[1:]]

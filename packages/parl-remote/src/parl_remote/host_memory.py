@@ -10,6 +10,8 @@ import contextlib
 from pathlib import Path
 from typing import NamedTuple
 
+from parl_remote.facilities import is_portable
+
 __all__ = ["HostMemory", "OutOfMemoryHint", "host_memory", "usable_memory"]
 
 _MIB = 2**20
@@ -26,6 +28,10 @@ class HostMemory(NamedTuple):
 
 def host_memory(root: Path = _ROOT) -> HostMemory:
     """This host's memory now."""
+    if root is _ROOT and is_portable():
+        from parl_remote.portable.processes import memory_of_host
+
+        return HostMemory(*memory_of_host())
     try:
         with open(root / "proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)

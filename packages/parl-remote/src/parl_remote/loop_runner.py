@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from parl_remote.actor_host import ActorHost
+from parl_remote.facilities import is_portable
 from parl_remote.runners import Answerer, Job, drop_waiting
 
 __all__ = ["LoopRunner", "construct_on", "new_loop", "run_forever", "wind_up"]
@@ -150,9 +151,14 @@ async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
         return _Outcome(None, error)
 
 
+def selecting_loop() -> asyncio.AbstractEventLoop:
+    """A loop that can wait for any socket: on Windows that is not the one that asyncio makes unasked."""
+    return asyncio.SelectorEventLoop() if is_portable() else asyncio.new_event_loop()
+
+
 def new_loop() -> asyncio.AbstractEventLoop:
     """A loop that is this thread's own."""
-    loop = asyncio.new_event_loop()
+    loop = selecting_loop()
     asyncio.set_event_loop(loop)
     return loop
 

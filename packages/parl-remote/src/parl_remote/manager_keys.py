@@ -13,6 +13,7 @@ from pathlib import Path
 from parl_remote.addresses import Address, is_this_host
 from parl_remote.config import Environment
 from parl_remote.errors import AuthenticationFailed
+from parl_remote.facilities import own_user
 from parl_remote.identity import host_name
 from parl_remote.run_files import ManagerRecord, ProcessRecord, RunFiles, write_record
 from parl_remote.security import ClusterKey, write_private_file
@@ -64,6 +65,6 @@ def find_key(address: Address, environment: Environment, key_file: str | os.Path
         if record.port == address.port and record.process.alive() and is_this_host(address.host):
             return ClusterKey.from_file(directory / "key")
     raise AuthenticationFailed(
-        f"there is no key for {address}: no RemoteManager of yours (user {os.geteuid()}) listens there on this host. "
+        f"there is no key for {address}: no RemoteManager of yours (user {own_user()}) listens there on this host. "
         "Give both ends the same key by key_file=, PARL_KEY_FILE or PARL_KEY; `xparl start` makes one"
     )

@@ -29,7 +29,7 @@ class PrivateNodeSettings(NamedTuple):
     Attributes:
         directory: The node's private directory, which exists.
         log_directory: Where actors' log files go.
-        listening: Descriptor of the listening socket that the driver has made.
+        listening: Descriptor of the listening socket that the driver has made; -1 where it cannot be handed over.
         slots: CPUs to give away.
         preload: Modules to import once for all actors.
     """
@@ -51,7 +51,7 @@ def main(settings_json: str) -> None:
 
     from parl_remote.private_node import PrivateNode  # only now, while the zygote warms up
 
-    listening = socket.socket(fileno=settings.listening)
+    listening = None if settings.listening < 0 else socket.socket(fileno=settings.listening)
     node = PrivateNode(settings, listening, zygote)
     signal.signal(signal.SIGTERM, lambda *_: node.stop())
     try:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import mmap
 import os
 import queue
@@ -28,6 +27,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from parl_remote.transport import Buffer
+
+with contextlib.suppress(ImportError):  # not on Windows, where values travel in their references
+    import fcntl
 
 __all__ = ["FrameKind", "Memory", "MemoryGone", "MemoryPool", "Place", "adopt", "read", "read_image"]
 

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from parl_remote import current, object_places, serialize
 from parl_remote.config import environment
 from parl_remote.errors import ObjectLost, SerializationError
+from parl_remote.facilities import is_portable
 from parl_remote.frozen import freeze, thaw
 from parl_remote.future import RemoteFuture
 from parl_remote.handles import luggage
@@ -196,7 +197,7 @@ def put(value: T) -> ObjectRef[T]:
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
     size = sum(map(len, frames))
     ref: ObjectRef[T] = ObjectRef(new_id("object"), size)
-    if size >= _SMALL and hasattr(os, "memfd_create"):  # elsewhere than on Linux values travel in their references
+    if size >= _SMALL and not is_portable():  # elsewhere than on Linux values travel in their references
         try:
             ref._own(_pool().store(frames, kinds))
         except OSError as error:

@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from parl_remote.facilities import CLOSE_ON_EXEC
+
 __all__ = ["mark_stderr", "marks_of", "read_marks", "write_marks"]
 
 _MARK = struct.Struct("<QI")
@@ -36,7 +38,7 @@ class _MarkedStderr(io.FileIO):
         with contextlib.suppress(OSError):  # a full disk, or the user has put a pipe in its place
             end = os.lseek(2, 0, os.SEEK_CUR)
             if self._marks < 0:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC
                 self._marks = os.open(self._path, flags, 0o600)
             os.write(self._marks, _MARK.pack(end - written, written))
         return written

@@ -1,7 +1,8 @@
 """Starting and ending the private cluster of a program; the only module that starts a program of its own.
 
 The driver makes the directory and the listening socket and hands the socket to the node, so that it can connect before
-the node has even begun to read, and no name has to be looked for.
+the node has even begun to read, and no name has to be looked for. Where sockets cannot be handed over (`facilities`)
+the node makes it, and the driver waits for it.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from parl_remote import processes
 from parl_remote.config import Environment
 from parl_remote.errors import ClusterUnreachable
-from parl_remote.transport_unix import UnixChannel, listen_at, private_directory
+from parl_remote.facilities import is_portable
+from parl_remote.transport_unix import UnixChannel, listening_socket, private_directory
 
 __all__ = ["PrivateCluster"]
 
+_LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
 _SHUTDOWN_S = 2.0  # the node gives actors a moment; after this it does not get another one
 
 # The node finds what the driver finds: also where parl_remote came from a path that only the driver has.
@@ -40,15 +45,19 @@ class PrivateCluster:
 
     def __init__(self, environment: Environment, *, slots: int, preload: tuple[str, ...], log_dir: Path | None) -> None:
         self.directory = _socket_directory(environment.socket_parent)
+        self._path = self.directory / "node.sock"
         self._log = self.directory / "node.log"
+        self._start_timeout_s = environment.limits.start_timeout_s
         logs = self.directory / "logs" if log_dir is None else log_dir.absolute()
         try:
             logs.mkdir(parents=True, exist_ok=True)
-            with _listen_at(self.directory / "node.sock") as listening, open(self._log, "ab") as log:
+            with ExitStack() as undo:
+                log = undo.enter_context(open(self._log, "ab"))
+                inherited = () if is_portable() else (undo.enter_context(_listen_at(self._path)).fileno(),)
                 settings = {
                     "directory": str(self.directory),
                     "log_directory": str(logs),
-                    "listening": listening.fileno(),
+                    "listening": inherited[0] if inherited else -1,
                     "slots": slots,
                     "preload": preload,
                 }
@@ -58,8 +67,9 @@ class PrivateCluster:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    pass_fds=(listening.fileno(),),
+                    pass_fds=inherited,
                     start_new_session=True,  # Ctrl-C in the driver's terminal is the driver's to handle
+                    creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),  # the same on Windows
                 )
         except BaseException:
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -81,10 +91,19 @@ class PrivateCluster:
         Raises:
             ClusterUnreachable: The node is gone; the message has the end of its log.
         """
+        self._await_listening()
         try:
-            return UnixChannel.connect(str(self.directory / "node.sock"))
+            return UnixChannel.connect(str(self._path))
         except OSError as error:
             raise self.unreachable(str(error)) from error
+
+    def _await_listening(self) -> None:
+        """Where the node had to make the socket itself, wait until it has."""
+        deadline = time.monotonic() + self._start_timeout_s
+        while is_portable() and not self._path.exists() and self._process.poll() is None:
+            if time.monotonic() > deadline:
+                raise self.unreachable(f"its node did not come up within {self._start_timeout_s:g} s")
+            time.sleep(_LOOK_AGAIN_S)
 
     def connect_node(self, node_addresses: Sequence[str]) -> UnixChannel:
         """The one node is on this host and reached there."""
@@ -123,7 +142,7 @@ def _absolute(entry: str) -> str:
 
 def _listen_at(path: Path) -> socket.socket:
     """A listening socket that the node can be given."""
-    return socket.socket(fileno=processes.beyond_standard(listen_at(str(path)).detach()))
+    return socket.socket(fileno=processes.beyond_standard(listening_socket(str(path)).detach()))
 
 
 def _socket_directory(parent: Path) -> Path:

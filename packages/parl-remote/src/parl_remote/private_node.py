@@ -32,7 +32,7 @@ from parl_remote.thread_counts import chosen_by_user
 from parl_remote.transport_memory import MemoryListener
 from parl_remote.transport_unix import UnixListener
 from parl_remote.worker import Worker
-from parl_remote.zygote import ZygoteProcess, start_zygote
+from parl_remote.zygote import ActorSource, start_zygote
 
 if TYPE_CHECKING:
     from parl_remote.node import PrivateNodeSettings
@@ -87,11 +87,11 @@ class PrivateNode:
 
     Args:
         settings: What the driver asked for.
-        listening: The socket that the driver has made.
+        listening: The socket that the driver has made; None where it could not hand one over.
         zygote: Already warming up.
     """
 
-    def __init__(self, settings: PrivateNodeSettings, listening: socket.socket, zygote: ZygoteProcess) -> None:
+    def __init__(self, settings: PrivateNodeSettings, listening: socket.socket | None, zygote: ActorSource) -> None:
         self._loop = Loop()
         limits, host, node_id = environment().limits, host_id(), new_id("node")
         reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)

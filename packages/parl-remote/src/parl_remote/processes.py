@@ -1,6 +1,7 @@
 """What the operating system has to do for actors: signals, death with the parent, names, logs, exit causes.
 
-Linux only. Only `zygote` and `zygote_loop` call fork; the only one that starts a program is `private_cluster`.
+Only `zygote` and `zygote_loop` call fork. What Linux does by itself and other systems do not, is left out there or done
+by `portable.processes`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import faulthandler
-import fcntl
 import functools
 import io
 import os
-import resource
-import select
 import signal
 import sys
 from pathlib import Path
 
 from parl_remote.death import DeathCause, DeathKind
+from parl_remote.facilities import CLOSE_ON_EXEC, is_portable, missing
 from parl_remote.output_streams import mark_stderr
+from parl_remote.pollers import IN, wait_once
+
+with contextlib.suppress(ImportError):  # neither is there on Windows
+    import fcntl
+    import resource
 
 __all__ = [
     "beyond_standard",
@@ -27,6 +31,7 @@ __all__ = [
     "death_of",
     "die_with_parent",
     "ends_within",
+    "ignore_hang_up",
     "is_stopped",
     "raise_descriptor_limit",
     "redirect_output",
@@ -57,6 +62,8 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: The process that forked; if it is already gone, this process ends here.
     """
+    if is_portable():  # it watches a pipe, see `portable.spawned`
+        return
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:
         os._exit(1)
@@ -64,6 +71,8 @@ def die_with_parent(parent: int) -> None:
 
 def set_name(name: str) -> None:
     """Name the process for `ps` and `top`; 15 bytes are kept."""
+    if is_portable():
+        return
     with contextlib.suppress(OSError):
         _prctl(_PR_SET_NAME, name.encode()[:15])
 
@@ -71,9 +80,17 @@ def set_name(name: str) -> None:
 def reset_signals() -> None:
     """Ctrl-C is the driver's business: ignore SIGINT; everything else as a fresh process has it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGCHLD, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for name in ("SIGTERM", "SIGCHLD", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def ignore_hang_up() -> None:
+    """Stay when the terminal goes, where there is such a signal."""
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def beyond_standard(descriptor: int) -> int:
@@ -98,8 +115,11 @@ def close_descriptors_except(keep: set[int]) -> None:
 
 def raise_descriptor_limit() -> None:
     """Take all descriptors that the hard limit allows: each peer of a node and each of its actors needs some."""
+    if "resource" in missing():  # Windows limits descriptors otherwise
+        return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    with contextlib.suppress(OSError, ValueError):  # macOS calls it unlimited and does not grant that
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def redirect_output(path: str) -> None:
@@ -108,7 +128,7 @@ def redirect_output(path: str) -> None:
     Lines are written at once, and a crash in C code leaves Python's stack: the last lines are what a report shows.
     """
     for stream in (1, 2):  # opened for each, so that the position of one says where its own last write ended
-        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC, 0o600)
         os.dup2(log, stream)
         os.close(log)
     null = os.open(os.devnull, os.O_RDONLY)
@@ -149,6 +169,10 @@ def tail(path: str | Path, lines: int) -> tuple[str, ...]:
 
 def is_stopped(pid: int) -> bool:
     """Whether somebody has stopped the process with a signal; one that a debugger holds does not count."""
+    if is_portable():
+        from parl_remote.portable.processes import is_stopped as stopped
+
+        return stopped(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1] == b"T"
@@ -167,9 +191,7 @@ def ends_within(child: int, seconds: float) -> bool:
     except ProcessLookupError:
         raise ChildProcessError(f"process {child} is not there any more") from None
     try:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        return bool(poller.poll(seconds * 1000))
+        return bool(wait_once(descriptor, IN, seconds * 1000))
     finally:
         os.close(descriptor)
 
@@ -180,9 +202,13 @@ def resident_bytes(pid: int) -> int:
     Without pages of files and of memory that processes share: they are there once, however many have them mapped, and
     an actor shall not end because it looks at a value of `put`.
     """
+    if is_portable():
+        from parl_remote.portable.processes import resident_bytes as resident
+
+        return resident(pid)
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
-            _, resident, shared, *_ = file.read().split()
-        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+            _, pages, shared, *_ = file.read().split()
+        return (int(pages) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0

@@ -16,6 +16,7 @@ from pathlib import Path
 from parl_remote.addresses import Address, advertised_by, is_this_host
 from parl_remote.config import Environment
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
+from parl_remote.facilities import own_user
 from parl_remote.identity import host_name
 from parl_remote.run_files import ClusterRecord, RunFiles
 from parl_remote.security import ClusterKey
@@ -98,7 +99,7 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
             return ClusterKey.from_file(directory / "key")
     _check_somebody_listens(address, environment.limits.connect_timeout_s, [record for _, record in known])
     raise AuthenticationFailed(
-        f"there is no key for {address}: you (user {os.geteuid()}) have not started a cluster there from this host. "
+        f"there is no key for {address}: you (user {own_user()}) have not started a cluster there from this host. "
         "Copy the key file that `xparl start` names there, and pass it by key_file=, PARL_KEY_FILE or PARL_KEY"
     )
 

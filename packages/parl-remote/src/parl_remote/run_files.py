@@ -24,7 +24,9 @@ from typing import TypeVar
 
 from parl_remote.codec import from_json, to_json
 from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
+from parl_remote.facilities import is_portable
 from parl_remote.identity import host_id, host_name
+from parl_remote.pollers import IN, wait_once
 from parl_remote.security import ClusterKey, make_private_dir, read_private_file, write_private_file
 
 __all__ = [
@@ -44,7 +46,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process of this host since its boot; `started` is its start time in the kernel's ticks."""
+    """One process of this host since its boot; `started` is its start time in hundredths of a second."""
 
     pid: int
     started: int
@@ -66,8 +68,22 @@ class ProcessRecord:
         except ProcessLookupError:
             return False
 
+    def ended_within(self, seconds: float | None) -> bool:
+        """Wait for its end, None for as long as it takes; True once it has ended."""
+        if is_portable():
+            from parl_remote.portable.processes import ended_within
+
+            return ended_within(self.pid, self.started, seconds)
+        descriptor = self.open()
+        if descriptor is None:
+            return True
+        try:
+            return bool(wait_once(descriptor, IN, None if seconds is None else max(0.0, seconds) * 1000))
+        finally:
+            os.close(descriptor)
+
     def open(self) -> int | None:
-        """A descriptor of the process, readable once it has ended; None if it has ended already."""
+        """A descriptor of the process (Linux), readable once it has ended; None if it has ended already."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -244,6 +260,10 @@ def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
 
 def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
     """Send a signal to exactly the process on record; False if it has ended."""
+    if is_portable():
+        from parl_remote.portable.processes import send_signal
+
+        return send_signal(record.pid, record.started, int(number))
     descriptor = record.open()
     if descriptor is None:
         return False
@@ -257,6 +277,10 @@ def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
+    if is_portable():
+        from parl_remote.portable.processes import started
+
+        return started(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parl_remote.errors import AuthenticationFailed
+from parl_remote.facilities import NO_FOLLOW, own_user
 
 __all__ = ["ClusterKey", "make_private_dir", "read_private_file", "write_private_file"]
 
@@ -98,7 +99,7 @@ def write_private_file(path: Path, text: str) -> None:
         OSError: It cannot be written.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
@@ -115,7 +116,7 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
         AuthenticationFailed: It is missing, unreadable, of another user, or others have rights on it.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
         raise AuthenticationFailed(f"cannot read {path}: {error.strerror}") from error
     try:
@@ -128,9 +129,12 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
 def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], bool], kind: str, mode: str) -> None:
     if not is_kind(found.st_mode):
         raise AuthenticationFailed(f"{path} is no {kind}; move it away")
-    if found.st_uid != os.geteuid():
+    user = own_user()
+    if user is None:  # Windows: files in a user's profile are his own, which their modes do not tell
+        return
+    if found.st_uid != user:
         raise AuthenticationFailed(
-            f"{path} belongs to user {found.st_uid}, not to you (user {os.geteuid()}); PARL takes only your own {kind}"
+            f"{path} belongs to user {found.st_uid}, not to you (user {user}); PARL takes only your own {kind}"
         )
     if stat.S_IMODE(found.st_mode) & 0o077:
         raise AuthenticationFailed(

@@ -32,7 +32,8 @@ LARGE = 2**17  # below it one copy more is cheaper than two more system calls
 _FREE, _BUSY, _RETIRED = 0, 1, 2
 _FRAME_AT = 4096
 _TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes of the file, bytes of the frame
-_POPULATED = mmap.MAP_SHARED | mmap.MAP_POPULATE  # a fault for each page would cost more than the copy
+# A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.
+_POPULATED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 _WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
 _MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
 _MOST_BYTES = 2**30  # a receiver that keeps everything gets the rest in memory of its own

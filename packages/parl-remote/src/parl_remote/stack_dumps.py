@@ -15,17 +15,19 @@ import signal
 from pathlib import Path
 
 from parl_remote.actor_stats import PAGE_BYTES
+from parl_remote.facilities import CLOSE_ON_EXEC, NO_FOLLOW, is_portable
 
 __all__ = ["STACK_SIGNAL", "StackFile", "allow_stack_dumps", "ignore_stack_signal", "why_no_stack"]
 
 # One that nobody else uses: the usual ones belong to the user's code.
-STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", signal.SIGUSR2)) - 2 * hasattr(signal, "SIGRTMAX")
+STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
 _MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
 
 
 def ignore_stack_signal() -> None:
     """Until `allow_stack_dumps`, a signal that came too early shall not end this process; children inherit that."""
-    signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+    if STACK_SIGNAL:  # Windows has none for this
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
 
 
 def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
@@ -37,7 +39,9 @@ def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
     Raises:
         OSError: The file cannot be opened.
     """
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW)
+    if not hasattr(faulthandler, "register"):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW)
     faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)  # keeps the descriptor for good
 
 
@@ -90,6 +94,10 @@ def _without_origin(text: str) -> str:
 
 def why_no_stack(pid: int) -> str:
     """What a process does that did not print its stacks, as the kernel sees it."""
+    if is_portable():
+        from parl_remote.portable.processes import state_of
+
+        return f"process {pid} is {state_of(pid)}"
     try:
         status = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
         where = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip("0\n ")

@@ -46,7 +46,7 @@ from parl_remote.parts import Part, Parts
 from parl_remote.relay import Relay
 from parl_remote.worker_leases import WorkerLease, WorkerLeases
 from parl_remote.worker_numbers import WorkerNumbers
-from parl_remote.zygote import ZygoteProcess
+from parl_remote.zygote import ActorSource
 
 if TYPE_CHECKING:
     from parl_remote.actor_ends import ActorEnds
@@ -84,8 +84,8 @@ class Worker:
         *,
         directory: Path,
         log_directory: Path,
-        zygote: ZygoteProcess,
-        restart_zygote: Callable[[], ZygoteProcess],
+        zygote: ActorSource,
+        restart_zygote: Callable[[], ActorSource],
         to_master: Callable[[Message], None],
         limits: Limits,
         limit_threads: bool = True,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from parl_remote.actor_watch import ActorWatch
+from parl_remote.facilities import is_portable
 from parl_remote.loop import Loop
 from parl_remote.messages import Message
 from parl_remote.worker_leases import WorkerLease, WorkerLeases
@@ -172,6 +173,10 @@ def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
 
 def _cpu_s(pid: int) -> float:
     """CPU time that a process has used."""
+    if is_portable():
+        from parl_remote.portable.processes import cpu_seconds
+
+        return cpu_seconds(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b") ")[2].split()

@@ -19,12 +19,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeAlias
 
 from parl_remote import processes
+from parl_remote.facilities import is_portable
+from parl_remote.portable.spawner import Spawner
 from parl_remote.zygote_loop import zygote_main
 
-__all__ = ["ZygoteProcess", "main", "start_zygote"]
+__all__ = ["ActorSource", "ZygoteProcess", "main", "start_zygote"]
 
 _LARGEST_REPORT = 65536
 _LAST_WORK_S = 1.0  # killing hundreds of actors takes some tenths of it on a busy machine
@@ -88,14 +90,21 @@ class ZygoteProcess:
             self._control.send(json.dumps(command).encode())
 
 
-def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ZygoteProcess:
+ActorSource: TypeAlias = ZygoteProcess | Spawner
+
+
+def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ActorSource:
     """Start a zygote: by fork, which is quick, or as a new program where this process has threads already.
+
+    Where there is no fork, what stands in for it starts a program for each actor.
 
     Args:
         directory: The node's private directory.
         preload: Modules to import once for all actors.
         clear: Whether the zygote removes the directory when this process is gone.
     """
+    if is_portable():
+        return Spawner(directory, preload, clear=clear)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         if len(os.listdir("/proc/self/task")) > 1:

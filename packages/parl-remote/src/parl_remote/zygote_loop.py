@@ -18,7 +18,7 @@ from typing import NoReturn
 from parl_remote import processes
 from parl_remote.stack_dumps import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.thread_counts import chosen_by_user, set_variables
-from parl_remote.transport_unix import listen_at
+from parl_remote.transport_unix import listening_socket
 
 __all__ = ["zygote_main"]
 
@@ -76,7 +76,7 @@ class _Zygote:
         parent = os.getpid()
         pid = 0
         try:
-            with listen_at(self._socket_of(number)) as listening:
+            with listening_socket(self._socket_of(number)) as listening:
                 pid = os.fork()
                 if not pid:
                     _become_actor(listening, parent)

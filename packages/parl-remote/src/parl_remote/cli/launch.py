@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import select
 import socket
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from parl_remote import processes
 from parl_remote.cluster_node import NodeSettings
 from parl_remote.codec import to_json
 from parl_remote.config import Environment, Limits
+from parl_remote.report_pipe import ReportPipe
 from parl_remote.run_files import RunFiles
 
 __all__ = ["check_port", "detach", "foreground_option", "launch"]
@@ -93,31 +93,26 @@ def detach(settings: NodeSettings, limits: Limits, launcher: tuple[str, ...] = (
     directory = Path(settings.directory)
     log_path = directory / "node.log"
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    reading, writing = map(processes.beyond_standard, os.pipe())
+    pipe = ReportPipe()
     try:
         node = subprocess.Popen(
             [
                 *(launcher or (sys.executable,)),
-                *("-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(writing)),
+                *("-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(pipe.number)),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
             cwd=directory,
-            pass_fds=(writing,),
-            start_new_session=True,
+            **pipe.options(log),
         )
     except OSError as error:
-        os.close(reading)
+        pipe.close()
         command = launcher[0] if launcher else sys.executable
         hint = "; XPARL_PYTHON names it" if launcher else ""
         raise click.ClickException(f"cannot run {command}: {error.strerror}{hint}") from error
     finally:
-        os.close(writing)
+        pipe.started()
         os.close(log)
-    with open(reading, "rb") as pipe:
-        answer = pipe.read() if select.select([pipe], [], [], limits.start_timeout_s)[0] else b""
-    outcome = json.loads(answer or b"{}")
+    outcome = pipe.read(node, limits.start_timeout_s)
+    pipe.close()
     if address := outcome.get("address"):
         node.returncode = 0  # it is on its own from here; nobody waits for it
         return str(address)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
+from parl_remote.facilities import cpu_count
 from parl_remote.host_gpus import visible_gpus
 from parl_remote.host_memory import usable_memory
 from parl_remote.resources import Resources
@@ -44,7 +45,7 @@ class Offer:
         Raises:
             click.UsageError: One of them cannot be read.
         """
-        cpu = float(len(os.sched_getaffinity(0))) if cpu_num is None else round(cpu_num, 3)
+        cpu = float(cpu_count()) if cpu_num is None else round(cpu_num, 3)
         offer = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
         try:
             Resources(offer.cpu, len(offer.gpus), offer.memory, offer.labels)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import os
 import select
 import shutil
 import sys
-import termios
-import tty
 from collections.abc import Sequence
 from types import TracebackType
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import termios
+    import tty
 
 __all__ = ["Screen"]
 
@@ -25,6 +29,8 @@ class Screen:
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno()
+        if importlib.util.find_spec("termios") is None:
+            raise OSError("this system has no terminals of the kind that `xparl top` draws on; use `xparl status`")
         self._settings = termios.tcgetattr(self._input)
 
     @property

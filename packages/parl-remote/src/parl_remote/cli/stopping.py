@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import time
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from typing import TypeAlias
 
 from parl_remote.addresses import Address
 from parl_remote.config import Limits
+from parl_remote.facilities import is_portable
 from parl_remote.run_files import (
     ClusterRecord,
     MonitorRecord,
@@ -31,6 +31,7 @@ from parl_remote.run_files import (
 __all__ = ["stop_all"]
 
 _Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process either way
 _LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
 
 
@@ -58,7 +59,7 @@ def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]
     killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
     for _, node in nodes:
         if node.process.pid in killed:
-            signal_process(node.process, signal.SIGKILL)
+            signal_process(node.process, _KILL)
     deadline = time.monotonic() + _LAST_WORK_S
     for process in (*(node.process for _, node in nodes), *family):
         _ended(process, deadline)
@@ -77,6 +78,14 @@ def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]
 
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
     """What these processes, and what they have started, run now; a number alone would say too little later."""
+    if is_portable():
+        from parl_remote.portable.processes import descendants
+
+        for root in roots:
+            for pid in descendants(root.pid) if root.alive() else ():
+                with contextlib.suppress(ProcessLookupError):
+                    yield ProcessRecord.of(pid)
+        return
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
@@ -96,20 +105,14 @@ def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
     left = [process for process in family if process.alive()]
     for process in left:
         with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end
-            signal_process(process, signal.SIGKILL)
+            signal_process(process, _KILL)
     deadline = time.monotonic() + _LAST_WORK_S
     for process in left:
         _ended(process, deadline)
 
 
 def _ended(process: ProcessRecord, deadline: float) -> bool:
-    descriptor = process.open()
-    if descriptor is None:
-        return True
-    try:
-        return bool(select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0])
-    finally:
-        os.close(descriptor)
+    return process.ended_within(max(0.0, deadline - time.monotonic()))
 
 
 def _line(node: _Record, killed: Iterable[int]) -> str:

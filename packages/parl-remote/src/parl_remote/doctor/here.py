@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,10 +10,14 @@ from pathlib import Path
 from parl_remote.config import Environment
 from parl_remote.doctor.finding import Finding, fine, note, problem
 from parl_remote.errors import AuthenticationFailed
+from parl_remote.facilities import is_portable, missing
 from parl_remote.host_check import shared_memory_free, write_error
 from parl_remote.identity import host_name
 from parl_remote.run_files import RunFiles
 from parl_remote.security import ClusterKey, make_private_dir
+
+with contextlib.suppress(ImportError):  # not on Windows
+    import resource
 
 __all__ = ["check_here"]
 
@@ -32,6 +36,7 @@ def check_here(found: Environment) -> Iterator[Finding]:
     """
     yield from _disks(found)
     yield from _shared_memory()
+    yield from _system()
     yield from _limits()
     yield from _given_key(found)
     yield from _run_files(found)
@@ -87,7 +92,19 @@ def _shared_memory() -> Iterator[Finding]:
         yield fine("shared memory", f"/dev/shm has {free / 2**30:.1f} GiB free")
 
 
+def _system() -> Iterator[Finding]:
+    if is_portable():
+        why = f"this system has no {', '.join(missing())}" if missing() else "PARL_PORTABLE asks for that"
+        yield note(
+            "system",
+            f"calls go over TCP on loopback, and large arrays are copied, because {why}",
+            "nothing to do; on Linux calls are several times faster",
+        )
+
+
 def _limits() -> Iterator[Finding]:
+    if "resource" in missing():  # Windows has no such limits
+        return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < _FEW_DESCRIPTORS:
         yield note(

@@ -9,7 +9,6 @@ elsewhere, shows the token: a browser once at the login page, a program as `Auth
 from __future__ import annotations
 
 import hmac
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +19,7 @@ from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
 from parl_remote.addresses import is_loopback
+from parl_remote.facilities import own_user
 from parl_remote.monitor.peers import Peers
 from parl_remote.monitor.sessions import Session, Sessions
 
@@ -110,7 +110,7 @@ class Guard:
         return None
 
     def _visitor(self) -> Visitor:
-        is_owner = self._on_loopback and self._uid_of(request.environ) in {os.geteuid(), 0}
+        is_owner = self._on_loopback and self._uid_of(request.environ) in {own_user() or 0, 0}
         scheme, _, token = request.headers.get("Authorization", "").partition(" ")
         if scheme.casefold() == "bearer":
             return Visitor(None, self.sessions.knows(token), is_owner)

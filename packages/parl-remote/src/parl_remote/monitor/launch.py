@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import select
 import subprocess
 import sys
 
@@ -13,7 +12,9 @@ from parl_remote import processes
 from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
+from parl_remote.facilities import NO_FOLLOW
 from parl_remote.monitor.settings import MonitorSettings
+from parl_remote.report_pipe import ReportPipe
 
 __all__ = ["HOW_TO_INSTALL", "check_installed", "is_installed", "start_monitor"]
 
@@ -53,38 +54,31 @@ def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool =
     """
     check_installed()
     try:
-        log = os.open(settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        log = os.open(settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_FOLLOW, 0o600)
     except OSError as error:
         raise RemoteError(f"the monitor cannot write {settings.log_file}: {error.strerror}") from error
-    reading, writing = map(processes.beyond_standard, os.pipe())
+    pipe = ReportPipe()
     try:
         process = subprocess.Popen(
             [
                 *(found.launcher or (sys.executable,)),
-                *("-P", "-m", "parl_remote.monitor", json.dumps(to_json(settings)), str(writing)),
+                *("-P", "-m", "parl_remote.monitor", json.dumps(to_json(settings)), str(pipe.number)),
             ],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
             cwd=settings.directory,
-            pass_fds=(writing,),
-            start_new_session=True,
+            **pipe.options(log),
         )
     except OSError as error:
-        os.close(reading)
+        pipe.close()
         raise RemoteError(f"the monitor cannot be started: {error.strerror}") from error
     finally:
-        os.close(writing)
+        pipe.started()
         os.close(log)
     if not wait:
-        os.close(reading)
+        pipe.close()
         process.returncode = 0  # it is on its own from here; nobody waits for it
         return f"http://{settings.host}:{settings.port}"
-    with open(reading, "rb") as pipe:
-        poller = select.poll()
-        poller.register(pipe, select.POLLIN)
-        answer = pipe.read() if poller.poll(found.limits.start_timeout_s * 1000) else b""
-    outcome = json.loads(answer or b"{}")
+    outcome = pipe.read(process, found.limits.start_timeout_s)
+    pipe.close()
     if address := outcome.get("address"):
         process.returncode = 0
         return f"http://{address}"

@@ -13,7 +13,6 @@ import contextlib
 import json
 import logging
 import os
-import select
 import signal
 import sys
 import threading
@@ -28,6 +27,7 @@ from parl_remote.addresses import Address
 from parl_remote.codec import from_json
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
+from parl_remote.facilities import is_portable
 from parl_remote.identity import host_name
 from parl_remote.monitor.collector import Collector
 from parl_remote.monitor.link import ClusterSource
@@ -36,6 +36,7 @@ from parl_remote.monitor.settings import MonitorSettings
 from parl_remote.monitor.source import SourceError
 from parl_remote.monitor.store import Store
 from parl_remote.rendezvous import ClusterAddress
+from parl_remote.report_pipe import report_on
 from parl_remote.run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 
 __all__ = ["main", "run_monitor"]
@@ -58,14 +59,13 @@ def main(settings_json: str, pipe: int) -> int:
         The exit status.
     """
     os.set_inheritable(pipe, False)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    processes.ignore_hang_up()
 
     def report(outcome: dict[str, str]) -> None:
         if error := outcome.get("error"):
             logging.getLogger("parl.remote").error("the monitor cannot run: %s", error)
         with contextlib.suppress(BrokenPipeError):  # who started it does not wait
-            os.write(pipe, json.dumps(outcome).encode())
-        os.close(pipe)
+            report_on(pipe, outcome)
 
     return run_monitor(from_json(MonitorSettings, json.loads(settings_json), "settings"), report)
 
@@ -130,7 +130,7 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
         host=settings.host,
         port=settings.port,
         threads=_THREADS,
-        asyncore_use_poll=True,
+        asyncore_use_poll=not is_portable(),
         ident=None,
         clear_untrusted_proxy_headers=True,
         max_request_header_size=32 * 1024,
@@ -164,11 +164,6 @@ def _node_of(settings: MonitorSettings) -> ProcessRecord:
 
 def _end_with(node: ProcessRecord) -> None:
     """Wait for the end of the node's process, then end this one."""
-    descriptor = node.open()
-    if descriptor is not None:
-        poller = select.poll()
-        poller.register(descriptor, select.POLLIN)
-        poller.poll()
-        os.close(descriptor)
+    node.ended_within(None)
     _log.info("the cluster's node has ended")
     os.kill(os.getpid(), signal.SIGTERM)

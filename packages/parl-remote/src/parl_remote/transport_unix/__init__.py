@@ -1,4 +1,4 @@
-"""The transport on one host: plain unix stream sockets in private directories.
+"""The transport on one host: plain unix stream sockets in private directories, or TCP on loopback (`portable.door`).
 
     UnixChannel --- stream socket --- UnixListener        callers; who serves them
                                       UnixPeers           what a listener is made of; connects by itself, too
@@ -9,14 +9,23 @@ Only processes of the same user get in.
 from parl_remote.transport_unix.channel import UnixChannel
 from parl_remote.transport_unix.listener import UnixListener
 from parl_remote.transport_unix.peers import UnixPeers
-from parl_remote.transport_unix.sockets import listen_at, peer_uid, private_directory, sweep_directories
+from parl_remote.transport_unix.sockets import (
+    Listening,
+    is_own_user,
+    listen_at,
+    listening_socket,
+    private_directory,
+    sweep_directories,
+)
 
 __all__ = [
+    "Listening",
     "UnixChannel",
     "UnixListener",
     "UnixPeers",
+    "is_own_user",
     "listen_at",
-    "peer_uid",
+    "listening_socket",
     "private_directory",
     "sweep_directories",
 ]

@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
-import select
 import socket
-import termios
 import threading
 import time
 from collections import deque
@@ -21,12 +18,25 @@ from collections.abc import Callable, Sequence
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.framing import FrameReader
+from parl_remote.pollers import IN, OUT, wait_once
 from parl_remote.transport import Buffer
-from parl_remote.transport_unix.sockets import JOIN_BELOW, NOW, PARTS_AT_ONCE, after, peer_pid, stream, widen
+from parl_remote.transport_unix.sockets import (
+    DONT_WAIT,
+    JOIN_BELOW,
+    NOW,
+    PARTS_AT_ONCE,
+    after,
+    connect_to,
+    peer_pid,
+    stream,
+    unread_bytes,
+    widen,
+)
 
 __all__ = ["UnixChannel"]
 
 _LONGEST_WAIT_MS = 2_000_000_000  # 23 days; the system refuses to wait for 25
+
 
 class UnixChannel:
     """A connection to one peer on this host.
@@ -60,12 +70,10 @@ class UnixChannel:
         Raises:
             ChannelClosed: Nobody listens there.
         """
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(path)
+            connection = connect_to(path, wait=True)
         except OSError as error:
-            connection.close()
-            raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
+            raise ChannelClosed(f"nobody listens at {path}: {error.strerror or error}") from error
         return cls(connection, allocate=allocate)
 
     @property
@@ -131,24 +139,21 @@ class UnixChannel:
 
     def _wait_for_room(self, deadline: float | None) -> bool:
         """Wait until the socket may take more, reading meanwhile; False once the deadline has passed."""
-        poller = select.poll()
-        poller.register(self._socket, select.POLLOUT)
         if self._receive_lock.acquire(blocking=False):  # otherwise another thread is reading anyway
             try:
-                poller.modify(self._socket, select.POLLOUT | select.POLLIN)
-                ready = poller.poll(_milliseconds(deadline))
-                if ready and ready[0][1] & select.POLLIN:
+                ready = wait_once(self._socket, OUT | IN, _milliseconds(deadline))
+                if ready & IN:
                     self._read_ahead()
             finally:
                 self._receive_lock.release()
         else:
-            ready = poller.poll(_milliseconds(deadline))
+            ready = wait_once(self._socket, OUT, _milliseconds(deadline))
         return bool(ready)
 
     def _read_ahead(self) -> None:
         with contextlib.suppress(BlockingIOError):
             try:
-                self._reader.fill(self._socket, socket.MSG_DONTWAIT)
+                self._reader.fill(self._socket, DONT_WAIT)
             except EOFError as error:
                 raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
             except KeyboardInterrupt:
@@ -218,7 +223,7 @@ class UnixChannel:
             messages = list(self._inbox)
             self._inbox.clear()
             try:
-                self._reader.fill(self._socket, socket.MSG_DONTWAIT)
+                self._reader.fill(self._socket, DONT_WAIT)
             except BlockingIOError:
                 pass
             except EOFError as error:
@@ -238,13 +243,11 @@ class UnixChannel:
 
     def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
         try:
-            self._reader.fill(self._socket, socket.MSG_DONTWAIT)
+            self._reader.fill(self._socket, DONT_WAIT)
             return
         except BlockingIOError:
             pass  # waiting here would show it in the traceback of Ctrl-C
-        poller = select.poll()
-        poller.register(self._socket, select.POLLIN)
-        if not poller.poll(_milliseconds(deadline)) and time.monotonic() >= deadline:
+        if not wait_once(self._socket, IN, _milliseconds(deadline)) and time.monotonic() >= deadline:
             raise ResultTimeout(f"nothing came within {timeout_s} s")
 
     def fileno(self) -> int:
@@ -268,12 +271,7 @@ class UnixChannel:
     @property
     def unread_by_peer(self) -> bool:
         """Whether the peer has not yet read everything that was sent."""
-        unread = bytearray(4)
-        try:
-            fcntl.ioctl(self._socket.fileno(), termios.TIOCOUTQ, unread)
-        except OSError:  # the connection is closed
-            return False
-        return any(unread)
+        return unread_bytes(self._socket) > 0
 
     def close(self) -> None:
         """Close; what was sent is with the kernel already and still arrives."""

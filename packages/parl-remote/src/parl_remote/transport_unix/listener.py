@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import select
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 
 from parl_remote.config import Limits
+from parl_remote.pollers import IN, new_poller
 from parl_remote.transport import Buffer, Event, Opened
 from parl_remote.transport_unix.peers import UnixPeers
-from parl_remote.transport_unix.sockets import listen_at, peer_uid
+from parl_remote.transport_unix.sockets import Listening, is_own_user, listen_at
 
 __all__ = ["UnixListener"]
 
@@ -34,7 +33,7 @@ class UnixListener:
         self,
         path: str | Path,
         *,
-        listening: socket.socket | None = None,
+        listening: Listening | None = None,
         max_bytes: int = Limits.max_frame_bytes,
         first_bytes: int | None = None,
     ) -> None:
@@ -42,9 +41,9 @@ class UnixListener:
         self._socket = listen_at(self._path) if listening is None else listening
         self._socket.setblocking(False)
         self._peers = UnixPeers(max_bytes, first_bytes)
-        self._epoll = select.epoll()
-        self._epoll.register(self._socket.fileno(), select.EPOLLIN)
-        self._epoll.register(self._peers.fileno(), select.EPOLLIN)
+        self._poller = new_poller()
+        self._poller.register(self._socket.fileno(), IN)
+        self._poller.register(self._peers.fileno(), IN)
         self._reserve = os.open(os.devnull, os.O_RDONLY)  # given up for a moment to refuse connections
         self._closed = False
 
@@ -55,7 +54,7 @@ class UnixListener:
 
     def fileno(self) -> int:
         """Readable while there is something to do for `poll`."""
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -64,7 +63,7 @@ class UnixListener:
     def poll(self) -> list[Event]:
         """What happened since the last call; see `Listener.poll`."""
         events: list[Event] = []
-        ready = {fd for fd, _ in self._epoll.poll(0)}
+        ready = {fd for fd, _ in self._poller.poll(0)}
         if self._socket.fileno() in ready:
             self._accept(events)
         if self._peers.fileno() in ready:
@@ -82,7 +81,7 @@ class UnixListener:
                     raise
                 self._turn_away()
                 return
-            if peer_uid(connection) == os.getuid():
+            if is_own_user(connection):
                 events.append(Opened(self._peers.add(connection)))
             else:
                 connection.close()
@@ -109,7 +108,7 @@ class UnixListener:
         self._closed = True
         self._peers.close()
         os.close(self._reserve)
-        self._epoll.close()
+        self._poller.close()
         self._socket.close()
         with contextlib.suppress(OSError):
             os.unlink(self._path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-import select
 import socket
 import time
 from collections import deque
@@ -13,8 +12,9 @@ from collections.abc import Sequence
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.framing import FrameReader
+from parl_remote.pollers import IN, OUT, new_poller
 from parl_remote.transport import Buffer, Closed, Event, Received
-from parl_remote.transport_unix.sockets import NOW, PARTS_AT_ONCE, after, stream, widen
+from parl_remote.transport_unix.sockets import NOW, PARTS_AT_ONCE, after, connect_to, stream, widen
 
 __all__ = ["UnixPeers"]
 
@@ -45,7 +45,7 @@ class _Peer:
         self.waiting = 0  # bytes in it
         self.closing = False
         self.paused = False
-        self.mask = int(select.EPOLLIN)
+        self.mask = IN
 
     def flush(self) -> bool:
         """Write what the kernel takes; True once nothing is left."""
@@ -73,7 +73,7 @@ class UnixPeers:
     def __init__(self, max_bytes: int = Limits.max_frame_bytes, first_bytes: int | None = None) -> None:
         self._max_bytes = max_bytes
         self._first_bytes = max_bytes if first_bytes is None else first_bytes
-        self._epoll = select.epoll()
+        self._poller = new_poller()
         self._by_number: dict[int, _Peer] = {}
         self._by_fd: dict[int, _Peer] = {}
         self._last_number = 0
@@ -85,7 +85,7 @@ class UnixPeers:
         self._last_number += 1
         peer = _Peer(self._last_number, connection, self._first_bytes)
         self._by_number[peer.number] = self._by_fd[connection.fileno()] = peer
-        self._epoll.register(connection.fileno(), select.EPOLLIN)
+        self._poller.register(connection.fileno(), IN)
         return peer.number
 
     def connect(self, path: str) -> int:
@@ -94,17 +94,15 @@ class UnixPeers:
         Raises:
             ChannelClosed: Nobody listens there.
         """
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            connection.connect(path)
+            connection = connect_to(path, wait=False)
         except OSError as error:
-            connection.close()
             raise ChannelClosed(f"nobody listens at {path}: {error.strerror}") from error
         return self.add(connection)
 
     def fileno(self) -> int:
         """Readable while there is something to do for `poll`."""
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -113,7 +111,7 @@ class UnixPeers:
     def poll(self) -> list[Event]:
         """What happened since the last call."""
         events: list[Event] = []
-        for fd, mask in self._epoll.poll(0):
+        for fd, mask in self._poller.poll(0):
             self.serve(fd, mask, events)
         return events
 
@@ -122,9 +120,9 @@ class UnixPeers:
         peer = self._by_fd.get(fd)
         if peer is None:
             return
-        if mask & select.EPOLLOUT:
+        if mask & OUT:
             self._flush(peer)
-        if mask & ~select.EPOLLOUT and not peer.closing:
+        if mask & ~OUT and not peer.closing:
             self._read(peer, events)
 
     def _read(self, peer: _Peer, events: list[Event]) -> None:
@@ -188,12 +186,12 @@ class UnixPeers:
 
     def _watch(self, peer: _Peer) -> None:
         """Tell the kernel what to report of a peer."""
-        mask = 0 if peer.paused or peer.closing else select.EPOLLIN
+        mask = 0 if peer.paused or peer.closing else IN
         if peer.outbox:
-            mask |= select.EPOLLOUT
+            mask |= OUT
         if mask != peer.mask:
             peer.mask = mask
-            self._epoll.modify(peer.connection.fileno(), mask)
+            self._poller.modify(peer.connection.fileno(), mask)
 
     def _flush(self, peer: _Peer) -> None:
         try:
@@ -228,7 +226,7 @@ class UnixPeers:
                 for part in peer.outbox:
                     peer.connection.sendall(part)
             self._forget(peer)
-        self._epoll.close()
+        self._poller.close()
 
     def _lose(self, peer: _Peer, reason: str, events: list[Event]) -> None:
         self._forget(peer)
@@ -238,5 +236,5 @@ class UnixPeers:
         self._by_number.pop(peer.number, None)
         fd = peer.connection.fileno()
         if self._by_fd.pop(fd, None) is not None:
-            self._epoll.unregister(fd)
+            self._poller.unregister(fd)
             peer.connection.close()

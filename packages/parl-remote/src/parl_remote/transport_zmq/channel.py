@@ -7,7 +7,6 @@ announcement in, and so it rings a bell for the one that waits to receive.
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import threading
 import time
@@ -24,11 +23,11 @@ from parl_remote.errors import (
     RemoteProtocolError,
     ResultTimeout,
 )
+from parl_remote.pollers import IN, new_poller
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer
 from parl_remote.transport_zmq.sockets import (
     NOW,
-    Bell,
     Context,
     Curve,
     Socket,
@@ -36,6 +35,7 @@ from parl_remote.transport_zmq.sockets import (
     connection_events,
     descriptor,
     monitored,
+    new_bell,
     own_context,
     readable,
 )
@@ -62,11 +62,11 @@ class ZmqChannel:
         self._address = address
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
         self._receiving = threading.Lock()
-        self._bell = Bell()
-        self._epoll = select.epoll()
+        self._bell = new_bell()
+        self._poller = new_poller()
         self._monitored_by = descriptor(monitor)
         for source in (descriptor(dealer), self._monitored_by, self._bell.fileno()):
-            self._epoll.register(source, select.EPOLLIN)
+            self._poller.register(source, IN)
         self._lost = ""
         self._closed = False
         self._note_loss()  # zmq announces an event only after it has been seen that there was none
@@ -143,7 +143,7 @@ class ZmqChannel:
 
     def fileno(self) -> int:
         """Readable when `receive` may have something."""
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def pending(self) -> bool:
         """Whether a message waits that zmq has already announced."""
@@ -161,7 +161,7 @@ class ZmqChannel:
                     self._socket.send(pack_bare(Kind.BYE), NOW)
             self._bell.ring()
         with self._receiving:  # whoever waited has left
-            self._epoll.close()
+            self._poller.close()
             self._socket.disable_monitor()
             self._monitor.close(0)
             self._socket.close()
@@ -199,7 +199,7 @@ class ZmqChannel:
 
     def _wait(self, timeout_s: float | None) -> bool:
         """Wait until it may be worth looking again; False if nothing happened."""
-        ready = self._epoll.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
+        ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
         for source, _ in ready:
             if source == self._monitored_by:
                 with self._lock:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import select
 from collections.abc import Sequence
 
 import zmq
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.pollers import IN, new_poller
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.transport_zmq.sockets import (
@@ -69,7 +69,7 @@ class ZmqListener:
         self._socket.curve_publickey = curve.server_public
         self._socket.curve_secretkey = curve.server_secret
         self._monitor = monitored(self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
-        self._epoll = select.epoll()
+        self._poller = new_poller()
         self._closed = False
         self._numbers = itertools.count(1)
         self._peers: dict[bytes, int] = {}
@@ -89,7 +89,7 @@ class ZmqListener:
         self._zap_by = descriptor(self._zap.socket)
         self._monitored_by = descriptor(self._monitor)
         for source in (self._messages_by, self._zap_by, self._monitored_by):
-            self._epoll.register(source, select.EPOLLIN)
+            self._poller.register(source, IN)
         self._zap.serve()  # zmq announces something only after it has been seen that there was nothing
         self._note_connections()
         self._more = True
@@ -106,7 +106,7 @@ class ZmqListener:
 
     def poll(self) -> list[Event]:
         """What happened since the last call."""
-        announced = {source for source, _ in self._epoll.poll(0)}
+        announced = {source for source, _ in self._poller.poll(0)}
         if self._zap_by in announced:
             self._zap.serve()
         if self._monitored_by in announced:
@@ -135,7 +135,7 @@ class ZmqListener:
 
     def fileno(self) -> int:
         """Readable when `poll` may have something."""
-        return self._epoll.fileno()
+        return self._poller.fileno()
 
     def pending(self) -> bool:
         """Whether messages wait that zmq has already announced."""
@@ -149,7 +149,7 @@ class ZmqListener:
         for peer in list(self._routes):
             self.drop(peer)
         self._more = False
-        self._epoll.close()
+        self._poller.close()
         self._socket.disable_monitor()
         self._monitor.close(0)
         self._socket.close()

@@ -13,14 +13,15 @@ import zmq
 from zmq.utils import z85
 from zmq.utils.monitor import recv_monitor_message
 
+from parl_remote.bell import Bell
 from parl_remote.config import Limits
+from parl_remote.facilities import is_portable
 from parl_remote.security import ClusterKey
 from parl_remote.transport_zmq.wire import MAX_PART
 
 __all__ = [
     "MORE_NOW",
     "NOW",
-    "Bell",
     "Context",
     "Curve",
     "Socket",
@@ -28,6 +29,7 @@ __all__ = [
     "connection_events",
     "descriptor",
     "monitored",
+    "new_bell",
     "own_context",
     "readable",
     "send_heartbeats",
@@ -119,7 +121,12 @@ def send_heartbeats(socket: Socket, limits: Limits) -> None:
     socket.setsockopt(zmq.HEARTBEAT_TTL, min(silence_ms, _LONGEST_TTL_MS))
 
 
-class Bell:
+def new_bell() -> Bell | _EventBell:
+    """A descriptor that any thread can make readable."""
+    return Bell() if is_portable() else _EventBell()
+
+
+class _EventBell:
     """A descriptor that any thread can make readable."""
 
     def __init__(self) -> None:

@@ -1,0 +1,66 @@
+"""What this operating system offers: all that the fast ways need, as Linux has it, or only what every system has.
+
+                     everything is there (Linux)             something is missing: the portable fill
+    local sockets    unix, checked by the peer's user        TCP on loopback, checked by a token     portable.door
+    waiting          epoll, which nests                      selectors and a thread                  portable.poller
+    actors start     by fork from a warm process             as programs, some ahead                 portable.spawner
+    large frames     shared memory                           through the socket
+    processes        /proc, pidfd                            psutil                                  portable.processes
+
+It is one decision, not a dozen: two complete ways can be tested, a thousand mixtures cannot. `PARL_PORTABLE=1` decides
+for the portable one on Linux, too, which is how it is tested.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import select
+import signal
+import socket
+
+from parl_remote.config import portable_wanted
+
+__all__ = ["CLOSE_ON_EXEC", "NO_FOLLOW", "cpu_count", "is_portable", "missing", "own_user"]
+
+# Flags for os.open where they exist. Elsewhere descriptors are not inherited anyway, and links need privileges.
+CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
+
+_NEEDED = (
+    (os, ("fork", "memfd_create", "pidfd_open", "pipe2", "posix_spawn", "getuid", "geteuid", "sched_getaffinity")),
+    (os, ("eventfd", "killpg", "wait4", "setpgid", "posix_fallocate")),
+    (select, ("epoll", "poll")),
+    (signal, ("pidfd_send_signal", "SIGHUP", "SIGKILL", "pthread_sigmask")),
+    (socket, ("AF_UNIX", "SO_PEERCRED", "SOCK_SEQPACKET", "MSG_DONTWAIT", "MSG_NOSIGNAL")),
+)
+_NEEDED_MODULES = ("fcntl", "resource", "termios")
+
+
+@functools.cache
+def missing() -> tuple[str, ...]:
+    """What the fast ways need and this system has not, such as "os.fork"; empty on Linux."""
+    names = [f"{place.__name__}.{name}" for place, wanted in _NEEDED for name in wanted if not hasattr(place, name)]
+    names += [name for name in _NEEDED_MODULES if importlib.util.find_spec(name) is None]
+    if not os.path.exists("/proc/self/stat"):
+        names.append("/proc")
+    return tuple(names)
+
+
+@functools.cache
+def is_portable() -> bool:
+    """Whether this process uses only what every system has; decided once, at the first use."""
+    return portable_wanted() or bool(missing())
+
+
+def own_user() -> int | None:
+    """The user's number, None on systems where users have none."""
+    return os.geteuid() if hasattr(os, "geteuid") else None
+
+
+def cpu_count() -> int:
+    """The CPUs that this process may use, as far as the system says; all of them otherwise."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,122 @@
+"""What /proc and pidfd tell on Linux, asked of psutil, which knows every system."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import psutil
+
+__all__ = [
+    "cpu_seconds",
+    "descendants",
+    "ended_within",
+    "host_times",
+    "is_stopped",
+    "memory_of_host",
+    "resident_bytes",
+    "send_signal",
+    "started",
+    "state_of",
+]
+
+_PER_SECOND = 100  # start times are kept as hundredths, as Linux counts them
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether somebody has stopped the process."""
+    try:
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    except psutil.Error:
+        return False
+
+
+def state_of(pid: int) -> str:
+    """What the process does, in a word."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return "gone"
+
+
+def resident_bytes(pid: int) -> int:
+    """Bytes of a process in memory, less what it shares where that is told; 0 if it is gone."""
+    try:
+        memory = psutil.Process(pid).memory_info()
+    except psutil.Error:
+        return 0
+    return int(memory.rss) - int(getattr(memory, "shared", 0))
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used; 0 if it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return 0.0
+    return round(times.user + times.system, 2)
+
+
+def host_times() -> tuple[int, int]:
+    """Time that the host's CPUs have been idle, and in all, in hundredths of a second."""
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in `user` already
+    return round(idle * _PER_SECOND), round((sum(times) - guests) * _PER_SECOND)
+
+
+def memory_of_host() -> tuple[int, int]:
+    """Bytes that are available, and in all."""
+    memory = psutil.virtual_memory()
+    return int(memory.available), int(memory.total)
+
+
+def started(pid: int) -> int:
+    """When a process began, as a number that no later process of this host with its number has.
+
+    Raises:
+        ProcessLookupError: There is none, or it has ended.
+    """
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            raise ProcessLookupError(f"process {pid} has ended")
+        return round(process.create_time() * _PER_SECOND)
+    except psutil.Error as error:
+        raise ProcessLookupError(f"there is no process {pid}") from error
+
+
+def ended_within(pid: int, began: int, seconds: float | None) -> bool:
+    """Wait for the end of the process that began then."""
+    try:
+        process = psutil.Process(pid)
+        if started(pid) != began:
+            return True
+        process.wait(None if seconds is None else max(0.001, seconds))
+    except psutil.TimeoutExpired:
+        return False
+    except (psutil.Error, ProcessLookupError):
+        return True
+    return True
+
+
+def send_signal(pid: int, began: int, number: int) -> bool:
+    """Send a signal to the process that began then; False if it has ended. Windows ends it, whatever the signal."""
+    try:
+        process = psutil.Process(pid)
+        if started(pid) != began:
+            return False
+        process.send_signal(number)  # psutil looks once more whether it is the same process
+    except psutil.AccessDenied as error:
+        raise PermissionError(f"process {pid} is not this user's") from error
+    except (psutil.Error, ProcessLookupError):
+        return False
+    return True
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """The processes that this one and its children have started, as far as they still run."""
+    try:
+        for child in psutil.Process(pid).children(recursive=True):
+            yield int(child.pid)
+    except psutil.Error:
+        return

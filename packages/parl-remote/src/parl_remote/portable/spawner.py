@@ -1,0 +1,185 @@
+"""Actors' processes without fork: programs of their own, for which nothing is warm. Stands in for `zygote`.
+
+    worker --fork(n)--> Popen: python, `portable.spawned`     {"forked": n, "pid": p} once it listens at <dir>/a<n>.sock
+           --kill(n)--> SIGKILL to its process group, or TerminateProcess to it and what it has started
+    a thread for each   reads its first line, then waits for its end --> {"ended": n, "status": s, "peak": b}
+
+Each has the reading end of a pipe as its stdin, whose other end only this process holds: when this process is gone,
+however it ended, they see that and end, too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections import deque
+from pathlib import Path
+
+from parl_remote.bell import Bell
+from parl_remote.portable.processes import descendants
+
+__all__ = ["Spawner"]
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.portable.spawned import main; main(sys.argv[1])"
+_LAST_WORK_S = 5.0  # to reap what was killed
+
+
+class Spawner:
+    """Starts actors' processes, with the methods of `zygote.ZygoteProcess`.
+
+    Args:
+        directory: The node's private directory.
+        preload: Modules that each actor imports before it is ready.
+        clear: Whether the last process removes the directory when this one is gone.
+    """
+
+    def __init__(self, directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> None:
+        self.pid = os.getpid()
+        self._directory = str(directory)
+        self._preload = preload
+        self._clear = clear
+        self._bell = Bell()
+        self._reports: deque[dict[str, object]] = deque()
+        self._lock = threading.Lock()
+        self._running: dict[int, subprocess.Popen[bytes]] = {}
+        self._threads: dict[int, threading.Thread] = {}
+        self._failed: set[str] = set()  # modules that were reported already
+        self._closed = False
+
+    def fileno(self) -> int:
+        """Readable while there are reports."""
+        return self._bell.fileno()
+
+    def pending(self) -> bool:
+        """Always false: the descriptor says it all."""
+        return False
+
+    def fork(self, number: int) -> None:
+        """Start actor `number`."""
+        settings = json.dumps([self._path_of(number), self._preload, self._clear])
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _PROGRAM.format(path=sys.path), settings],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
+        except OSError as error:  # there are no processes, no descriptors or no memory left
+            self._report(refused=number, reason=error.strerror or str(error))
+            return
+        with self._lock:
+            self._running[number] = process
+        thread = threading.Thread(target=self._watch, args=(number, process), name=f"parl-actor-{number}", daemon=True)
+        self._threads[number] = thread
+        thread.start()
+
+    def kill(self, number: int) -> None:
+        """Kill actor `number` and what it has started."""
+        with self._lock:  # under it nobody reaps, so that the number cannot have gone to another process
+            process = self._running.get(number)
+            if process is not None:
+                _kill(process)
+
+    def dump(self, number: int) -> None:
+        """Have actor `number` print its stacks, where there are signals for that."""
+        from parl_remote.stack_dumps import STACK_SIGNAL
+
+        with self._lock:
+            process = self._running.get(number)
+            if process is not None and STACK_SIGNAL:
+                process.send_signal(STACK_SIGNAL)
+
+    def reports(self) -> list[dict[str, object]] | None:
+        """What there is to say; never None, because this is the worker itself."""
+        self._bell.quiet()
+        reports: list[dict[str, object]] = []
+        while self._reports:
+            report = self._reports.popleft()
+            if "ended" in report and isinstance(number := report["ended"], int):
+                self._threads.pop(number, None)
+            reports.append(report)
+        return reports
+
+    def close(self) -> None:
+        """Kill all actors and wait for them."""
+        self._closed = True
+        with self._lock:
+            for process in self._running.values():
+                _kill(process)
+        for thread in list(self._threads.values()):
+            thread.join(_LAST_WORK_S)
+        if self._clear:
+            shutil.rmtree(self._directory, ignore_errors=True)
+
+    def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
+        """In a thread of its own: from the first word of a process to its end."""
+        pipe = process.stdout
+        said = pipe.readline() if pipe is not None else b""
+        if said:
+            self._failed_imports(json.loads(said))
+            self._report(forked=number, pid=process.pid)
+        returned = self._reap(number, process)
+        with contextlib.suppress(OSError):
+            os.unlink(self._path_of(number))
+        if said:
+            status = -returned if returned < 0 else returned << 8
+            self._report(ended=number, status=status, peak=0)
+        else:
+            self._report(refused=number, reason=f"its process ended at once, with {returned}; see the node's log")
+
+    def _reap(self, number: int, process: subprocess.Popen[bytes]) -> int:
+        """Wait for the end; what the actor has started goes with it."""
+        if hasattr(os, "waitid") and hasattr(os, "WNOWAIT"):
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+            with self._lock:
+                _kill_group(process)
+                return self._forget(number, process)
+        process.wait()
+        with self._lock:
+            return self._forget(number, process)
+
+    def _forget(self, number: int, process: subprocess.Popen[bytes]) -> int:
+        del self._running[number]
+        returned = process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+        return returned
+
+    def _failed_imports(self, said: dict[str, object]) -> None:
+        """Every process tries to import them; once is often enough to hear that it cannot."""
+        failed = said.get("failed")
+        if isinstance(failed, dict) and failed.keys() - self._failed:
+            self._failed |= failed.keys()
+            self._report(ready=said.get("ready"), failed=failed)
+
+    def _path_of(self, number: int) -> str:
+        return os.path.join(self._directory, f"a{number}.sock")
+
+    def _report(self, **report: object) -> None:
+        self._reports.append(report)
+        self._bell.ring()
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        _kill_group(process)
+    else:
+        for pid in reversed(list(descendants(process.pid))):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGTERM)  # TerminateProcess: it is not asked
+    with contextlib.suppress(OSError):
+        process.kill()
+
+
+def _kill_group(process: subprocess.Popen[bytes]) -> None:
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
