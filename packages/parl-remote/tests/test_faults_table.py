@@ -233,7 +233,8 @@ def test_actors_survive_when_the_way_to_the_master_breaks(cluster: LoopbackClust
     cluster.master.reset()
     eventually(lambda: os.getpid() in [client.pid for client in cluster.status().clients])
     assert (actor.add(1), Counter().add(1)) == (2, 1)
-    assert cluster.status().leases == 1
+    eventually(lambda: cluster.status().leases == 1)
+    assert actor.add(1) == 3
 
 
 # -- stopped, cut off -----------------------------------------------------------------------------------------------
