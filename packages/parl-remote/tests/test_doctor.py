@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -150,6 +151,19 @@ def test_another_program_is_told_by_what_it_says() -> None:
         finding = reach(port)
     assert "another program answers" in finding.what
     assert "SSH-2.0-OpenSSH_9.2" in finding.what
+
+
+def test_a_web_server_is_told_though_it_waits_to_be_asked() -> None:
+    """The port of a cluster's own monitor is the wrong one that is closest at hand."""
+
+    def answer(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"HTTP/1.1 302 FOUND\r\nLocation: /login\r\n\r\n")
+
+    with served(answer) as port:
+        finding = reach(port)
+    assert "another program answers" in finding.what
+    assert "HTTP/1.1 302 FOUND" in finding.what
 
 
 def test_an_unknown_name_is_told() -> None:
@@ -480,6 +494,15 @@ def test_another_python_on_a_worker_is_told(xparl: Any, fake: Callable[..., Fake
 def test_a_cluster_without_workers_is_told(xparl: Any, fake: Callable[..., FakeMaster]) -> None:
     (finding,) = [one for one in doctor(xparl, fake([])) if one["check"] == "cpus"]
     assert "no worker" in finding["what"]
+
+
+def test_a_cluster_that_is_drained_has_no_room_though_nobody_takes_any(
+    xparl: Any, fake: Callable[..., FakeMaster]
+) -> None:
+    drained = dataclasses.replace(node_at("127.0.0.1:1"), is_draining=True)
+    (finding,) = [one for one in doctor(xparl, fake([drained])) if one["check"] == "cpus"]
+    assert "every node is being drained" in finding["what"]
+    assert "xparl connect" in finding["remedy"]
 
 
 def test_an_old_protocol_is_told_with_both_versions(xparl: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -307,6 +307,14 @@ def test_who_wants_to_go_to_a_node_that_is_being_drained_is_told_so() -> None:
     assert waiting.reason == "node host n is being drained"
 
 
+def test_who_wants_an_actor_of_a_cluster_that_is_drained_is_told_so() -> None:
+    state = cluster("n", own_node_id="n")
+    state.drain_requested("d", DrainNode(4, "n"), 0.0)
+    ask(state)
+    (waiting,) = state.status(1, 0.0, detail=True, dropped=0).queue
+    assert waiting.reason == "every node is being drained"
+
+
 def test_an_empty_node_leaves_at_once() -> None:
     state = cluster("n")
     out = state.drain_requested("d", DrainNode(4, "n"), 0.0)

@@ -87,7 +87,7 @@ def _too_large(pool: NodePool, shape: Shape) -> str:
         is_open = any(node.is_open for node in bound)
         return f"node {shape.node} has {bound[0].total} in all" if is_open else f"node {shape.node} is being drained"
     if not any(node.is_open for node in pool):
-        return "there is no node"
+        return "every node is being drained" if len(pool) else "there is no node"
     missing = sorted(kind for kind in need.kinds() if all(node.total.amount(kind) < need.amount(kind) for node in pool))
     if not missing:
         return "no single node is large enough"

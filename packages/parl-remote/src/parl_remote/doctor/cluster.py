@@ -80,7 +80,13 @@ def _room(cluster: ClusterAddress, status: Status) -> Iterator[Finding]:
             "the cluster has no worker: nobody can run an actor",
             f"xparl connect --address {cluster} on a host that has CPUs to give",
         )
-    elif any(node.free.cpu >= 1 for node in status.nodes):
+    elif status.nodes and all(node.is_draining for node in status.nodes):
+        yield problem(
+            "cpus",
+            "every node is being drained: no actor can be made any more",
+            f"add a worker (xparl connect --address {cluster}), or stop the cluster and start it anew",
+        )
+    elif any(node.free.cpu >= 1 and not node.is_draining for node in status.nodes):
         yield fine("cpus", f"{status.free.cpu:g} of {status.total.cpu:g} CPUs are free")
     else:
         waiting = f", {status.waiting} actors wait for room" if status.waiting else ""

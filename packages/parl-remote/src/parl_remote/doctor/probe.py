@@ -16,6 +16,10 @@ from parl_remote.addresses import Address
 __all__ = ["Probe", "Seen", "probe"]
 
 _SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
+_QUESTION = (
+    b"GET / HTTP/1.0\r\n\r\n"  # to who waits for us to speak: the monitor's port is easily taken for the cluster's
+)
+_ANSWER_S = 0.5
 _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to whoever connects
 
 
@@ -77,7 +81,17 @@ def _first_bytes(connection: socket.socket) -> bytes:
             data += more
     except OSError:  # it says no more in time, or hangs up
         pass
-    return data
+    return data or _answer(connection)
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """What a server says that speaks only when it is asked."""
+    connection.settimeout(_ANSWER_S)
+    try:
+        connection.sendall(_QUESTION)
+        return connection.recv(64)
+    except OSError:
+        return b""
 
 
 def _by_its_words(data: bytes, took_s: float) -> Probe:
