@@ -19,7 +19,7 @@ import threading
 import time
 from dataclasses import dataclass
 
-from parl_remote.facilities import CLOSE_ON_EXEC, NO_FOLLOW
+from parl_remote.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 
 __all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
 
@@ -79,7 +79,7 @@ class CallMeter:
         Raises:
             OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
         """
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW, 0o600)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
         try:
             _take_room(descriptor)  # or a disk that fills up later would end the process
             page = mmap.mmap(descriptor, PAGE_BYTES)

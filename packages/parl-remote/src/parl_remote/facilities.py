@@ -14,7 +14,7 @@ for the portable one on Linux, too, which is how it is tested.
 from __future__ import annotations
 
 import functools
-import importlib.util
+import importlib
 import os
 import select
 import signal
@@ -22,9 +22,10 @@ import socket
 
 from parl_remote.config import portable_wanted
 
-__all__ = ["CLOSE_ON_EXEC", "NO_FOLLOW", "cpu_count", "is_portable", "missing", "own_user"]
+__all__ = ["BINARY", "CLOSE_ON_EXEC", "NO_FOLLOW", "cpu_count", "is_portable", "missing", "own_user"]
 
 # Flags for os.open where they exist. Elsewhere descriptors are not inherited anyway, and links need privileges.
+BINARY = getattr(os, "O_BINARY", 0)  # Windows would write two bytes for an end of line
 CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
 
@@ -42,7 +43,7 @@ _NEEDED_MODULES = ("fcntl", "resource", "termios")
 def missing() -> tuple[str, ...]:
     """What the fast ways need and this system has not, such as "os.fork"; empty on Linux."""
     names = [f"{place.__name__}.{name}" for place, wanted in _NEEDED for name in wanted if not hasattr(place, name)]
-    names += [name for name in _NEEDED_MODULES if importlib.util.find_spec(name) is None]
+    names += [name for name in _NEEDED_MODULES if not _can_import(name)]
     if not os.path.exists("/proc/self/stat"):
         names.append("/proc")
     return tuple(names)
@@ -52,6 +53,14 @@ def missing() -> tuple[str, ...]:
 def is_portable() -> bool:
     """Whether this process uses only what every system has; decided once, at the first use."""
     return portable_wanted() or bool(missing())
+
+
+def _can_import(name: str) -> bool:
+    try:
+        importlib.import_module(name)
+    except ImportError:
+        return False
+    return True
 
 
 def own_user() -> int | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from parl_remote.facilities import is_portable
 
-__all__ = ["HostLoad"]
+__all__ = ["HostLoad", "load_average"]
 
 _IDLE = slice(3, 5)  # of the numbers of /proc/stat's first line: idle, and waiting for a disk
 _COUNTED = slice(0, 8)  # the rest repeats what is in these
@@ -22,6 +24,15 @@ class HostLoad:
         passed, idled = total - self._total, idle - self._idle
         self._idle, self._total = idle, total
         return round(min(1.0, max(0.0, 1.0 - idled / passed)), 3) if passed > 0 else 0.0
+
+
+def load_average() -> float:
+    """How many processes have wanted to run at once over the last minute, on average."""
+    if hasattr(os, "getloadavg"):
+        return os.getloadavg()[0]
+    from parl_remote.portable.processes import load_average as counted
+
+    return counted()
 
 
 def _times() -> tuple[int, int]:

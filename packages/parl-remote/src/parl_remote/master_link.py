@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
-from parl_remote.host_load import HostLoad
+from parl_remote.host_load import HostLoad, load_average
 from parl_remote.host_memory import host_memory
 from parl_remote.identity import versions
 from parl_remote.loop import Loop, Timer
@@ -146,7 +146,7 @@ class MasterLink:
         self.tell(
             Heartbeat(
                 self._beats,
-                os.getloadavg()[0],
+                load_average(),
                 memory.available,
                 memory.total,
                 cpu_busy=self._load.busy(),

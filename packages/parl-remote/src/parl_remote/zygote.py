@@ -19,12 +19,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
 from parl_remote import processes
 from parl_remote.facilities import is_portable
-from parl_remote.portable.spawner import Spawner
 from parl_remote.zygote_loop import zygote_main
+
+if TYPE_CHECKING:
+    from parl_remote.portable.spawner import Spawner
 
 __all__ = ["ActorSource", "ZygoteProcess", "main", "start_zygote"]
 
@@ -90,7 +92,7 @@ class ZygoteProcess:
             self._control.send(json.dumps(command).encode())
 
 
-ActorSource: TypeAlias = ZygoteProcess | Spawner
+ActorSource: TypeAlias = "ZygoteProcess | Spawner"
 
 
 def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ActorSource:
@@ -104,6 +106,8 @@ def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear:
         clear: Whether the zygote removes the directory when this process is gone.
     """
     if is_portable():
+        from parl_remote.portable.spawner import Spawner  # which needs psutil
+
         return Spawner(directory, preload, clear=clear)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:

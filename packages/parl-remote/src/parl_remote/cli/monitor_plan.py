@@ -97,7 +97,8 @@ def _free_port(host: str, wanted: int) -> int:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (wanted, 0) if wanted < 65536 else (0,):
         with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if not hasattr(socket, "SO_EXCLUSIVEADDRUSE"):  # Windows would let two have the port
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind((host, port))
             except OSError:

@@ -17,6 +17,7 @@ import shutil
 from pathlib import Path
 
 from parl_remote.errors import RemoteError
+from parl_remote.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 from parl_remote.files.blobs import Blobs, DamagedBlob
 from parl_remote.files.inherited import MANIFEST
 from parl_remote.files.manifest import Entry, Manifest
@@ -95,7 +96,7 @@ def _write(path: Path, entry: Entry, source: Path) -> None:
 
 def _new(path: Path, name: str, mode: int) -> io.FileIO:
     """A file that nothing had the name of."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
     try:
         return io.FileIO(os.open(path, flags, mode), "wb")
     except FileExistsError:

@@ -12,6 +12,7 @@ __all__ = [
     "ended_within",
     "host_times",
     "is_stopped",
+    "load_average",
     "memory_of_host",
     "resident_bytes",
     "send_signal",
@@ -62,6 +63,11 @@ def host_times() -> tuple[int, int]:
     idle = times.idle + getattr(times, "iowait", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in `user` already
     return round(idle * _PER_SECOND), round((sum(times) - guests) * _PER_SECOND)
+
+
+def load_average() -> float:
+    """How many processes have wanted to run at once over the last minute; psutil counts where the system does not."""
+    return float(psutil.getloadavg()[0])
 
 
 def memory_of_host() -> tuple[int, int]:
