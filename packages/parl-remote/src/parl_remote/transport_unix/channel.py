@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.framing import FrameReader
+from parl_remote.interruptions import is_raised_by_handler
 from parl_remote.pollers import IN, OUT, wait_once
 from parl_remote.transport import Buffer
 from parl_remote.transport_unix.sockets import (
@@ -109,9 +110,9 @@ class UnixChannel:
                     sent = self._socket.sendmsg(parts[:PARTS_AT_ONCE], (), NOW)
             except BlockingIOError:
                 sent = 0
-            except OSError as error:
-                raise self._broken(error) from error
-            except BaseException:
+            except BaseException as error:
+                if isinstance(error, OSError) and not is_raised_by_handler(error):
+                    raise self._broken(error) from error
                 if len(parts) > 1:  # one small part goes as a whole or not at all; of others nobody knows what has gone
                     self._hang_up()
                 raise
@@ -132,6 +133,8 @@ class UnixChannel:
                 started = True
                 rest = after(rest, sent)
         except OSError as error:
+            if is_raised_by_handler(error):
+                raise
             raise self._broken(error) from error
         finally:
             if rest and started:  # half a message is on its way and nothing can follow it
@@ -154,10 +157,11 @@ class UnixChannel:
         with contextlib.suppress(BlockingIOError):
             try:
                 self._reader.fill(self._socket, DONT_WAIT)
-            except EOFError as error:
-                raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
-            except KeyboardInterrupt:
-                self._interrupted()
+            except BaseException as error:
+                if isinstance(error, EOFError) and not is_raised_by_handler(error):
+                    raise ConnectionResetError(errno.ECONNRESET, "the peer closed the connection") from error
+                if not isinstance(error, OSError) or is_raised_by_handler(error):
+                    self._interrupted()
                 raise
             while (frames := self._reader.next()) is not None:
                 self._inbox.append(frames)
@@ -196,11 +200,14 @@ class UnixChannel:
                 frames = reader.next()
                 if frames is not None:
                     return frames
-        except EOFError as error:
-            raise ChannelClosed("the peer closed the connection") from error
-        except OSError as error:
+        except (EOFError, OSError) as error:
             if isinstance(error, ResultTimeout):
                 raise
+            if is_raised_by_handler(error):
+                self._interrupted()
+                raise
+            if isinstance(error, EOFError):
+                raise ChannelClosed("the peer closed the connection") from error
             raise self._broken(error) from error
         except BaseException:
             self._interrupted()
