@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import itertools
 import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -457,3 +459,28 @@ def test_progress_is_shown_where_tqdm_is_there(
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
         assert len(list(pool.map("work", range(7), progress=True))) == 7
         assert "pip install tqdm" in caplog.text
+
+
+def test_a_closed_pool_lets_go_of_actors_that_were_still_being_replaced(shared_cluster: None) -> None:
+    gc.collect()
+    gc.disable()  # what holds itself would be found by chance
+    try:
+        with ActorPool(Worker, 2) as pool:
+            handles = [weakref.ref(actor) for actor in pool.actors]
+            dispatcher = pool._dispatcher
+            assert dispatcher is not None
+            end = dispatcher._thread
+            late: list[weakref.ref[Any]] = []
+
+            def make_slowly() -> Any:
+                end.join(PATIENCE_S)
+                late.append(weakref.ref(actor := Worker()))
+                return actor
+
+            making = threading.Thread(target=dispatcher._make, args=(make_slowly,))
+            making.start()
+        making.join(PATIENCE_S)
+        del dispatcher, pool, making
+        assert [ref() for ref in (*handles, *late)] == [None, None, None]
+    finally:
+        gc.enable()

@@ -11,6 +11,7 @@ what was merely beside it is not blamed.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import logging
 import queue
 import threading
@@ -162,6 +163,18 @@ class Dispatcher:
         """End: what has not started is cancelled, what runs goes on in its actor and nobody hears of it."""
         self._events.put(self._end)
 
+    def _hand_in(self, event: Callable[[], None]) -> None:
+        """Tell what has become of an actor or a call; after the end nobody listens, and nothing is kept for it."""
+        self._events.put(event)
+        if self._over:
+            self._forget_events()
+
+    def _forget_events(self) -> None:
+        """Let go of what came too late: it holds actors, which would live on."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._events.get_nowait()
+
     def _await(self, done: threading.Event) -> None:
         while not done.wait(_LOOK_S):
             if not self._thread.is_alive():
@@ -181,6 +194,7 @@ class Dispatcher:
             if not self._over:
                 self._give_out()
                 self._settle_wishes()
+        self._forget_events()
 
     def _give_out(self) -> None:
         while self._todo:
@@ -217,14 +231,14 @@ class Dispatcher:
                 )
         except TooManyPendingCalls:  # somebody else keeps it busy, too
             member.tasks[task] = None
-            threading.Timer(_FULL_RETRY_S, self._events.put, (lambda: self._put_back(member, task),)).start()
+            threading.Timer(_FULL_RETRY_S, self._hand_in, (lambda: self._put_back(member, task),)).start()
             return
         except BaseException as error:
             task.future.set_exception(error)
             self._open -= 1
             return
         member.tasks[task] = None
-        future.add_done_callback(lambda done: self._events.put(lambda: self._answered(member, task, done)))
+        future.add_done_callback(lambda done: self._hand_in(lambda: self._answered(member, task, done)))
 
     def _put_back(self, member: Member, task: Task) -> None:
         member.tasks.pop(task, None)
@@ -279,9 +293,9 @@ class Dispatcher:
             member = Member(replace())
         except BaseException as error:
             failed = error
-            self._events.put(lambda: self._made(None, failed))
+            self._hand_in(lambda: self._made(None, failed))
         else:
-            self._events.put(lambda: self._made(member, None))
+            self._hand_in(lambda: self._made(member, None))
 
     def _made(self, member: Member | None, error: BaseException | None) -> None:
         self._making -= 1
