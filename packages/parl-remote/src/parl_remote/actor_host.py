@@ -47,8 +47,6 @@ _EVENTS = {
     _SET: ActorEvent.SET_ATTR,
     _ASK_NAMES: ActorEvent.GET_ATTR,
 }
-# Of these, unlike of methods with other names, Python's own statements expect the object and not a copy.
-_MAY_GIVE_ITSELF = frozenset({"__enter__", "__iter__"})
 _NO_KEYWORDS: dict[str, Any] = {}
 _METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
 
@@ -247,7 +245,7 @@ class ActorHost:
             name, args, kwargs = self._called(run.flags, run.index, frames)
             run.name = name
             value = getattr(self._instance, name)(*args, **kwargs)
-            run.stays = value is self._instance and name in _MAY_GIVE_ITSELF
+            run.stays = value is self._instance and _may_give_itself(name)
         else:
             action = {_GET: self._get, _SET: self._set, _ASK_NAMES: self._list_names}[run.kind]
             value, reply_flags = action(run.flags, run.index, frames)
@@ -390,12 +388,13 @@ class ActorHost:
             self.running = name = self._methods[index]
             self.meter.runs(name)
             value = getattr(self._instance, name)()
-            if value is self._instance and name in _MAY_GIVE_ITSELF:
+            if value is self._instance and _may_give_itself(name):
                 return None, _STAYS
             return value, 0
         name, args, kwargs = self._called(flags, index, frames)
         method = getattr(self._instance, name)
-        return (method(*args, **kwargs) if kwargs else method(*args)), 0
+        value = method(*args, **kwargs) if kwargs else method(*args)
+        return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
         """What is called, and with what."""
@@ -477,6 +476,11 @@ class ActorHost:
         if self._slots:
             names |= {name for name in self._slots if hasattr(self._instance, name)}
         return names
+
+
+def _may_give_itself(method: str) -> bool:
+    """Whether Python's own statements want the object that the method returns and not a copy: `with`, `for`, `+=`."""
+    return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
 
 
 def _advice(value: object) -> str:

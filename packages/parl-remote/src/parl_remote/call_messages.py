@@ -63,10 +63,10 @@ class Flag(IntFlag):
 
     EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`.
     SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
-    STAYS: what was asked for stays where it is: an attribute that is a method, or, of `__enter__` and `__iter__`, the
-    object itself. CANCELLED: a failure that says that the call was dropped before it started. TICKETS: frames lie in
-    shared memory (see `sharing`). SHARES: of CREATE and JOIN; the caller takes answers with tickets. HANDLES: of a
-    result; there are handles of actors in it, which are held until RECEIVED.
+    STAYS: what was asked for stays where it is: an attribute that is a method, or, of `__enter__`, `__iter__`, `+=` and
+    the like, the object itself. CANCELLED: a failure that says that the call was dropped before it started. TICKETS:
+    frames lie in shared memory (see `sharing`). SHARES: of CREATE and JOIN; the caller takes answers with tickets.
+    HANDLES: of a result; there are handles of actors in it, which are held until RECEIVED.
     """
 
     NONE = 0

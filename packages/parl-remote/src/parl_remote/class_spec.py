@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -22,21 +23,32 @@ FORWARDED = [
     "__next__",
     "__enter__",
     "__exit__",
-    "__add__",
-    "__sub__",
-    "__mul__",
-    "__truediv__",
-    "__floordiv__",
-    "__mod__",
-    "__matmul__",
+    "__reversed__",
+    *(
+        f"__{side}{name}__"
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+        for side in ("", "r", "i")
+    ),
+    *(f"__{side}{name}__" for name in ("and", "or", "xor", "lshift", "rshift") for side in ("", "r", "i")),
+    "__divmod__",
+    "__rdivmod__",
+    "__neg__",
+    "__pos__",
+    "__abs__",
+    "__invert__",
+    "__round__",
     "__lt__",
     "__le__",
     "__gt__",
     "__ge__",
     "__int__",
     "__float__",
+    "__complex__",
     "__index__",
 ]
+
+# Found on the class, these give something that is called, although they cannot be called themselves.
+_METHODS = staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod
 
 
 class ClassAttribute:
@@ -85,7 +97,7 @@ class ClassSpec:
             attribute = inspect.getattr_static(cls, name)
             if isinstance(attribute, ClassAttribute):
                 continue
-            is_method = isinstance(attribute, staticmethod | classmethod) or inspect.isroutine(attribute)
+            is_method = isinstance(attribute, _METHODS) or (inspect.isroutine(attribute) and callable(attribute))
             if name in FORWARDED and (not is_method or _is_inherited_from_object(cls, name)):
                 continue
             (callables if is_method else values).append(name)

@@ -61,6 +61,12 @@ class RemoteMethod:
         handle = make_proxy(RemoteObject, self._ref, wait=self._wait)
         return arrive_method, (handle, self.__name__, self._wait)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteMethod) and other._ref is self._ref and other.__name__ == self.__name__
+
+    def __hash__(self) -> int:
+        return hash((self._ref, self.__name__))
+
     def __repr__(self) -> str:
         return f"<remote method {self._ref.spec.name}.{self.__name__}>"
 

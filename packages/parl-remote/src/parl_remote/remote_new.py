@@ -52,6 +52,8 @@ class RemoteNew:
         if self.original is None:
             inherited = super(self.cls, cls).__new__  # type: ignore[arg-type]  # a subclass is an instance of nothing here
             if inherited is object.__new__:  # it takes no arguments; __init__ does
+                if (args or kwargs) and inspect.getattr_static(cls, "__init__") is object.__init__:  # it would trust us
+                    raise TypeError(f"{cls.__name__}() takes no arguments")
                 return inherited(cls)
             return inherited(cls, *args, **kwargs)
         return self.original(cls, *args, **kwargs)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 import pickle
 import sys
 import weakref
@@ -219,6 +220,8 @@ def _by_value_pickler() -> type[Any]:
             if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state
+            if type(value) is _Cached and not _has_name_elsewhere(value):
+                return _cached, (value.__wrapped__, value.cache_parameters())
             reduced = super().reducer_override(value)
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
@@ -239,6 +242,25 @@ def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
     namespace = {**arguments[_NAMESPACE], "__slots__": slots}
     return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
+
+
+_Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
+
+
+def _has_name_elsewhere(function: Any) -> bool:
+    """Whether other processes find a function by its module and name."""
+    name = function.__module__
+    if name == _MAIN.decode() or any(f"{name}.".startswith(f"{mark.decode()}.") for mark in _by_value):
+        return False
+    try:
+        return operator.attrgetter(function.__qualname__)(_modules.get(name)) is function
+    except AttributeError:
+        return False
 
 
 # Classes that are whole in this process: they came from here, or have been received before.

@@ -1,0 +1,122 @@
+"""What ordinary classes have beside plain methods works through a handle as it does without one."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+
+
+@parl_remote.remote_class
+class Amount:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    @functools.cached_property
+    def digits(self) -> list[int]:
+        return [int(digit) for digit in str(self.value)]
+
+    def _plus(self, a: int, b: int) -> int:
+        return self.value + a + b
+
+    plus_ten = functools.partialmethod(_plus, 10)
+
+    def __radd__(self, other: int) -> int:
+        return other + self.value
+
+    def __iadd__(self, other: int) -> Any:
+        self.value += other
+        return self
+
+    def __pow__(self, other: int) -> int:
+        return int(self.value**other)
+
+    def __neg__(self) -> int:
+        return -self.value
+
+    def __or__(self, other: object) -> Any:
+        return NotImplemented
+
+
+@parl_remote.remote_class
+class Bare:
+    def one(self) -> int:
+        return 1
+
+
+def test_a_cached_property_is_read_and_not_taken_for_a_method(anywhere: str) -> None:
+    assert Amount(42).digits == [4, 2]
+    assert hasattr(Amount(42), "digits")
+
+
+def test_a_partial_method_is_called(anywhere: str) -> None:
+    assert Amount(1).plus_ten(100) == 111
+
+
+def test_operators_of_all_kinds_are_the_object_s_own(anywhere: str) -> None:
+    amount = Amount(3)
+    assert (1 + amount, amount**2, -amount) == (4, 9, -3)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        amount | 1
+
+
+def test_an_operator_that_changes_the_object_leaves_the_handle_what_it_was(anywhere: str) -> None:
+    amount = kept = Amount(3)
+    amount += 4
+    assert amount is kept
+    assert kept.value == 7
+
+
+def test_a_class_without_constructor_takes_no_arguments(anywhere: str) -> None:
+    assert Bare().one() == 1
+    with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
+        Bare(1)  # type: ignore[call-arg]  # the point
+    with pytest.raises(TypeError, match=r"Bare\(\) takes no arguments"):
+        Bare(size=1)  # type: ignore[call-arg]
+
+
+def test_two_looks_at_a_method_are_equal_so_that_a_callback_can_be_found_again(anywhere: str) -> None:
+    bare, other = Bare(), Bare()
+    assert bare.one == bare.one
+    assert hash(bare.one) == hash(bare.one)
+    assert bare.one != other.one
+
+
+_CACHED = """
+import functools
+import parl_remote
+
+@functools.cache
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+@parl_remote.remote_class
+class Actor:
+    @functools.lru_cache(maxsize=7)
+    def double(self, value):
+        return 2 * value
+
+    def kept(self):
+        return type(self).double.cache_parameters()
+
+    def fibonacci(self, n):
+        return fibonacci(n)
+
+if __name__ == "__main__":
+    parl_remote.connect(cpu_num=1)
+    actor = Actor()
+    print(actor.double(4), actor.kept()["maxsize"], actor.fibonacci(80))
+"""
+
+
+def test_what_a_program_caches_is_cached_in_actors_too(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(_CACHED)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.stdout == "8 7 23416728348467685\n", ran.stderr
