@@ -35,6 +35,16 @@ def test_who_is_forgotten_is_not_missed() -> None:
     assert one.expired(100.0) == []
 
 
+def test_who_is_pardoned_has_the_whole_limit_once_more() -> None:
+    one: Liveness[str] = Liveness(15.0)
+    one.heard("a", 0.0)
+    one.heard("b", 1.0)
+    one.pardon(100.0)
+    assert one.next_check() == 115.0
+    assert one.expired(115.0) == []
+    assert sorted(one.expired(115.1)) == ["a", "b"]
+
+
 @given(beats)
 def test_exactly_the_silent_ones_expire_whatever_the_order_of_beats(beats: list[tuple[int, float]]) -> None:
     one: Liveness[int] = Liveness(3.0)

@@ -18,6 +18,7 @@ from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.handshake import Reception, greet
 from parl_remote.loop import Loop
 from parl_remote.master import Master
+from parl_remote.master_link import MasterLink
 from parl_remote.messages import (
     Bye,
     Heartbeat,
@@ -108,6 +109,15 @@ class Cluster:
         self.stopped = True
 
     def settle(self, seconds: float = 0.0) -> None:
+        """Let time pass, in steps as of a process that runs."""
+        while seconds > 0:
+            step = min(seconds, self.limits.heartbeat_interval_s)
+            self.sleep(step)
+            seconds -= step
+        self.sleep(0.0)
+
+    def sleep(self, seconds: float) -> None:
+        """Let time pass at once, as for a process that is stopped."""
         self.now += seconds
         for _ in range(3):
             self.loop.run_once(0.0)
@@ -208,6 +218,42 @@ def test_a_worker_whose_connection_closes_is_lost_with_its_actors(cluster: Clust
     lost = client.hear()
     assert isinstance(lost, LeaseLost)
     assert lost.cause.kind is DeathKind.NODE_LOST
+
+
+def test_a_master_that_was_stopped_takes_nobody_s_silence_for_death(cluster: Cluster) -> None:
+    """A paused virtual machine, a frozen container, a debugger: nobody could be heard meanwhile."""
+    worker, client = cluster.worker("w"), cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    client.heard()
+    cluster.sleep(600.0)
+    assert client.heard() == []
+    cluster.settle(14.9)
+    assert client.heard() == []
+    cluster.settle(5.2)
+    assert isinstance(client.hear(), LeaseLost), "who does not speak afterwards is lost all the same"
+    assert worker.is_dropped()
+
+
+def test_a_node_that_was_stopped_as_a_whole_keeps_its_own_worker(cluster: Cluster) -> None:
+    ends: list[str] = []
+    offer = NodeJoin("own", "host", (), "/run", ONE, name="own")
+    link = MasterLink(
+        cluster.loop,
+        cluster.listener.connect(),
+        joined=lambda: offer,
+        on_message=lambda _: None,
+        on_lost=ends.append,
+        limits=cluster.limits,
+    )
+    client = cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    assert isinstance(client.hear(), LeaseGranted)
+    for _ in range(3):
+        cluster.sleep(600.0)
+        cluster.settle(20.0)
+    assert not ends
+    assert client.heard() == []
+    link.close()
 
 
 def test_a_silent_worker_is_lost_after_the_limit_and_dropped(cluster: Cluster) -> None:

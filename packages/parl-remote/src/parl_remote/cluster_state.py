@@ -204,6 +204,10 @@ class ClusterState:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
+    def slept(self, now: float) -> None:
+        """This process was stopped for a while: what nodes have said meanwhile is still to be read."""
+        self.tables.alive.pardon(now)
+
     def tick(self, now: float) -> list[Instruction]:
         """Whatever is due by now: silent nodes, programs and requests out of time, nodes that should have emptied."""
         self._now = now

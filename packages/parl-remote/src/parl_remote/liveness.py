@@ -57,6 +57,11 @@ class Liveness(Generic[_Peer]):
             dead.append(peer)
         return dead
 
+    def pardon(self, now: float) -> None:
+        """Count everybody's silence from now on: it was the listener who slept."""
+        for peer in self._heard:
+            self._heard[peer] = now
+
     def next_check(self) -> float | None:
         """The earliest time at which a peer could be lost, None if there is none."""
         return next(iter(self._heard.values())) + self.limit_s if self._heard else None

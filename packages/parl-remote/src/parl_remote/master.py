@@ -85,10 +85,12 @@ class Master:
         self._node_of: dict[Link, str] = {}
         self._timer: Timer | None = None
         self._timer_at = float("inf")
+        self._last_beat = loop.now()
         self._stopping = False
         self.parts = Parts()
         self.parts.add(_OVERVIEW, self._overview)
         reception.serve(Role.MASTER, self)
+        loop.call_later(limits.heartbeat_interval_s, self._beat)
 
     # -- handshake.Service ---------------------------------------------------------------------------------------
 
@@ -237,6 +239,20 @@ class Master:
             self._state, now=self._loop.now, carry_out=self._carry_out, own_node_id=self._reception.node_id
         )
 
+    def _beat(self) -> None:
+        self._notice_sleep()
+        self._last_beat = self._loop.now()
+        if not self._stopping:
+            self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
+
+    def _notice_sleep(self) -> None:
+        """If this process was stopped, or its machine, nobody else was silent."""
+        now = self._loop.now()
+        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
+            _log.warning("this process was stopped for about %.0f s", now - self._last_beat)
+            self._state.slept(now)
+            self._last_beat = now
+
     def _schedule(self) -> None:
         """Have `_tick` called when something is due; a call too early does no harm, so only earlier times matter."""
         due = self._state.next_deadline()
@@ -249,4 +265,5 @@ class Master:
 
     def _tick(self) -> None:
         self._timer, self._timer_at = None, float("inf")
+        self._notice_sleep()
         self._carry_out(self._state.tick(self._loop.now()))

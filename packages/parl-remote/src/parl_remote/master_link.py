@@ -88,7 +88,7 @@ class MasterLink:
         self._on_bye = on_bye or on_lost
         self._limits = limits
         self._gpus = gpus
-        self._heard = loop.now()
+        self._heard = self._last_beat = loop.now()
         self._beats = 0
         self._load = HostLoad()
         self._timer: Timer | None = None
@@ -134,7 +134,11 @@ class MasterLink:
                 self._on_message(message)
 
     def _beat(self) -> None:
-        silent_s = self._loop.now() - self._heard
+        now = self._loop.now()
+        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
+            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+        self._last_beat = now
+        silent_s = now - self._heard
         if silent_s > self._limits.liveness_limit_s:
             self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
             return
