@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import psutil
@@ -20,6 +21,7 @@ __all__ = [
     "state_of",
 ]
 
+_LOOK_AGAIN_S = 0.05
 _PER_SECOND = 100  # start times are kept as hundredths, as Linux counts them
 
 
@@ -92,17 +94,20 @@ def started(pid: int) -> int:
 
 
 def ended_within(pid: int, began: int, seconds: float | None) -> bool:
-    """Wait for the end of the process that began then."""
-    try:
-        process = psutil.Process(pid)
-        if started(pid) != began:
+    """Wait for the end of the process that began then; one that nobody has reaped yet has ended, too."""
+    deadline = None if seconds is None else time.monotonic() + seconds
+    while True:
+        try:
+            if started(pid) != began:
+                return True
+            left_s = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - time.monotonic())
+            if left_s <= 0:
+                return False
+            psutil.Process(pid).wait(left_s)
+        except psutil.TimeoutExpired:
+            continue
+        except (psutil.Error, ProcessLookupError):
             return True
-        process.wait(None if seconds is None else max(0.001, seconds))
-    except psutil.TimeoutExpired:
-        return False
-    except (psutil.Error, ProcessLookupError):
-        return True
-    return True
 
 
 def send_signal(pid: int, began: int, number: int) -> bool:
