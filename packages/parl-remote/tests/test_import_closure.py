@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import textwrap
 import zipfile
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from parl_remote.files.compiled import compiled_imports
 from parl_remote.files.program import OwnCode
 from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
@@ -208,3 +210,63 @@ def test_what_was_found_is_remembered_until_something_changes(project: Path, mon
     (project / "kept_two.py").unlink()
     code.of("kept_one")
     assert len(reads) == 4
+
+
+def test_what_compiled_functions_and_classes_import_is_found() -> None:
+    source = """
+        import functools
+        from textwrap import dedent  # somebody else's function: not looked into
+        def plain():
+            import one.two
+            return lambda: __import__("unseen")
+        @functools.lru_cache
+        def cached():
+            from three import four
+        class Outer:
+            class Inner:
+                def method(self):
+                    def local():
+                        import five
+            @staticmethod
+            def static():
+                import six
+            @classmethod
+            def of_class(cls):
+                import seven
+            @property
+            def value(self):
+                import eight
+        number = 5
+    """
+    namespace: dict[str, object] = {"__name__": "program"}
+    exec(textwrap.dedent(source), namespace)
+    names = {"one.two", "three", "three.four", "five", "six", "seven", "eight"}
+    assert set(compiled_imports(namespace)) == names
+
+
+def test_a_program_from_a_pipe_brings_what_its_methods_import(project: Path) -> None:
+    write(project, pkg_late__init="", pkg_late__sub__init="", pkg_late__sub__deep="", other_late__init="")
+    program = """
+        class Actor:
+            def work(self):
+                from pkg_late.sub import deep
+        from parl_remote.files.program import OwnCode
+        code = OwnCode()
+        print(sorted(own.path for own in code.of("__main__")))
+        def later():
+            import other_late
+        print(sorted(own.path for own in code.of("__main__")))
+    """
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path and path != str(project))}
+    out = subprocess.run(
+        [sys.executable, "-"],
+        input=textwrap.dedent(program),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=project,
+        env=environment,
+        timeout=60,
+    ).stdout
+    package = ["pkg_late/__init__.py", "pkg_late/sub/__init__.py", "pkg_late/sub/deep.py"]
+    assert out.splitlines() == [str(package), str(["other_late/__init__.py", *package])]

@@ -2,7 +2,8 @@
 
 python main.py      main.py is read, all *.py beside it travel
 python -m pkg.main  the same, and so does the rest of the package
-python -c, stdin    what was given is read where Python keeps it; all *.py of the current directory travel
+python -c           what was given is read where Python keeps it; all *.py of the current directory travel
+stdin, a prompt     functions and classes are read as they were compiled; all *.py of the current directory travel
 a notebook          its cells are read; all *.py of the current directory travel
 """
 
@@ -13,6 +14,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 
+from parl_remote.files.compiled import compiled_imports
 from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
 __all__ = ["OwnCode", "own_code"]
@@ -40,7 +42,7 @@ class OwnCode:
 def _state() -> object:
     """Changes when other modules may be needed, or be found elsewhere, though no file has changed."""
     cells = getattr(sys.modules.get("__main__"), "In", ())
-    return len(sys.modules), len(cells), tuple(map(str, sys.path)), _current_directory()
+    return len(sys.modules), len(cells), _unwritten_imports(), tuple(map(str, sys.path)), _current_directory()
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
@@ -63,7 +65,7 @@ def own_code(class_module: str) -> list[OwnFile]:
         class_module: Name of the module that the actor's class is defined in.
     """
     directory, root, package = _main_place()
-    modules = [*loaded_modules(), class_module]
+    modules = [*loaded_modules(), *_unwritten_imports(), class_module]
     if package:
         modules.append(package)
     found = {own.file: own for own in closure(_main_seeds(package), modules)}
@@ -106,6 +108,15 @@ def _main_seeds(package: str) -> Iterator[Seed]:
             yield Seed(_without_magic(str(cell)))
     elif "-c" in sys.orig_argv[1:-1]:
         yield Seed(sys.orig_argv[sys.orig_argv.index("-c") + 1])
+
+
+def _unwritten_imports() -> tuple[str, ...]:
+    """What the main program imports, if it came from a pipe, a prompt or an archive, where its text cannot be read."""
+    main = sys.modules.get("__main__")
+    if main is None or hasattr(main, "In") or "-c" in sys.orig_argv[1:-1]:
+        return ()
+    file = getattr(main, "__file__", None)  # "<stdin>" from a pipe
+    return compiled_imports(vars(main)) if file is None or not os.path.isfile(file) else ()
 
 
 def _without_magic(cell: str) -> str:
