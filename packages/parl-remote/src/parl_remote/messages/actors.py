@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parl_remote.death import DeathCause
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = [
     "ActorDied",
@@ -18,7 +19,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartActor(Message):
     """A client asks the worker for a process on its lease; the class itself follows in the call path.
 
@@ -37,7 +38,7 @@ class StartActor(Message):
     working_dir: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopActor(Message):
     """A client asks the worker to end an actor's process at once."""
 
@@ -45,14 +46,14 @@ class StopActor(Message):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttachActor(Message):
     """A client on another host turns this link into its connection to an actor; everything after is for the actor."""
 
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorStarted(Message):
     """The process waits for its caller at `address`, a unix socket's path on the worker's host."""
 
@@ -61,7 +62,7 @@ class ActorStarted(Message):
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorFailed(Message):
     """No process could be started on the lease."""
 
@@ -69,7 +70,7 @@ class ActorFailed(Message):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorDied(Message):
     """The process on the lease has ended."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from parl_remote.records import Record
+
 __all__ = ["Message"]
 
 
-class Message:
-    """Base of the frozen dataclasses that `wire.encode` takes and `wire.decode` gives."""
+class Message(Record):
+    """Base of the records that `wire.encode` takes and `wire.decode` gives."""
 
     __slots__ = ()

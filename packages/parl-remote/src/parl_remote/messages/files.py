@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = ["FilesSeen", "FolderAnswer", "Part", "PrepareFolder", "SeeFiles", "SeenPlace", "StoreParts"]
 
@@ -23,7 +24,7 @@ class SeenPlace:
     inode: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SeeFiles(Message):
     """Asks whether these directories are the same for the worker."""
 
@@ -31,7 +32,7 @@ class SeeFiles(Message):
     places: tuple[SeenPlace, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FilesSeen(Message):
     """Whether all of them are."""
 
@@ -39,7 +40,7 @@ class FilesSeen(Message):
     all: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PrepareFolder(Message):
     """Asks for a folder for this link's actors; the worker removes it when the link and its actors have ended.
 
@@ -54,7 +55,7 @@ class PrepareFolder(Message):
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FolderAnswer(Message):
     """The folder's path, or else hashes of contents to send before asking again; not necessarily all."""
 
@@ -73,7 +74,7 @@ class Part:
     length: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreParts(Message):
     """Pieces to keep; the next frame has their bytes, one after the other."""
 

@@ -7,14 +7,15 @@ client -> master           ReachNode   -> NodeReached   whether the master can r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = ["CheckHost", "HostReport", "NodeReached", "ReachNode"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckHost(Message):
     """Asks for HostReport.
 
@@ -29,7 +30,7 @@ class CheckHost(Message):
     paths: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HostReport(Message):
     """How a node's host is.
 
@@ -62,7 +63,7 @@ class HostReport(Message):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReachNode(Message):
     """Asks the master to connect to a worker at the address that this has told it."""
 
@@ -70,7 +71,7 @@ class ReachNode(Message):
     node_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeReached(Message):
     """Whether it could; `problem` says why not, `took_s` how long it tried."""
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parl_remote.death import DeathCause
 from parl_remote.messages.base import Message
 from parl_remote.messages.links import RefusalCode
 from parl_remote.placement import Placement
+from parl_remote.records import Record, record
 from parl_remote.resources import Resources
 
 __all__ = [
@@ -27,7 +26,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRequest(Message):
     """A client wants room for one actor.
 
@@ -59,28 +58,28 @@ class LeaseRequest(Message):
     node: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseCancel(Message):
     """The client does not want it any more; answered by LeaseRefused(CANCELLED) unless it was answered before."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRelease(Message):
     """The client is done with a lease; the worker ends the actor."""
 
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeasesHeld(Message):
     """A client that comes back says which leases it has; others of its were granted by an answer that got lost."""
 
     leases: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseGranted(Message):
     """Room for one actor, and where.
 
@@ -101,7 +100,7 @@ class LeaseGranted(Message):
     host_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRefused(Message):
     """No room: `reason` says what was asked and what the cluster has."""
 
@@ -112,7 +111,7 @@ class LeaseRefused(Message):
     available: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseLost(Message):
     """A granted lease is gone, and the actor with it."""
 
@@ -120,7 +119,7 @@ class LeaseLost(Message):
     cause: DeathCause
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StatusRequest(Message):
     """Asks for Status; `detail` adds one entry a client, one a node if `nodes` says so, and who waits."""
 
@@ -129,8 +128,8 @@ class StatusRequest(Message):
     nodes: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class NodeStatus:
+@record
+class NodeStatus(Record):
     """One worker as the master sees it; `silent_s` is the time since its last sign of life."""
 
     node_id: str
@@ -145,8 +144,8 @@ class NodeStatus:
     is_draining: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ClientStatus:
+@record
+class ClientStatus(Record):
     """One program that uses the cluster; `host_id` is its host's, `age_s` the time since it connected."""
 
     client_id: str
@@ -158,8 +157,8 @@ class ClientStatus:
     age_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class WaitingStatus:
+@record
+class WaitingStatus(Record):
     """Requests of one program that wait for the same.
 
     Attributes:
@@ -181,7 +180,7 @@ class WaitingStatus:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Status(Message):
     """The cluster at one moment; resources are sums over all nodes.
 
@@ -203,7 +202,7 @@ class Status(Message):
     queue: tuple[WaitingStatus, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Shutdown(Message):
     """Ends the cluster; answered by Bye."""
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from parl_remote.messages.base import Message
+from parl_remote.records import Record, record
 
 __all__ = [
     "PROTOCOL_MAX",
@@ -49,7 +50,7 @@ class RefusalCode(Enum):
     NAME_TAKEN = "name_taken"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello(Message):
     """The first message on every link.
 
@@ -76,7 +77,7 @@ class Hello(Message):
     name: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Welcome(Message):
     """The peer accepts; `protocol` is the version both will speak, `id` its own id."""
 
@@ -87,7 +88,7 @@ class Welcome(Message):
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused(Message):
     """The peer does not accept; it closes the link after this."""
 
@@ -97,15 +98,15 @@ class Refused(Message):
     protocol_max: int = PROTOCOL_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bye(Message):
     """The sender ends the link on purpose."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GpuUse:
+@record
+class GpuUse(Record):
     """One GPU of a node as it was seen last.
 
     Attributes:
@@ -123,7 +124,7 @@ class GpuUse:
     memory_total: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heartbeat(Message):
     """A sign of life in both directions.
 
@@ -144,14 +145,14 @@ class Heartbeat(Message):
     gpus: tuple[GpuUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done(Message):
     """What a request asked for has been done, and there is nothing to tell about it."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed(Message):
     """What a request asked for could not be done; the peer lives on and so does the link.
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = ["ActorOutput", "ActorsWrote", "FollowActors", "LogPiece", "LogText", "ReadLog"]
 
@@ -25,7 +26,7 @@ class LogPiece:
     is_error: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadLog(Message):
     """Asks for LogText.
 
@@ -47,7 +48,7 @@ class ReadLog(Message):
     wait_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LogText(Message):
     """A piece of an actor's log.
 
@@ -68,7 +69,7 @@ class LogText(Message):
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FollowActors(Message):
     """Asks for ActorsWrote: what the actors of the asking client have written on this worker since the answer before.
 
@@ -108,7 +109,7 @@ class ActorOutput:
     ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorsWrote(Message):
     """What has been written, by actor; empty if nothing was. There may be more already."""
 

@@ -7,10 +7,9 @@ client -> worker   WatchActor -> ActorWatched, then ActorReached; ActorDied come
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parl_remote.death import DeathCause
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = [
     "ActorFound",
@@ -23,7 +22,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FindActor(Message):
     """Where is the actor of that name, or the one that took the place of the actor on that lease?"""
 
@@ -32,7 +31,7 @@ class FindActor(Message):
     lease_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorFound(Message):
     """It is there; the fields are those of LeaseGranted."""
 
@@ -44,7 +43,7 @@ class ActorFound(Message):
     host_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WatchActor(Message):
     """A client wants to talk to an actor that another one has made; the actor is held until it does, or is gone.
 
@@ -59,7 +58,7 @@ class WatchActor(Message):
     described: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorWatched(Message):
     """Where the actor is, or why it is not there any more.
 
@@ -76,21 +75,21 @@ class ActorWatched(Message):
     cause: DeathCause | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorReached(Message):
     """The client is connected to the actor, by the actor's own socket."""
 
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnwatchActor(Message):
     """The client has let go of the actor."""
 
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DescribeActor(Message):
     """What others need to know of a named actor that has been made: its class, opaque to the worker."""
 

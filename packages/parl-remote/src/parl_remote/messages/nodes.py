@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parl_remote.death import DeathCause
 from parl_remote.messages.base import Message
+from parl_remote.records import Record, record
 from parl_remote.resources import Resources
 
 __all__ = [
@@ -17,8 +16,8 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RunningLease:
+@record
+class RunningLease(Record):
     """A lease that a worker brings along when it rejoins, because its client is connected to the worker.
 
     Attributes:
@@ -46,7 +45,7 @@ class RunningLease:
     age_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeJoin(Message):
     """A worker offers its resources, and names the leases that already run on it.
 
@@ -71,7 +70,7 @@ class NodeJoin(Message):
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseAssigned(Message):
     """The master gives a worker's room to a client; `gpus` are those that the actor will see."""
 
@@ -86,7 +85,7 @@ class LeaseAssigned(Message):
     gpus: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseRevoked(Message):
     """The worker shall end the lease's actor, if there is one, and forget the lease.
 
@@ -97,7 +96,7 @@ class LeaseRevoked(Message):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseEnded(Message):
     """A lease's actor ended on the worker, for whatever cause."""
 

@@ -6,14 +6,13 @@ after the message.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = ["FetchObject", "HoldObject", "ObjectContent", "ReleaseObject", "StoreObject"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StoreObject(Message):
     """The client brings a value for actors of the worker; the image follows. Answered by Done."""
 
@@ -21,7 +20,7 @@ class StoreObject(Message):
     object_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HoldObject(Message):
     """The client asks the worker to keep a value that a process of its host has; answered by Done.
 
@@ -34,7 +33,7 @@ class HoldObject(Message):
     place: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchObject(Message):
     """The client wants the image of a value that the worker holds; answered by ObjectContent."""
 
@@ -42,14 +41,14 @@ class FetchObject(Message):
     object_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ObjectContent(Message):
     """The image follows."""
 
     request_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReleaseObject(Message):
     """The client does not need the value there any more; no answer."""
 

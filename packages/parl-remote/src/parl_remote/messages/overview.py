@@ -24,6 +24,7 @@ from parl_remote.death import DeathKind, DeathRecord
 from parl_remote.messages.base import Message
 from parl_remote.messages.links import GpuUse
 from parl_remote.placement import Placement
+from parl_remote.records import record
 from parl_remote.resources import Resources
 
 __all__ = [
@@ -118,14 +119,14 @@ class ActorNumbers:
     last_error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeNumbers(Message):
     """A worker tells the master what its actors do: those of which something has changed since it told last."""
 
     actors: tuple[ActorNumbers, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListActors(Message):
     """Asks for ActorList.
 
@@ -179,7 +180,7 @@ class ActorStatus:
     detached: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorList(Message):
     """A page of actors, the oldest first.
 
@@ -196,7 +197,7 @@ class ActorList(Message):
     next: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListNodes(Message):
     """Asks for NodeList.
 
@@ -260,7 +261,7 @@ class NodeDetail:
     gpu_use: tuple[GpuUse, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeList(Message):
     """A page of workers, in the order in which they joined; `next` begins the next one, None after the last."""
 
@@ -269,7 +270,7 @@ class NodeList(Message):
     next: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ListDeaths(Message):
     """Asks for Deaths.
 
@@ -288,7 +289,7 @@ class ListDeaths(Message):
     released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Deaths(Message):
     """Actors that were lost, the latest first; the master keeps the last 1,000.
 
@@ -305,7 +306,7 @@ class Deaths(Message):
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class KillActor(Message):
     """Asks for the end of an actor: at once, for good (it is not restarted), whoever owns it.
 
@@ -320,7 +321,7 @@ class KillActor(Message):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ActorKilled(Message):
     """It has ended, and its room is free; the record says so, or that it had died of something else just then."""
 
@@ -328,7 +329,7 @@ class ActorKilled(Message):
     death: DeathRecord
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainNode(Message):
     """Asks that a worker takes no more actors, and leaves the cluster when the last one has ended.
 
@@ -348,7 +349,7 @@ class DrainNode(Message):
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DrainStarted(Message):
     """The node takes no more actors; ListNodes shows how far it is, and no longer shows it once it has left.
 
@@ -367,7 +368,7 @@ class DrainStarted(Message):
     leaves: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NodeDraining(Message):
     """To the owner of actors on a node that is being drained.
 
@@ -386,7 +387,7 @@ class NodeDraining(Message):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndActor(Message):
     """The worker shall end a lease's actor; the room becomes free with the LeaseEnded that follows.
 
@@ -403,7 +404,7 @@ class EndActor(Message):
     grace_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetUnstarted(Message):
     """The lease's client broke off: end the lease if nobody has asked for its actor, or does so within a second.
 
@@ -413,7 +414,7 @@ class ForgetUnstarted(Message):
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WhyWaiting(Message):
     """Asks why this client's LeaseRequest `waiting` is not granted yet; Failed if it is not waiting."""
 
@@ -421,7 +422,7 @@ class WhyWaiting(Message):
     waiting: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LeaseWaiting(Message):
     """Why a request for room waits.
 

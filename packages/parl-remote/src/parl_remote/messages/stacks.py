@@ -5,14 +5,13 @@ client -> worker   DumpStack  -> StackDump
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from parl_remote.messages.base import Message
+from parl_remote.records import record
 
 __all__ = ["DumpStack", "StackDump"]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DumpStack(Message):
     """Asks for StackDump; Failed if there is no such actor, or its process cannot say."""
 
@@ -20,7 +19,7 @@ class DumpStack(Message):
     lease_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StackDump(Message):
     """The stacks of all Python threads of an actor, the deepest frame first, as faulthandler prints them.
 
