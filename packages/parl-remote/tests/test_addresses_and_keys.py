@@ -70,6 +70,26 @@ def test_ids_are_never_the_same_and_the_host_always_is() -> None:
     assert host_id() == host_id() != ""
 
 
+def test_the_host_stays_the_same_when_no_file_can_be_opened_any_more() -> None:
+    """Else values that this process stores would be a stranger's to all others of this host."""
+    program = (
+        "import resource; from parl_remote.identity import host_id; {first}\n"
+        "files = []; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
+        "try:\n while True: files.append(open('/dev/null'))\n"
+        "except OSError: pass\n"
+        "print(host_id())"
+    )
+
+    def run(first: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", program.format(first=first)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    assert run("host_id()").stdout.strip() == host_id()
+    unknown = run("")
+    assert unknown.stdout == ""
+    assert "Too many open files" in unknown.stderr
+
+
 # -- the environment ------------------------------------------------------------------------------------------------
 
 

@@ -5,6 +5,8 @@ Used in Hello and Welcome, and to decide whether two peers can reach each other'
 
 from __future__ import annotations
 
+import errno
+import functools
 import platform
 import secrets
 import socket
@@ -16,6 +18,7 @@ __all__ = ["host_id", "host_name", "new_id", "versions"]
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _MACHINE_ID = Path("/etc/machine-id")
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def new_id(kind: str) -> str:
@@ -23,6 +26,7 @@ def new_id(kind: str) -> str:
     return f"{kind}-{secrets.token_hex(8)}"
 
 
+@functools.cache  # said when a process connects; later there may be no descriptor left to read it with
 def host_id() -> str:
     """The same text for all processes of this host since it booted, and for no other host.
 
@@ -31,8 +35,9 @@ def host_id() -> str:
     for source in (_BOOT_ID, _MACHINE_ID):
         try:
             return source.read_text().strip()
-        except OSError:
-            continue
+        except OSError as error:
+            if error.errno in _NO_DESCRIPTORS:  # to give another answer now would make this process a stranger here
+                raise
     return socket.gethostname()
 
 
