@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import pickle
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from parl_remote import (
     RemoteFuture,
     RemoteManager,
     ResultTimeout,
+    SerializationError,
     Serving,
     TooManyPendingCalls,
     as_remote,
@@ -302,6 +304,21 @@ def test_an_actor_of_a_cluster_can_be_served(
     handle = manager.get_remote(PATIENCE_S)
     assert handle.sum(3, 4) == 7
     assert handle.name == "in a cluster"
+
+
+def test_its_handle_is_refused_where_it_would_lead_nowhere(
+    manager: RemoteManager, serve: Callable[..., Serving], connect: Callable[..., None]
+) -> None:
+    serve(agent_here(), manager)
+    remote = manager.get_remote()
+    with pytest.raises(TypeError, match=r"Agent that another program serves with as_remote .* RemoteManager alone"):
+        pickle.dumps([remote])
+    connect(cpu_num=1)
+    other = Agent("in an actor")
+    for argument in (remote, {"agent": remote}, remote.sum):
+        with pytest.raises(SerializationError, match=r"argument 'b' .* of Agent\.sum\(\) cannot be sent"):
+            other.sum(1, argument)  # type: ignore[arg-type]  # the point
+    assert other.sum(1, remote.sum(2, 3)) == 6
 
 
 def test_an_object_whose_handle_is_dropped_is_given_out_again(

@@ -16,7 +16,7 @@ from parl_remote.answers import STAYS
 from parl_remote.class_spec import ClassSpec
 from parl_remote.errors import RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
-from parl_remote.handles import arrive, arrive_method, luggage
+from parl_remote.handles import ActorPlace, arrive, arrive_method, luggage
 from parl_remote.serve_attribute import bound_to
 
 __all__ = ["RemoteMethod", "RemoteObject", "bound_method", "make_proxy", "proxy_class", "reference_of"]
@@ -135,6 +135,11 @@ class RemoteObject:
 
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         ref: ActorRef = _get(self, "_parl_ref")
+        if isinstance(ref.place, ActorPlace) and not ref.place.node_id:
+            raise TypeError(
+                f"a {ref.spec.name} that another program serves with as_remote is reached by the program with the "
+                "RemoteManager alone; call it there, and send what it answers"
+            )
         luggage.note(ref)
         return arrive, (ref.place, ref.spec.shipped(), _get(self, "_parl_wait"), tuple(ref.attributes.names))
 
