@@ -217,6 +217,16 @@ def test_who_waits_for_room_gets_it_from_a_restarted_master(cluster: LoopbackClu
     assert waiting() == 5
 
 
+def test_the_time_to_wait_for_room_counts_while_the_master_is_away(cluster: LoopbackCluster) -> None:
+    cluster.master.kill()
+    began = time.monotonic()
+    with pytest.raises(parl_remote.ClusterUnreachable, match="nobody has started it again yet"):
+        parl_remote.with_options(Counter, lease_timeout_s=0.5)()
+    assert time.monotonic() - began < 20  # not until the program gives the cluster up
+    cluster.restart_master()
+    assert Counter().add(1) == 1
+
+
 def submit_creation() -> Callable[[], int]:
     """Make an actor on another thread; returns what waits for its first answer."""
     from concurrent.futures import ThreadPoolExecutor

@@ -19,6 +19,7 @@ import contextlib
 import itertools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -64,6 +65,7 @@ __all__ = ["MasterClient"]
 _log = logging.getLogger("parl.remote")
 
 _MASTER = "the master"
+_AWAY_LOOK_S = 0.5  # how often who is past his time looks whether the master is away
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 
 
@@ -147,8 +149,10 @@ class MasterClient:
         Raises:
             NoResources: There is none, at all or within `timeout_s` seconds.
             NameTaken: Another actor has its name.
-            NotConnected: The cluster is gone.
+            ClusterUnreachable: The cluster is gone, or away when `timeout_s` seconds have passed; a restart waits for
+                its return.
         """
+        began = time.monotonic()
         resources = options.resources
         number = self._requests.number()
         answer: Future[LeaseGranted] = Future()
@@ -175,6 +179,8 @@ class MasterClient:
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
+            if timeout_s is not None and not replaces:
+                self._wait_no_longer_than(began + timeout_s, answer)
             return answer.result()
         except BaseException:
             if self._answers.pop(number, None) is not None:  # interrupted: the answer is not wanted any more
@@ -183,6 +189,18 @@ class MasterClient:
             raise
         finally:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
+
+    def _wait_no_longer_than(self, deadline: float, answer: Future[LeaseGranted]) -> None:
+        """Wait for an answer. Past the deadline the master refuses; one that is away cannot.
+
+        Raises:
+            ClusterUnreachable: It is away then.
+        """
+        wait_s = max(_AWAY_LOOK_S, deadline - time.monotonic())
+        while not concurrent.futures.wait([answer], wait_s).done:
+            if self._away_since is not None:
+                raise self._gone_error(f"{self._lost}, and nobody has started it again yet")
+            wait_s = _AWAY_LOOK_S
 
     def ask(self, make: Callable[[int], Message], timeout_s: float | None) -> Message:
         """Ask the master something and wait for its answer; see `Requests.ask`.
