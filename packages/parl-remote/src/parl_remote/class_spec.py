@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -160,6 +159,8 @@ class ClassSpec:
 
     def unknown(self, name: str, attributes: Iterable[str]) -> str:
         """The message for a name that does not exist, with near ones."""
+        import difflib  # here, because most programs never need it
+
         near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
         return f"{self.name!r} actor has no attribute {name!r}{hint}"

@@ -6,7 +6,6 @@ Nothing is read at import: `environment()` looks when it is called, so that a pr
 from __future__ import annotations
 
 import os
-import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,8 +130,12 @@ def _run_dirs(read: Mapping[str, str]) -> tuple[Path, ...]:
 
 
 def _command(read: Mapping[str, str], name: str) -> tuple[str, ...]:
+    if not read.get(name):
+        return ()
+    import shlex  # here, because most programs never need it
+
     try:
-        return tuple(shlex.split(read.get(name, "")))
+        return tuple(shlex.split(read[name]))
     except ValueError as error:
         raise BadVariable(f"{name} must be a command as a shell reads it, it is {read[name]!r}: {error}") from error
 

@@ -10,8 +10,9 @@
 from __future__ import annotations
 
 import signal as signals
-from dataclasses import dataclass
 from enum import Enum
+
+from parl_remote.records import Record, record
 
 __all__ = ["DeathCause", "DeathKind", "DeathRecord", "MemorySample"]
 
@@ -47,16 +48,16 @@ class DeathKind(Enum):
         return self not in (DeathKind.RELEASED, DeathKind.CLIENT_GONE, DeathKind.STOPPED)
 
 
-@dataclass(frozen=True, slots=True)
-class MemorySample:
+@record
+class MemorySample(Record):
     """How large a process was: `resident` bytes of it were in memory at the Unix time `at`."""
 
     at: float
     resident: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeathCause:
+@record
+class DeathCause(Record):
     """One actor's end.
 
     Attributes:
@@ -121,8 +122,8 @@ class DeathCause:
         return ", ".join(f"{one.resident / _MIB:.0f} MiB {one.at - end:+.1f} s" for one in shown)
 
 
-@dataclass(frozen=True, slots=True)
-class DeathRecord:
+@record
+class DeathRecord(Record):
     """Whose end it was.
 
     Attributes:

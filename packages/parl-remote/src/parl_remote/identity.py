@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import functools
-import platform
-import secrets
+import os
 import socket
+import sys
 from pathlib import Path
 
 from parl_remote._version import __version__
@@ -23,7 +23,7 @@ _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 def new_id(kind: str) -> str:
     """A fresh id such as "lease-9f86d081884c7d65"; 64 random bits, unique without asking anyone."""
-    return f"{kind}-{secrets.token_hex(8)}"
+    return f"{kind}-{os.urandom(8).hex()}"
 
 
 @functools.cache  # said when a process connects; later there may be no descriptor left to read it with
@@ -48,4 +48,4 @@ def host_name() -> str:
 
 def versions() -> dict[str, str]:
     """Versions to show when two sides do not understand each other."""
-    return {"parl_remote": __version__, "python": platform.python_version()}
+    return {"parl_remote": __version__, "python": sys.version.partition(" ")[0]}

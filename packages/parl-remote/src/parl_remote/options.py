@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,6 +104,8 @@ class ActorOptions:
         known = [field.name for field in dataclasses.fields(self)]
         for name in given:
             if name not in known:
+                import difflib  # here, because most programs never need it
+
                 near = difflib.get_close_matches(name, known, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")

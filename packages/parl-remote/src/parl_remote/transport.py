@@ -13,31 +13,32 @@ connection is reported as closed. A frame is flat bytes: memory of another shape
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from parl_remote.records import Record, record
 
 __all__ = ["Buffer", "Channel", "Closed", "Event", "Listener", "Opened", "Pollable", "Received"]
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+@record
+class Opened(Record):
     """A peer has connected; `peer` is its number at this listener and never used again."""
 
     peer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+@record
+class Received(Record):
     """A peer sent a message."""
 
     peer: int
     frames: list[memoryview]
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+@record
+class Closed(Record):
     """A peer is gone: it closed, its process ended, or it was silent for too long."""
 
     peer: int

@@ -15,13 +15,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import selectors
 import socket
 import time
 from collections import deque
-from hashlib import blake2b
-from hmac import compare_digest
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -51,7 +48,7 @@ class Door:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._secret = secrets.token_bytes(32)
+        self._secret = os.urandom(32)
         self._bell = Bell()
         self._leave = Bell()
         self._proved: deque[LoopbackSocket] = deque()
@@ -146,6 +143,8 @@ class Door:
             if not caller.read():
                 return
             nonce, proof = caller.said[:_NONCE_BYTES], caller.said[_NONCE_BYTES:]
+            from hmac import compare_digest  # here, because most systems never need it, nor OpenSSL
+
             if not compare_digest(proof, _proof(self._secret, b"caller", nonce)):
                 raise ConnectionRefusedError("it does not know the secret")
             caller.connection.send(_proof(self._secret, b"listener", nonce))  # the first bytes: there is room
@@ -188,7 +187,7 @@ def connect_through(path: str, *, wait: bool) -> LoopbackSocket:
         OSError: Nobody listens there, or somebody else does.
     """
     port, secret = _read(path)
-    nonce = secrets.token_bytes(_NONCE_BYTES)
+    nonce = os.urandom(_NONCE_BYTES)
     connection = socket.create_connection(("127.0.0.1", port), _TO_PROVE_S)
     try:
         connection.sendall(nonce + _proof(secret, b"caller", nonce))
@@ -225,12 +224,14 @@ def nobody_behind(path: Path) -> bool:
 
 
 def _proof(secret: bytes, who: bytes, nonce: bytes) -> bytes:
+    from hashlib import blake2b  # see above
+
     return blake2b(who + nonce, key=secret, digest_size=_PROOF_BYTES).digest()
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
     """In one step, so that nobody reads half of it, and never over a file that is there."""
-    draft = f"{path}.{secrets.token_hex(4)}"
+    draft = f"{path}.{os.urandom(4).hex()}"
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o600)
     try:
         with open(descriptor, "w", encoding="ascii") as file:
