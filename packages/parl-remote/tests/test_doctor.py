@@ -590,6 +590,14 @@ def test_run_files_that_others_could_read_are_told_with_chmod(tmp_path: Path) ->
     assert finding.remedy == f"chmod 700 {tmp_path / '.parl'}"
 
 
+def test_a_file_where_run_files_go_is_told_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("")
+    finding = here(PARL_RUN_DIR=str(tmp_path / "run"))["run files"]
+    assert finding.what.startswith(f"{tmp_path / 'run'} is no directory")
+    assert "PARL_RUN_DIR" in finding.remedy
+    assert "chmod" not in finding.remedy
+
+
 def test_a_key_that_is_no_key_is_told_and_never_shown(tmp_path: Path) -> None:
     finding = here(HOME=str(tmp_path), PARL_KEY="parl1-secret-and-wrong")["key"]
     assert finding.severity is Severity.PROBLEM

@@ -85,7 +85,8 @@ class Desk:
 
     @property
     def environment(self) -> dict[str, str]:
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PARL_", "XDG_"))}
+        others = ("PARL_", "XDG_")
+        kept = {k: v for k, v in os.environ.items() if k == "PARL_PORTABLE" or not k.startswith(others)}
         paths = os.pathsep.join(p for p in sys.path if p)
         return {**kept, "HOME": str(self.home), "PYTHONPATH": paths, "PARL_MONITOR": "0", **self.extra}
 
@@ -262,6 +263,13 @@ def test_a_worker_joins_brings_its_cpus_and_ends_with_the_cluster(desk: Desk) ->
 
 def test_a_worker_must_have_something_to_offer(desk: Desk) -> None:
     assert "must be above 0" in desk.xparl("connect", "--address", "localhost:1", "--cpu_num", 0, fails=True)
+
+
+def test_a_worker_whose_port_is_taken_is_told_by_whom(desk: Desk) -> None:
+    port = free_port()
+    desk.xparl("start", "--port", port, "--cpu_num", 1)
+    said = desk.xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 1, "--port", port, fails=True)
+    assert f"port {port} is in use by your own cluster" in said
 
 
 def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from parl_remote.addresses import Address, is_loopback, own_address_toward
-from parl_remote.cli.launch import foreground_option, launch
+from parl_remote.cli.launch import check_port, foreground_option, launch
 from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.start import explain_old_options
 from parl_remote.cli.target import key_option
@@ -84,6 +84,8 @@ def command(
         cluster = ClusterAddress(str(master), found, key_file)
         Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # are we wanted there?
         listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
+        if port:
+            check_port(listen_on, port, RunFiles(found.run_dirs))
         node_id = new_id("worker")
         directory = RunFiles(found.run_dirs).worker_directory(node_id)
         write_private_file(directory / "key", cluster.key.to_text() + "\n")

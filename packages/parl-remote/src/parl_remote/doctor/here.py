@@ -154,7 +154,9 @@ def _run_files(found: Environment) -> Iterator[Finding]:
             try:
                 make_private_dir(directory)
             except (AuthenticationFailed, OSError) as error:
-                yield problem("run files", str(error), f"chmod 700 {directory}")
+                is_open = " has mode " in str(error)  # else it is somebody else's, or no directory
+                remedy = f"chmod 700 {directory}" if is_open else "set PARL_RUN_DIR to a directory of your own"
+                yield problem("run files", str(error), remedy)
     files = RunFiles(found.run_dirs)
     for where, cluster in files.clusters():
         if cluster.host_name == host_name() and not cluster.process.alive():
