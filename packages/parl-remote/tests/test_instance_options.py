@@ -90,6 +90,12 @@ def test_an_option_out_of_range_is_refused_with_its_value(option: str, value: ob
         options_of(Plain)(**{option: value})
 
 
+@pytest.mark.parametrize("option", ["memory", "max_memory"])
+def test_bytes_in_place_of_mebibytes_are_noticed(option: str) -> None:
+    with pytest.raises(ValueError, match=f"^{option} is in MiB, and no node has 524288000 of them$"):
+        options_of(Plain)(**{option: 500 * 2**20})
+
+
 def test_a_class_with_options_of_its_own_keeps_them(anywhere: str) -> None:
     assert WithOwn().options() == "mine"
     chosen: Any = with_options(WithOwn, wait=False)

@@ -14,6 +14,7 @@ from parl_remote.resources import Resources
 __all__ = ["ActorOptions"]
 
 _MIB = 2**20
+_MOST_MIB = 2**27  # 128 TiB
 _PLACEMENTS = tuple(placement.value for placement in Placement)
 _WHEN_FULL = ("wait", "raise")
 _LONGEST_NAME = 200  # it is shown in tables
@@ -72,6 +73,9 @@ class ActorOptions:
             _check_amount("max_memory", self.max_memory)
             if self.max_memory == 0:
                 raise ValueError("max_memory is in MiB and must be above 0; leave it out for no limit")
+        for name in ("memory", "max_memory"):
+            if (getattr(self, name) or 0) > _MOST_MIB:  # somebody thinks in bytes
+                raise ValueError(f"{name} is in MiB, and no node has {getattr(self, name)!r} of them")
         _check_labels(self.labels)
         if self.placement not in _PLACEMENTS:
             raise ValueError(f"placement must be one of {', '.join(_PLACEMENTS)}, not {self.placement!r}")
