@@ -17,9 +17,9 @@ import mmap
 import os
 import threading
 import time
-from dataclasses import dataclass
 
 from parl_remote.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
+from parl_remote.records import Record, record
 
 __all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
 
@@ -32,8 +32,8 @@ _ERROR = 256
 _clock = time.perf_counter
 
 
-@dataclass(frozen=True, slots=True)
-class CallStats:
+@record
+class CallStats(Record):
     """What an actor's page said at one moment.
 
     Attributes:

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from parl_remote.messages import Message
+from parl_remote.records import Record, record
 
 __all__ = ["DropNode", "Instruction", "ToClient", "ToNode"]
 
 
-@dataclass(frozen=True, slots=True)
-class ToClient:
+@record
+class ToClient(Record):
     """Send this to a client."""
 
     client_id: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class ToNode:
+@record
+class ToNode(Record):
     """Send this to a worker."""
 
     node_id: str
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class DropNode:
+@record
+class DropNode(Record):
     """Close the connection to a worker that is lost."""
 
     node_id: str
