@@ -247,6 +247,17 @@ def test_a_cluster_in_the_foreground_has_its_monitor_too(place: Place, await_end
     await_end([pid])
 
 
+def test_the_token_is_there_as_soon_as_people_are_told_of_it(place: Place) -> None:
+    token_file = Path(place.start().split("to change anything, is in ")[1].split(")")[0])
+    token = token_file.read_text()
+    assert len(token) > 40
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    place.up()
+    assert token_file.read_text() == token  # the monitor has taken it
+    place.xparl("stop", "--port", place.port)
+    assert not token_file.exists()
+
+
 def test_no_monitor_is_started_where_none_is_wanted(place: Place) -> None:
     assert "In a browser" not in place.xparl("start", "--port", place.port, "--cpu_num", 1, "--monitor_port", 0)
     place.xparl("stop", "--port", place.port)

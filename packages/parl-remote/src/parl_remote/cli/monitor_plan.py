@@ -13,6 +13,7 @@ from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
 from parl_remote.identity import host_name
 from parl_remote.monitor.launch import HOW_TO_INSTALL, check_installed, is_installed, start_monitor
+from parl_remote.monitor.sessions import token_of
 from parl_remote.monitor.settings import MonitorSettings
 from parl_remote.run_files import RunFiles
 
@@ -52,8 +53,9 @@ class MonitorPlan:
             with_cluster=True,
         )
         try:
+            token_of(settings.token_file)  # to be there when people are told of it, whenever the monitor is up
             start_monitor(settings, self.found, wait=False)
-        except RemoteError as error:
+        except (RemoteError, OSError) as error:
             return f"not now: {error}"
         return f"{url_of(self.host, self.port)} (its token, to change anything, is in {settings.token_file})"
 
