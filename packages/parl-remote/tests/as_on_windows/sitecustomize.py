@@ -6,7 +6,6 @@ What the standard library and other packages need of it on this system, they hav
 import asyncio  # noqa: F401
 import faulthandler
 import importlib.abc
-import mmap
 import multiprocessing  # noqa: F401
 import os
 import select
@@ -63,7 +62,7 @@ def _socketpair() -> tuple[socket.socket, socket.socket]:
 class _Missing(importlib.abc.MetaPathFinder):
     """Modules that are not there."""
 
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:  # noqa: ARG002
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name in _MODULES:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

@@ -1,0 +1,394 @@
+"""What stands in for Linux's own facilities elsewhere: its parts, suites over it, Python without what Windows lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from parl_remote import facilities
+from parl_remote.errors import ChannelClosed
+from parl_remote.portable.door import Door, connect_through, nobody_behind
+from parl_remote.portable.poller import IN, OUT, PortablePoller
+from parl_remote.portable.processes import ended_within, started
+from parl_remote.portable.spawner import Spawner
+from parl_remote.transport_unix import UnixChannel
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+WAIT_S = 20.0
+
+PROGRAM = """
+import os, signal, sys
+import numpy as np
+import parl_remote as parl
+from parl_remote import facilities
+
+@parl.remote_class
+class Counter:
+    def __init__(self, start=0): self.count = start
+    def add(self, step=1): self.count += step; return self.count
+    def fail(self): raise KeyError("there is no such thing")
+    def pid(self): return os.getpid()
+    def echo(self, value): return value
+    def make(self): return Counter(100).add()
+
+@parl.remote_class(max_concurrency=3)
+class Threads:
+    def echo(self, value): return value
+
+@parl.remote_class
+class Loop:
+    async def echo(self, value): return value
+
+if __name__ == "__main__":
+    parl.connect(*sys.argv[1:], **({} if sys.argv[1:] else {"cpu_num": 4}))
+    print(facilities.is_portable())
+    counter = Counter(1)
+    print([counter.add() for _ in range(100)][-1])
+    try:
+        counter.fail()
+    except KeyError as error:
+        print("raised", error)
+    large = np.arange(3_000_000.0)
+    print(bool((counter.echo(large) == large).all()), bool((counter.echo(parl.put(large)) == large).all()))
+    print(counter.make())
+    print(Threads().echo(3), Loop().echo(4))
+    pid = counter.pid()
+    os.kill(pid, signal.SIGKILL)
+    try:
+        counter.add()
+    except parl.ActorLost as error:
+        print("lost", "SIGKILL" in str(error))
+    print(Counter(7).add())
+    parl.disconnect()
+"""
+
+
+def run(*command: str, timeout_s: float = 60.0, **variables: str) -> str:
+    """What a program prints."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PARL_") and k != "XPARL"}
+    done = subprocess.run(
+        [sys.executable, *command],
+        env={**environment, "PARL_MONITOR": "0", **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def paths(*first: Path) -> str:
+    return os.pathsep.join([*map(str, first), *(path for path in sys.path if path)])
+
+
+# -- the parts --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def door(tmp_path: Path) -> Iterator[Door]:
+    made = Door(str(tmp_path / "door.sock"))
+    yield made
+    made.close()
+
+
+def let_in(door: Door) -> socket.socket:
+    """The next one who has proved himself."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(door.fileno(), selectors.EVENT_READ)
+        assert selector.select(WAIT_S)
+    return door.accept()[0]
+
+
+def port_of(door: Door) -> int:
+    return int(json.loads(Path(door.getsockname()).read_text())["port"])
+
+
+def test_this_linux_lacks_nothing() -> None:
+    assert facilities.missing() == ()
+
+
+def test_the_file_of_a_door_is_its_owner_s_alone(door: Door) -> None:
+    assert stat.S_IMODE(Path(door.getsockname()).stat().st_mode) == 0o600
+
+
+def test_a_file_that_others_can_read_is_not_trusted(door: Door) -> None:
+    Path(door.getsockname()).chmod(0o644)
+    with pytest.raises(PermissionError, match="not private"):
+        connect_through(door.getsockname(), wait=True)
+
+
+def test_both_ends_of_a_proved_connection_talk(door: Door) -> None:
+    here = UnixChannel(connect_through(door.getsockname(), wait=True))
+    there = UnixChannel(let_in(door))
+    here.send([b"question"])
+    assert bytes(there.receive(WAIT_S)[0]) == b"question"
+    sending = threading.Thread(target=there.send, args=([b"header", bytes(10_000_000)],))
+    sending.start()
+    header, large = here.receive(WAIT_S)
+    sending.join(WAIT_S)
+    assert (bytes(header), len(large)) == (b"header", 10_000_000)
+    there.close()
+    with pytest.raises(ChannelClosed):
+        here.receive(WAIT_S)
+    here.close()
+
+
+def test_whoever_only_knows_the_port_is_turned_away(door: Door) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(door)), WAIT_S) as stranger:
+        stranger.sendall(bytes(64))
+        assert stranger.recv(1) == b""
+    with pytest.raises(BlockingIOError):
+        door.accept()
+
+
+def test_one_who_says_nothing_holds_up_nobody(door: Door) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(door)), WAIT_S):
+        connect_through(door.getsockname(), wait=True).close()
+        let_in(door).close()
+
+
+def _hear_through(file: Path, wait: bool) -> None:
+    channel = UnixChannel(connect_through(str(file), wait=wait))
+    try:
+        channel.receive(WAIT_S)
+    finally:
+        channel.close()
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_somebody_else_at_the_port_cannot_pose_as_the_listener(tmp_path: Path, wait: bool) -> None:
+    door = Door(str(tmp_path / "door.sock"))
+    record = Path(door.getsockname()).read_text()
+    door.close()
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        file = tmp_path / "door.sock"
+        file.touch(0o600)
+        file.write_text(json.dumps({**json.loads(record), "port": impostor.getsockname()[1]}))
+
+        def pose() -> None:
+            with impostor.accept()[0] as connection:
+                connection.sendall(bytes(32) + b"\x01\0\0\0\x01\0\0\0\0\0\0\0!")
+
+        poser = threading.Thread(target=pose)
+        poser.start()
+        with pytest.raises((ConnectionRefusedError, ChannelClosed)):
+            _hear_through(file, wait)
+        poser.join(WAIT_S)
+
+
+def test_a_door_that_is_closed_is_gone(tmp_path: Path) -> None:
+    door = Door(str(tmp_path / "door.sock"))
+    record = Path(door.getsockname()).read_bytes()
+    assert not nobody_behind(tmp_path / "door.sock")
+    door.close()
+    assert not (tmp_path / "door.sock").exists()
+    (tmp_path / "door.sock").touch(0o600)
+    (tmp_path / "door.sock").write_bytes(record)
+    assert nobody_behind(tmp_path / "door.sock")
+
+
+def test_pollers_nest() -> None:
+    inner, outer = PortablePoller(), PortablePoller()
+    here, there = socket.socketpair()
+    with here, there:
+        inner.register(here.fileno(), IN)
+        outer.register(inner.fileno(), IN)
+        for _ in range(50):  # each time armed anew
+            there.send(b"x")
+            assert outer.poll(WAIT_S) == [(inner.fileno(), IN)]
+            assert inner.poll(0) == [(here.fileno(), IN)]
+            here.recv(1)
+            while outer.poll(0.0):  # a ring that came in between
+                assert inner.poll(0) == []
+        inner.modify(here.fileno(), IN | OUT)
+        assert outer.poll(WAIT_S)
+        assert inner.poll(WAIT_S) == [(here.fileno(), OUT)]
+        inner.unregister(here.fileno())
+        there.send(b"x")
+        assert inner.poll(0) == []
+    outer.close()
+    inner.close()
+
+
+def reports(spawner: Spawner, wanted: str) -> dict[str, object]:
+    """The next report of a kind."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(spawner.fileno(), selectors.EVENT_READ)
+        while selector.select(WAIT_S):
+            for report in spawner.reports() or ():
+                if wanted in report:
+                    return report
+    raise AssertionError(f"nothing was {wanted}")
+
+
+@pytest.fixture
+def portable(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("PARL_PORTABLE", "1")
+    facilities.is_portable.cache_clear()
+    yield
+    monkeypatch.undo()
+    facilities.is_portable.cache_clear()
+
+
+@pytest.mark.usefixtures("portable")
+def test_a_spawned_process_listens_is_killed_and_reported(tmp_path: Path) -> None:
+    spawner = Spawner(tmp_path, ("no_such_module",), clear=False)
+    spawner.fork(1)
+    assert "no_such_module" in str(reports(spawner, "failed")["failed"])
+    forked = reports(spawner, "forked") if spawner.fork(2) is None else {}
+    connect_through(str(tmp_path / "a1.sock"), wait=True).close()
+    assert forked["forked"] in {1, 2}
+    spawner.kill(1)
+    ended = reports(spawner, "ended")
+    assert (ended["ended"], ended["status"]) == (1, signal.SIGKILL)
+    spawner.close()
+    assert list(tmp_path.glob("*.sock")) == []
+
+
+WORKER = """
+import sys, time
+from parl_remote.portable.spawner import Spawner
+spawner = Spawner(sys.argv[1], clear=True)
+spawner.fork(1)
+while not (found := [one for one in spawner.reports() if "forked" in one]):
+    time.sleep(0.01)
+print(found[0]["pid"], flush=True)
+time.sleep(60)
+"""
+
+
+def test_spawned_processes_end_with_a_killed_worker_and_clear_its_directory(tmp_path: Path) -> None:
+    directory = tmp_path / "node"
+    directory.mkdir()
+    worker = subprocess.Popen(
+        [sys.executable, "-c", WORKER, str(directory)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PARL_PORTABLE": "1", "PYTHONPATH": paths()},
+    )
+    assert worker.stdout is not None
+    with worker.stdout:
+        pid = int(worker.stdout.readline())
+    began = started(pid)
+    worker.kill()
+    worker.wait(WAIT_S)
+    assert ended_within(pid, began, WAIT_S)
+    assert not directory.exists()
+
+
+def test_a_number_that_another_process_has_now_is_no_process_of_ours() -> None:
+    pid = os.getpid()
+    assert not ended_within(pid, started(pid), 0.0)
+    assert ended_within(pid, started(pid) + 1, 0.0)
+
+
+# -- the suites -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("file", "chosen"),
+    [
+        ("test_transport_conformance.py", ""),
+        ("test_calls.py", "process"),
+        ("test_exceptions_cross.py", "process"),
+        ("test_deaths_of_actors.py", "killed or exits or lost or stopped_actor or has_started or node_s_death"),
+        ("test_futures.py", ""),
+        ("test_xparl.py", "same_user or every_process or worker_joins or killed_worker or killed_program"),
+    ],
+)
+def test_the_suite_holds_with_what_every_system_has(file: str, chosen: str, tmp_path: Path) -> None:
+    said = run(
+        *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-c", str(ROOT / "tools" / "pytest.ini")),
+        *("--rootdir", str(ROOT), "--basetemp", str(tmp_path / "base"), "-k", chosen, str(HERE / file)),
+        timeout_s=150.0,
+        PARL_PORTABLE="1",
+        PYTHONPATH=paths(),
+    )
+    assert " passed" in said.splitlines()[-1]
+
+
+# -- without what Windows' Python lacks -------------------------------------------------------------------------------
+
+AS_ON_WINDOWS = {"PYTHONPATH": paths(HERE / "as_on_windows")}
+
+ALL_MODULES = """
+import importlib, pkgutil, os, select, socket
+import parl_remote
+from parl_remote import facilities
+assert not hasattr(os, "fork") and not hasattr(select, "epoll") and not hasattr(socket, "AF_UNIX")
+names = [one.name for one in pkgutil.walk_packages(parl_remote.__path__, "parl_remote.")]
+for name in names:
+    if not name.endswith("__main__") and ".engines.ray" not in name:
+        importlib.import_module(name)
+print(len(names) > 200, "os.fork" in facilities.missing(), facilities.is_portable())
+"""
+
+
+def test_all_modules_are_imported() -> None:
+    assert run("-c", ALL_MODULES, **AS_ON_WINDOWS) == "True True True\n"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(PROGRAM))
+    return path
+
+
+EXPECTED = [
+    *("True", "101", "raised 'there is no such thing'", "True True", "101", "3 4"),
+    "lost True",
+    "8",
+]
+
+
+def test_a_private_cluster_runs(program: Path, tmp_path: Path) -> None:
+    assert run(str(program), **AS_ON_WINDOWS, TMPDIR=str(tmp_path)).splitlines() == EXPECTED
+    assert list(tmp_path.glob("parl-*")) == []
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def test_a_cluster_is_started_joined_used_and_stopped(program: Path, tmp_path: Path) -> None:
+    home = {**AS_ON_WINDOWS, "PARL_RUN_DIR": str(tmp_path / "run"), "TMPDIR": str(tmp_path)}
+    port = free_port()
+    xparl = ("-P", "-m", "parl_remote.cli")
+    said = run(*xparl, "start", "--port", str(port), "--cpu_num", "2", **home)
+    try:
+        assert f'parl.connect("localhost:{port}")' in said
+        assert "belong to the cluster" in run(
+            *xparl, "connect", "--address", f"localhost:{port}", "--cpu_num", "2", **home
+        )
+        family = [one for one in psutil.process_iter() if _is_of(one, str(tmp_path))]
+        assert run(str(program), f"localhost:{port}", **home).splitlines() == EXPECTED
+        assert "0 actors" in run(*xparl, "status", "--port", str(port), **home)
+    finally:
+        said = run(*xparl, "stop", "--port", str(port), **home)
+    assert said.count("has ended") == 2
+    assert psutil.wait_procs(family, WAIT_S)[1] == []
+    assert list(tmp_path.glob("parl-*")) == []
+
+
+def _is_of(process: psutil.Process, place: str) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.environ().get("TMPDIR") == place
+    return False
