@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from parl_remote.messages.overview import ActorNumbers
 
 __all__ = ["WorkerNumbers"]
+
+_log = logging.getLogger("parl.remote")
 
 _INTERVAL_S = 2.0  # what people look at may be so old; a thousand busy workers are five hundred messages a second
 _SOON_S = 0.2  # after an actor has come: many come together
@@ -113,6 +116,13 @@ class WorkerNumbers:
         if self._due is None or self._loop.now() < self._due:
             return  # an earlier look has taken this one's place
         self._due = None
+        try:
+            self._report()
+        except OSError as error:  # there may be no descriptor left even to import what reports need
+            _log.debug("what actors do is reported later: %s", error)
+            self._look_at(self._loop.now() + _INTERVAL_S)
+
+    def _report(self) -> None:
         changed: list[ActorNumbers] = []
         here: dict[str, ActorNumbers] = {}
         for lease in self._leases:

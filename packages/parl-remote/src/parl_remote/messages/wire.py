@@ -112,7 +112,10 @@ def _kind(name: str) -> type[Message] | None:
     if kind is None:
         for topic, names in TOPICS.items():
             if name in names:
-                module = importlib.import_module(f"parl_remote.messages.{topic}")
+                try:
+                    module = importlib.import_module(f"parl_remote.messages.{topic}")
+                except OSError as error:  # no descriptors left
+                    raise RemoteProtocolError(f"{name} cannot be read here now: {error}") from error
                 kind = _KINDS[name] = getattr(module, name)
     return kind
 

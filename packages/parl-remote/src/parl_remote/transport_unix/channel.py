@@ -24,6 +24,7 @@ from parl_remote.transport import Buffer
 from parl_remote.transport_unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,
+    NONE_LEFT,
     NOW,
     PARTS_AT_ONCE,
     after,
@@ -70,10 +71,13 @@ class UnixChannel:
 
         Raises:
             ChannelClosed: Nobody listens there.
+            OSError: This process has no descriptors or no memory left; who listens there has nothing to do with it.
         """
         try:
             connection = connect_to(path, wait=True)
         except OSError as error:
+            if error.errno in NONE_LEFT:
+                raise
             raise ChannelClosed(f"nobody listens at {path}: {error.strerror or error}") from error
         return cls(connection, allocate=allocate)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,11 +11,9 @@ from parl_remote.config import Limits
 from parl_remote.pollers import IN, new_poller
 from parl_remote.transport import Buffer, Event, Opened
 from parl_remote.transport_unix.peers import UnixPeers
-from parl_remote.transport_unix.sockets import Listening, is_own_user, listen_at
+from parl_remote.transport_unix.sockets import NONE_LEFT, Listening, is_own_user, listen_at
 
 __all__ = ["UnixListener"]
-
-_NONE_LEFT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class UnixListener:
@@ -77,7 +74,7 @@ class UnixListener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                if error.errno not in _NONE_LEFT:
+                if error.errno not in NONE_LEFT:
                     raise
                 self._turn_away()
                 return
