@@ -309,7 +309,7 @@ def test_a_number_that_another_process_has_now_is_no_process_of_ours() -> None:
         ("test_exceptions_cross.py", "process"),
         ("test_deaths_of_actors.py", "killed or exits or lost or stopped_actor or has_started or node_s_death"),
         ("test_futures.py", ""),
-        ("test_xparl.py", "same_user or every_process or worker_joins or killed_worker or killed_program"),
+        ("test_xparl.py", "same_user or worker_joins or killed_worker or killed_master or killed_program or foreground"),
     ],
 )
 def test_the_suite_holds_with_what_every_system_has(file: str, chosen: str, tmp_path: Path) -> None:
