@@ -73,6 +73,9 @@ class Reader:
     def store(self, size: int) -> ObjectRef:
         return put(np.ones(size))
 
+    def wrap(self, ref_in_list: list[ObjectRef], room: int) -> ObjectRef:
+        return put([ref_in_list[0], np.zeros(room)])
+
     def pass_on(self, other: "Reader", ref_in_list: list[ObjectRef]) -> Any:
         return other.describe(ref_in_list[0]).result()
 
@@ -99,6 +102,20 @@ def test_arrays_of_every_kind_arrive_as_they_were_and_read_only(reader: Reader, 
     assert not writeable
     if array.flags.f_contiguous:
         assert is_fortran
+
+
+@pytest.mark.parametrize("room", [1, LARGE], ids=["small", "large"])
+def test_a_reference_within_a_value_outlives_the_actor_that_stored_both(anywhere: str, room: int) -> None:
+    inner = put(ARRAYS["large"])
+    wrapper = Reader()
+    outer = wrapper.wrap([inner], room).result()
+    del inner
+    parl_remote.kill(wrapper)
+    last = Reader()
+    last.keep([outer]).result()
+    np.testing.assert_array_equal(outer.get()[0].get(), ARRAYS["large"])
+    (kept,) = last.kept
+    np.testing.assert_array_equal(kept.get()[0].get(), ARRAYS["large"])
 
 
 def test_the_same_is_true_for_get_in_the_program(shared_cluster: None) -> None:

@@ -56,7 +56,7 @@ class ObjectRef(Generic[T]):
         self._frames: tuple[tuple[bytes, int], ...] = ()  # of a small value
         self._memory: Memory | None = None  # of a large one
         self._source: object_places.Source | None = None
-        self._companions: tuple[object, ...] = ()  # handles within the value
+        self._companions: tuple[object, ...] = ()  # handles and references within the value
 
     @property
     def is_here(self) -> bool:
@@ -128,13 +128,17 @@ class ObjectRef(Generic[T]):
         return _arrive, self._passport()
 
     def _passport(self) -> tuple[Any, ...]:
-        """What travels: where the value is, or the value."""
+        """What travels: where the value is, or the value; and the references within it, which say where theirs are now.
+
+        Those that were stored with the value only know where theirs were then, and that process may have ended.
+        """
+        within = tuple(one for one in self._companions if isinstance(one, ObjectRef))
         if self._frames:
-            return self.id, self.nbytes, self._frames, "", None
+            return self.id, self.nbytes, self._frames, "", None, within
         if getattr(current.peek(), "values_travel", False):  # to hosts that no worker of ours is on
             frames, kinds = read(self._here(None).place())
-            return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None
-        return self.id, self.nbytes, (), _host(), tuple(self._here(None).place())
+            return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None, within
+        return self.id, self.nbytes, (), _host(), tuple(self._here(None).place()), within
 
     def __copy__(self) -> ObjectRef[T]:
         return self
@@ -217,12 +221,18 @@ _known: weakref.WeakValueDictionary[str, ObjectRef[Any]] = weakref.WeakValueDict
 
 
 def _arrive(
-    object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
+    object_id: str,
+    nbytes: int,
+    frames: tuple[tuple[bytes, int], ...],
+    host: str,
+    place: tuple[int, ...] | None,
+    within: tuple[ObjectRef[Any], ...] = (),
 ) -> ObjectRef[Any]:
     """The receiving end of a reference's pickle; what is wrong with it is said when its value is asked for."""
     ref = _known.get(object_id)
     if ref is None:
         ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
+    ref._companions = ref._companions or within
     if not ref.is_here:
         if frames:
             ref._frames = frames
@@ -232,13 +242,18 @@ def _arrive(
 
 
 def _arrive_value(
-    object_id: str, nbytes: int, frames: tuple[tuple[bytes, int], ...], host: str, place: tuple[int, ...] | None
+    object_id: str,
+    nbytes: int,
+    frames: tuple[tuple[bytes, int], ...],
+    host: str,
+    place: tuple[int, ...] | None,
+    within: tuple[ObjectRef[Any], ...] = (),
 ) -> Any:
     """The receiving end of a reference that is an argument by itself."""
     if place is not None and host and host == _host() and object_id not in _known:
         with contextlib.suppress(MemoryGone):
             return thaw(*read(Place(*place)))
-    return _arrive(object_id, nbytes, frames, host, place).get()
+    return _arrive(object_id, nbytes, frames, host, place, within).get()
 
 
 def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> ObjectRef[Any]:
