@@ -22,7 +22,7 @@ from parl_remote import current, serialize
 from parl_remote.actor_state import ActorEvent, ActorMachine, ActorState
 from parl_remote.actor_stats import CallMeter, SharedCallMeter
 from parl_remote.call_errors import describe
-from parl_remote.call_messages import BY_NAME, Flag, Kind, header_of, pack, payload_of
+from parl_remote.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
@@ -391,6 +391,15 @@ class ActorHost:
             if value is self._instance and _may_give_itself(name):
                 return None, _STAYS
             return value, 0
+        if not flags and index != BY_NAME:  # a few small arguments, as in most other calls
+            self.running = name = self._methods[index]
+            self.meter.runs(name)
+            try:
+                args = serialize.loads(frames[0][HEADER_BYTES:], frames[1:])
+            except Exception as error:
+                raise self._unreadable(name, error) from error
+            value = getattr(self._instance, name)(*args)
+            return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
         name, args, kwargs = self._called(flags, index, frames)
         method = getattr(self._instance, name)
         value = method(*args, **kwargs) if kwargs else method(*args)
@@ -414,10 +423,11 @@ class ActorHost:
         try:
             return serialize.loads(data, buffers)
         except Exception as error:
-            what = f"the arguments of {self._class_name}.{name}()"
-            raise SerializationError(
-                f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what
-            ) from error
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: Exception) -> SerializationError:
+        what = f"the arguments of {self._class_name}.{name}()"
+        return SerializationError(f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what)
 
     def _get(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
         name = serialize.loads(*payload_of(flags, frames))

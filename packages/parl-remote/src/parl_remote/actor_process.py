@@ -89,7 +89,8 @@ class _Caller:
 
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
         """A message as it was sent, its large frames found."""
-        kind, flags = frames[0][:2]
+        header = frames[0]
+        kind, flags = header[0], header[1]
         if kind == _CREATE and flags & Flag.SHARES:
             self.sharing = Sharing()
         return self.sharing.unstow(frames) if flags & TICKETS and self.sharing is not None else frames

@@ -10,7 +10,7 @@ from parl_remote.call_errors import Failure, rebuild
 from parl_remote.call_messages import Flag, Kind, header_of, payload_of
 from parl_remote.errors import RemoteProtocolError, SerializationError
 
-__all__ = ["STAYS", "Answer", "read_answer"]
+__all__ = ["STAYS", "Answer", "read_answer", "unreadable"]
 
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
@@ -63,10 +63,7 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
     except RemoteProtocolError:
         raise
     except Exception as error:
-        what = f"the result of {method}()"
-        failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
-        failure.__cause__ = error
-        return Answer(error=failure)
+        return Answer(error=unreadable(error, method))
     if kind == _RESULT:
         names = None
         if flags & _NAMES:
@@ -77,3 +74,11 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
     if kind == Kind.FAILURE:
         return Answer(cancelled=True) if flags & _CANCELLED else Answer(error=rebuild(Failure(*value)))
     raise RemoteProtocolError(f"an actor cannot answer with kind {kind}")
+
+
+def unreadable(error: Exception, method: str) -> SerializationError:
+    """The error of a call whose result came and cannot be unpickled."""
+    what = f"the result of {method}()"
+    failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
+    failure.__cause__ = error
+    return failure

@@ -23,12 +23,13 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from parl_remote.answers import read_answer
-from parl_remote.call_messages import Flag, Kind, header_of, pack
+from parl_remote.answers import read_answer, unreadable
+from parl_remote.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.loop import Loop
 from parl_remote.object_places import reading_from
+from parl_remote.serialize import loads
 from parl_remote.sharing import TICKETS, Sharing
 from parl_remote.transport import Buffer, Channel
 
@@ -326,6 +327,14 @@ class Connection:
             return
         if kind == _RESULT and flags == _EMPTY:  # None, as most calls for their effect
             self._settle(future, None)
+            return
+        if kind == _RESULT and not flags:  # a value and nothing else to know, as most others
+            try:
+                value = loads(frames[0][HEADER_BYTES:], frames[1:])
+            except Exception as error:
+                self._settle(future, None, unreadable(error, future.method))
+            else:
+                self._settle(future, value)
             return
         if flags & _HANDLES:
             with reading_from(None if self._sharing is not None or self._objects is None else self._objects()):
