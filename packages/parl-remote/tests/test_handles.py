@@ -92,6 +92,10 @@ class Maker:
     def make_many(self, count: int) -> list[Any]:
         return [Cell(number) for number in range(count)]
 
+    def make_named(self, name: str) -> Any:
+        self.kept.append(with_options(Cell, name=name)())
+        return self.kept[-1]
+
     def drop(self) -> None:
         self.kept.clear()
 
@@ -545,6 +549,17 @@ def test_a_named_actor_keeps_its_wait_and_its_attributes(everywhere: str) -> Non
     assert hasattr(found, "content")
     assert not hasattr(found, "contents")
     del cell
+
+
+def test_looking_an_actor_up_again_does_not_take_its_news_from_who_holds_it(clusters: str) -> None:
+    maker = Maker()
+    held = maker.make_named("known")
+    for _ in range(3):
+        assert parl_remote.get_actor("known") == held
+    os.kill(held.process(), signal.SIGKILL)
+    with pytest.raises(ActorLost) as lost:
+        held.get()
+    assert lost.value.cause.kind is DeathKind.SIGNAL
 
 
 def test_kill_ends_an_actor_by_handle_and_by_name(everywhere: str) -> None:

@@ -307,13 +307,14 @@ class Client:
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """The actor that has a name; see `named_actors.get_actor`."""
         from parl_remote import finding  # few programs need it
-        from parl_remote.messages.naming import UnwatchActor
+        from parl_remote.messages.naming import ActorReached, UnwatchActor
 
         self._check_open()
         found = finding.find(self._master, self._workers, name, timeout_s)
         place = found.place
-        if isinstance(place, ActorPlace) and place.lease_id in self._refs:
-            self._workers.tell(place.node_id, UnwatchActor(place.lease_id))  # nobody is on his way from here
+        if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # nobody is on his way from here
+            kind = UnwatchActor if place.lease_id in self._records else ActorReached  # the owner is told anyway
+            self._workers.tell(place.node_id, kind(place.lease_id))
         return found
 
     def kill(self, name: str) -> None:
