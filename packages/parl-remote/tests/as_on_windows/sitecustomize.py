@@ -80,8 +80,8 @@ for _place, _names in _GONE.items():
             delattr(_place, _name)
 for _name in ("sendmsg", "recvmsg", "recvmsg_into"):
     setattr(socket.socket, _name, _Absent())
-socket.socketpair = _socketpair
-selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[misc]
+socket.socketpair = _socketpair  # type: ignore[assignment]
+selectors.DefaultSelector = selectors.SelectSelector  # type: ignore[assignment,misc]
 for _name in _MODULES:
     sys.modules.pop(_name, None)
 sys.meta_path.insert(0, _Missing())
