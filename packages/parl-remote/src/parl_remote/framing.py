@@ -71,7 +71,7 @@ class FrameReader:
         """
         start, available = self._start, self._end - self._start
         if available < 12 or self._missing:
-            return self._finished()
+            return self._finished() if self._frames else None
         count, length = _unpack_one(self._buffer, start)
         if count == 1:
             body = start + 12

@@ -84,11 +84,11 @@ class RemoteObject:
 
     def __getattr__(self, name: str) -> Any:
         """Only names that the proxy itself does not have come here."""
-        if name.startswith("_parl_") or (name.startswith("__") and name.endswith("__")):
+        if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
             raise AttributeError(name)
         ref: ActorRef = _get(self, "_parl_ref")
         spec = ref.spec
-        if name in ref.attributes or name in spec.values:
+        if name in ref.attributes.names or name in spec.values:
             return self._parl_read(name)
         if name in spec.methods:
             return RemoteMethod(ref, name, _get(self, "_parl_wait"))
