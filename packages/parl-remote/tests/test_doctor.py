@@ -48,6 +48,7 @@ from parl_remote.messages import (
 from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
+from parl_remote.run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Received
 from parl_remote.transport_zmq import ZmqListener
@@ -94,6 +95,14 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
     return tmp_path
+
+
+def test_a_cluster_of_one_interface_is_named_by_that(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ClusterRecord("cluster-1", "10.0.0.5", 8037, "host", ProcessRecord.of(os.getpid()))
+    monkeypatch.setattr(RunFiles, "clusters", lambda _: iter([(home, record)]))
+    found = reach(closed_port())
+    assert "your clusters on this host are at 10.0.0.5:8037" in found.what
+    assert "localhost:8037" not in found.what
 
 
 @pytest.fixture

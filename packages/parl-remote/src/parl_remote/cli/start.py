@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import is_loopback
+from parl_remote.addresses import Address, is_loopback
 from parl_remote.cli.launch import check_port, foreground_option, launch
 from parl_remote.cli.monitor_plan import plan_monitor
 from parl_remote.cli.offer import Offer, offer_options
@@ -129,7 +129,9 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
 def _say_started(address: str, settings: NodeSettings, offer: Offer, monitor: str) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
     click.echo(f"A cluster with {offer} runs at {address}.")
-    click.echo(f'  Use it here        parl.connect("localhost:{port}")')
+    anywhere = is_loopback(settings.host) or settings.host in _EVERYWHERE
+    here = Address("localhost" if anywhere else settings.host, port)
+    click.echo(f'  Use it here        parl.connect("{here}")')
     if is_loopback(settings.host):
         click.echo(
             "  Other hosts        cannot join: it listens on this host only; start it with --host 0.0.0.0 for that"

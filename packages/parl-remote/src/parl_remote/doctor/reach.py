@@ -6,9 +6,11 @@ from parl_remote.addresses import Address, is_loopback, is_this_host
 from parl_remote.config import Environment
 from parl_remote.doctor.finding import Finding, fine, problem
 from parl_remote.doctor.probe import Seen, probe
-from parl_remote.run_files import RunFiles
+from parl_remote.run_files import ClusterRecord, RunFiles
 
 __all__ = ["check_reach"]
+
+_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 
 
 def check_reach(address: Address, found: Environment, timeout_s: float) -> Finding:
@@ -61,6 +63,13 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
             )
 
 
+def _place_of(record: ClusterRecord) -> str:
+    """The address of a cluster of this host for programs here."""
+    if is_loopback(record.host) or record.host in _EVERYWHERE:
+        return f"localhost:{record.port}"
+    return str(Address(record.host, record.port))
+
+
 def _refused(address: Address, found: Environment) -> Finding:
     here = is_this_host(address.host)
     running = [record for _, record in RunFiles(found.run_dirs).clusters() if record.process.alive()]
@@ -69,11 +78,11 @@ def _refused(address: Address, found: Environment) -> Finding:
         return problem(
             "address",
             f"your cluster on port {address.port} listens at {on_port.host} only, not at {address.host}",
-            f"use localhost:{address.port} here, or start it for other hosts, too: xparl stop --port {address.port}; "
+            f"use {_place_of(on_port)} here, or start it for other hosts, too: xparl stop --port {address.port}; "
             f"xparl start --port {address.port} --host 0.0.0.0",
         )
     if here and running:
-        ports = ", ".join(f"localhost:{record.port}" for record in running)
+        ports = ", ".join(map(_place_of, running))
         return problem(
             "port",
             f"nobody listens at {address}; your clusters on this host are at {ports}",
