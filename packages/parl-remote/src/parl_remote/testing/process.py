@@ -86,10 +86,8 @@ class Process:
 
     @property
     def descriptors(self) -> int:
-        """How many files it has open, 0 once it has ended."""
-        with contextlib.suppress(OSError):
-            return len(os.listdir(f"/proc/{self.pid}/fd"))
-        return 0
+        """How many files it has open, without segments of shared memory; 0 once it has ended."""
+        return sum(not target.startswith("/memfd:") for target in self._open_files())
 
     @property
     def threads(self) -> int:
@@ -124,22 +122,26 @@ class Process:
     @property
     def _sockets(self) -> set[str]:
         """The inodes of its sockets."""
-        found = set()
+        return {target[8:-1] for target in self._open_files() if target.startswith("socket:[")}
+
+    def _open_files(self) -> Iterator[str]:
+        """What its descriptors lead to."""
         with contextlib.suppress(OSError):
             for entry in os.listdir(f"/proc/{self.pid}/fd"):
                 with contextlib.suppress(OSError):
-                    target = os.readlink(f"/proc/{self.pid}/fd/{entry}")
-                    if target.startswith("socket:["):
-                        found.add(target[8:-1])
-        return found
+                    yield os.readlink(f"/proc/{self.pid}/fd/{entry}")
 
     @property
     def own_bytes(self) -> int:
-        """Memory that it shares with nobody, in bytes; 0 once it has ended."""
+        """Memory that it shares with nobody, in bytes, without segments of shared memory; 0 once it has ended."""
+        total, counts = 0, True
         with contextlib.suppress(OSError):
-            lines = Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines()
-            return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith("Private_"))
-        return 0
+            for line in Path(f"/proc/{self.pid}/smaps").read_text(errors="replace").splitlines():
+                if line.startswith("Private_"):
+                    total += int(line.split()[1]) if counts else 0
+                elif "-" in line.split(" ", 1)[0]:  # the next mapping: its addresses, and at the end its file
+                    counts = "/memfd:" not in line
+        return 1024 * total
 
     @property
     def shared_segments(self) -> int:
