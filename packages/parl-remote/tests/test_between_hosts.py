@@ -265,7 +265,7 @@ def test_handles_travel_between_hosts_and_actors_make_actors_on_either(network: 
     network.master.xparl("start", "--port", str(PORT), "--cpu_num", "6", "--host", MASTER)
     (key,) = network.master.home.glob(".parl/*/key")
     network.worker.xparl("connect", "--address", f"{MASTER}:{PORT}", "--cpu_num", "6", PARL_KEY_FILE=str(key))
-    body = f"""
+    body = """
         near.set(far); far.set(near)
         counter = Counter()
         for holder in (near, far):
@@ -276,7 +276,7 @@ def test_handles_travel_between_hosts_and_actors_make_actors_on_either(network: 
         near.set(made)
         del made
         print(near.add_through(1))
-        places = {{far.make(n_cpu=0.1).where() for _ in range(6)}}
+        places = {far.make(n_cpu=0.1).where() for _ in range(6)}
         print(len(places))
         named = parl.with_options(Counter, name="shared")()
         print(near.find("shared"), far.find("shared"))

@@ -3,8 +3,8 @@
     caller on another host --zmq link, after AttachActor--> Relay --unix--> actor
                            <-------- whole messages, unread --------------
 
-It looks into nothing that passes. After AttachActor all that is on the link belongs to caller and actor, but for credits
-that keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor waits for
+It looks into nothing that passes. After AttachActor all that is on the link belongs to caller and actor, but for
+credits that keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor waits for
 credit, an actor that is ahead of its caller is not read from.
 """
 
