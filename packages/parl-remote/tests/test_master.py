@@ -32,17 +32,34 @@ from parl_remote.messages import (
     LeaseRelease,
     LeaseRequest,
     LeaseRevoked,
+    LeasesHeld,
     Message,
     NodeJoin,
     RefusalCode,
     Refused,
     Role,
+    RunningLease,
     Shutdown,
     Status,
     StatusRequest,
     Welcome,
     decode,
     encode,
+)
+from parl_remote.messages.naming import FindActor
+from parl_remote.messages.overview import (
+    ActorList,
+    ActorNumbers,
+    ActorPhase,
+    ActorStatus,
+    DrainNode,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeList,
+    NodeNumbers,
+    WhyWaiting,
 )
 from parl_remote.resources import Resources
 from parl_remote.transport_memory import MemoryChannel, MemoryListener
@@ -482,6 +499,127 @@ def test_no_sequence_of_frames_ends_the_master(story: list[tuple[int, list[bytes
     assert still_works(cluster)
     cluster.loop.close()
     cluster.listener.close()
+
+
+NAMES = st.sampled_from(["n0", "n1", "n2", "nobody", "", "\x00", "n" * 300])
+LEASES = st.sampled_from(["lease2", "lease3", "lease4", "lease5", "nothing", ""])
+AMOUNTS = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 1e6])
+NEEDS = st.builds(
+    Resources, cpu=AMOUNTS, gpu=st.sampled_from([0.0, 0.5, 1.0, 2.0]), memory=st.sampled_from([0, 1, 2**40])
+)
+NUMBERS = st.integers(-2, 3) | st.sampled_from([2**31, -(2**63), 2**63])
+SECONDS = st.sampled_from([None, 0.0, 1.0, -1.0, 1e300])
+BROUGHT = st.builds(RunningLease, LEASES, st.sampled_from(["c3", "c4", "c5", "gone"]), NEEDS, actor_name=NAMES)
+FROM_ANYBODY: dict[Role, st.SearchStrategy[Message]] = {
+    Role.CLIENT: st.one_of(
+        st.builds(
+            LeaseRequest,
+            NUMBERS,
+            NEEDS,
+            SECONDS,
+            NAMES,
+            actor_name=NAMES,
+            detached=st.booleans(),
+            max_restarts=NUMBERS,
+            restarts=NUMBERS,
+            node=NAMES,
+            replaces=LEASES,
+        ),
+        st.builds(LeaseCancel, NUMBERS),
+        st.builds(LeaseRelease, LEASES),
+        st.builds(LeasesHeld, st.lists(LEASES, max_size=3).map(tuple)),
+        st.builds(ListActors, NUMBERS, NUMBERS, NUMBERS, NAMES, NAMES),
+        st.builds(ListNodes, NUMBERS, NUMBERS, NUMBERS),
+        st.builds(ListDeaths, NUMBERS, NUMBERS, NAMES, LEASES, st.booleans()),
+        st.builds(KillActor, NUMBERS, LEASES | NAMES, NAMES),
+        st.builds(DrainNode, NUMBERS, NAMES, SECONDS, NAMES),
+        st.builds(WhyWaiting, NUMBERS, NUMBERS),
+        st.builds(FindActor, NUMBERS, NAMES, LEASES),
+    ),
+    Role.WORKER: st.one_of(
+        st.builds(
+            NodeJoin,
+            NAMES,
+            st.just("host"),
+            st.just(("a:1",)),
+            st.just("/run"),
+            NEEDS,
+            st.lists(BROUGHT, max_size=3).map(tuple),  # more than it has, too
+            name=NAMES,
+            gpus=st.sampled_from([(), ("0",), ("0", "1"), ("0", "0")]),
+        ),
+        st.builds(LeaseEnded, LEASES, st.just(DeathCause(DeathKind.EXIT, exit_code=0))),
+        st.builds(NodeNumbers, st.lists(st.builds(ActorNumbers, LEASES, st.sampled_from(ActorPhase))).map(tuple)),
+        st.builds(Heartbeat, NUMBERS),
+    ),
+}
+
+
+@st.composite
+def deeds(draw: st.DrawFn) -> tuple[Role, int, Message, float]:
+    """What a member says, who of several it is, and how much time passes then."""
+    role = draw(st.sampled_from(list(FROM_ANYBODY)))
+    return role, draw(st.integers(0, 2)), draw(FROM_ANYBODY[role]), draw(st.sampled_from([0.0, 0.0, 0.0, 0.5, 20.0]))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(deeds(), max_size=25))
+def test_whatever_members_say_the_books_are_right_and_others_keep_what_they_have(
+    story: list[tuple[Role, int, Message, float]],
+) -> None:
+    cluster = Cluster()
+    worker, owner = cluster.worker("bystander", cpu=1), cluster.client("owner")
+    owner.say(LeaseRequest(1, ONE, None, "Kept", node="bystander"))
+    assert isinstance(owner.hear(), LeaseGranted)
+    members: dict[tuple[Role, int], Peer] = {}
+    for role, number, message, seconds in story:
+        member = members.get((role, number))
+        if member is None or member.is_dropped():
+            member = cluster.client(f"c{number + 3}") if role is Role.CLIENT else cluster.worker(f"n{number}", cpu=2)
+            members[role, number] = member
+        if not member.is_dropped():  # a node that is drained and empty may leave at once
+            member.say(message)
+        for _ in range(4):
+            cluster.sleep(seconds / 4 + 0.001)  # never at the very moment when something is due
+            worker.say(Heartbeat(1))
+            owner.say(Heartbeat(1))
+        books_are_right(cluster)
+    assert not worker.is_dropped()
+    assert not [one for one in owner.heard() if isinstance(one, LeaseLost | Refused)]
+    cluster.loop.close()
+    cluster.listener.close()
+
+
+def books_are_right(cluster: Cluster) -> None:
+    """Lists agree with each other, whatever their pages, and no room is given twice."""
+    looker = cluster.client("looker")
+    looker.say(StatusRequest(1))
+    looker.say(ListNodes(2))
+    looker.say(ListActors(3))
+    status, nodes, actors = looker.heard()
+    assert isinstance(status, Status)
+    assert isinstance(nodes, NodeList)
+    assert isinstance(actors, ActorList)
+    assert len(nodes.nodes) == status.node_count
+    assert actors.total == len(actors.actors) == status.leases
+    for node in nodes.nodes:
+        here = [actor for actor in actors.actors if actor.node_id == node.node_id]
+        assert len(here) == node.actors
+        assert node.free.cpu >= 0
+        assert node.free.gpu >= 0
+        assert node.free.cpu + sum(actor.resources.cpu for actor in here) == pytest.approx(node.total.cpu)
+    paged: list[ActorStatus] = []
+    after: int | None = 0
+    number = 4
+    while after is not None:
+        looker.say(ListActors(number, after=after, limit=1))
+        (page,) = looker.heard()
+        assert isinstance(page, ActorList)
+        assert page.next is None or page.next > after
+        paged += page.actors
+        after, number = page.next, number + 1
+    assert [actor.lease_id for actor in paged] == [actor.lease_id for actor in actors.actors]
+    looker.say(Bye("seen"))
 
 
 def test_status_is_json_that_other_programs_can_read(cluster: Cluster) -> None:
