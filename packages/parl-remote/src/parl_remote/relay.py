@@ -4,8 +4,8 @@
                            <-------- whole messages, unread --------------
 
 It looks into nothing that passes. After AttachActor all that is on the link belongs to caller and actor, but for
-credits that keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor waits for
-credit, an actor that is ahead of its caller is not read from.
+credits that keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor
+waits for credit, an actor that is ahead of its caller is not read from.
 """
 
 from __future__ import annotations
