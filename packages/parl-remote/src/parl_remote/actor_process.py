@@ -429,7 +429,8 @@ def run_actor(listening: Listening, parent: int) -> None:
         processes.reset_signals()
         os.environ["XPARL"] = "True"
         current.become_actor()
-        object_places.look_in(os.path.dirname(listening.getsockname()))
+        if not object_places.has_place():  # the zygote has told it to all its actors
+            object_places.look_in(os.path.dirname(listening.getsockname()))
         sys.modules["__main__"] = types.ModuleType("__main__")  # the zygote's own means nothing to the user's code
         host = ActorHost()
         process = ActorProcess(listening, host)

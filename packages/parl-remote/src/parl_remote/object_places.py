@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from parl_remote.object_memory import Place
     from parl_remote.object_ref import ObjectRef
 
-__all__ = ["Source", "brought", "forget_note", "is_id", "look_in", "note", "reading_from", "sender"]
+__all__ = ["Source", "brought", "forget_note", "has_place", "is_id", "look_in", "note", "reading_from", "sender"]
 
 _LONGEST_ID = 100
 
@@ -51,6 +51,11 @@ _here = _Surroundings()
 def look_in(socket_directory: str) -> None:
     """Look for values that were brought to the node with this directory; for an actor's process, once."""
     _Surroundings.directory = Path(socket_directory)
+
+
+def has_place() -> bool:
+    """Whether `look_in` was called, perhaps before the fork that made this process."""
+    return _Surroundings.directory is not None
 
 
 def brought(object_id: str) -> Place | None:

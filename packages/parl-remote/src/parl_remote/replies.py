@@ -64,7 +64,6 @@ class Watchman:
     def __init__(self) -> None:
         self._posts: deque[Outbox] = deque()
         self._idle = True
-        self._bell = threading.Semaphore(0)
         self._thread: threading.Thread | None = None
 
     def guard(self, outbox: Outbox) -> None:
@@ -76,6 +75,7 @@ class Watchman:
         if self._idle:
             self._idle = False
             if self._thread is None:
+                self._bell = threading.Semaphore(0)  # most actors never need it
                 self._thread = threading.Thread(target=self._watch, name="parl-replies", daemon=True)
                 self._thread.start()
             self._bell.release()

@@ -176,6 +176,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         if not chosen_by_user(os.environ):
             set_variables(os.environ, 1)
         failed = _import_and_freeze((*_WARM, *preload))
+        _tell_place(directory)
         zygote = _Zygote(control, directory, clear)
         zygote.tell(ready=os.getpid(), failed=failed)
         zygote.run()
@@ -183,6 +184,13 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
         traceback.print_exc()
     finally:
         os._exit(1)
+
+
+def _tell_place(directory: str) -> None:
+    """What all actors would otherwise find out by themselves."""
+    from parl_remote import object_places  # here, because a node imports this module and does not need that one
+
+    object_places.look_in(directory)
 
 
 def _import_and_freeze(names: tuple[str, ...]) -> dict[str, str]:
