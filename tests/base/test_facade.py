@@ -123,3 +123,11 @@ def test_remote_names_come_from_parl_remote() -> None:
     assert parl.remote_class is parl_remote.remote_class
     assert parl.connect is parl_remote.connect
     assert parl.disconnect is parl_remote.disconnect
+
+
+def test_all_public_names_of_parl_remote_are_here() -> None:
+    import parl_remote
+
+    missing = set(parl_remote.__all__) - set(parl.__all__)
+    assert not missing
+    assert parl.ActorLost is parl_remote.ActorLost

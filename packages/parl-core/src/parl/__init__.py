@@ -2,7 +2,7 @@
 
     import parl
        ├─ Model, Algorithm, Agent, layers, algorithms    parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
-       ├─ remote_class, connect, disconnect              parl-remote
+       ├─ remote_class, connect, put, ActorLost, …       parl-remote: all its public names
        └─ training, utils, env                           parl-core
 
 Importing it imports no framework, no zmq and no gymnasium.
@@ -24,24 +24,79 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl_core.algorithm import Algorithm as Algorithm
     from parl_core.backends import set_backend as set_backend
     from parl_core.model import Model as Model
+    from parl_remote import ActorError as ActorError
+    from parl_remote import ActorLost as ActorLost
     from parl_remote import ActorPool as ActorPool
+    from parl_remote import AuthenticationFailed as AuthenticationFailed
+    from parl_remote import ClusterUnreachable as ClusterUnreachable
+    from parl_remote import DeathCause as DeathCause
+    from parl_remote import DeathKind as DeathKind
+    from parl_remote import FutureFunctionError as FutureFunctionError
+    from parl_remote import ItemLost as ItemLost
+    from parl_remote import NameTaken as NameTaken
+    from parl_remote import NoResources as NoResources
+    from parl_remote import NoSuchActor as NoSuchActor
+    from parl_remote import NotConnected as NotConnected
+    from parl_remote import ObjectLost as ObjectLost
     from parl_remote import ObjectRef as ObjectRef
+    from parl_remote import ProtocolError as ProtocolError
+    from parl_remote import RemoteAttributeError as RemoteAttributeError
+    from parl_remote import RemoteCallError as RemoteCallError
+    from parl_remote import RemoteDeserializeError as RemoteDeserializeError
+    from parl_remote import RemoteError as RemoteError
+    from parl_remote import RemoteFuture as RemoteFuture
     from parl_remote import RemoteManager as RemoteManager
+    from parl_remote import RemoteSerializeError as RemoteSerializeError
+    from parl_remote import ResourceError as ResourceError
+    from parl_remote import ResultTimeout as ResultTimeout
+    from parl_remote import SerializationError as SerializationError
+    from parl_remote import Serving as Serving
+    from parl_remote import TooManyPendingCalls as TooManyPendingCalls
+    from parl_remote import VersionMismatch as VersionMismatch
     from parl_remote import as_remote as as_remote
     from parl_remote import connect as connect
     from parl_remote import disconnect as disconnect
     from parl_remote import get_actor as get_actor
+    from parl_remote import get_global_client as get_global_client
     from parl_remote import kill as kill
     from parl_remote import put as put
     from parl_remote import remote_class as remote_class
+    from parl_remote import submit as submit
+    from parl_remote import with_options as with_options
 
 __all__ = [
+    "ActorError",
+    "ActorLost",
     "ActorPool",
     "Agent",
     "Algorithm",
+    "AuthenticationFailed",
+    "ClusterUnreachable",
+    "DeathCause",
+    "DeathKind",
+    "FutureFunctionError",
+    "ItemLost",
     "Model",
+    "NameTaken",
+    "NoResources",
+    "NoSuchActor",
+    "NotConnected",
+    "ObjectLost",
     "ObjectRef",
+    "ProtocolError",
+    "RemoteAttributeError",
+    "RemoteCallError",
+    "RemoteDeserializeError",
+    "RemoteError",
+    "RemoteFuture",
     "RemoteManager",
+    "RemoteSerializeError",
+    "ResourceError",
+    "ResultTimeout",
+    "SerializationError",
+    "Serving",
+    "TooManyPendingCalls",
+    "VersionMismatch",
     "__version__",
     "algorithms",
     "as_remote",
@@ -49,13 +104,16 @@ __all__ = [
     "disconnect",
     "env",
     "get_actor",
+    "get_global_client",
     "kill",
     "layers",
     "put",
     "remote_class",
     "set_backend",
+    "submit",
     "training",
     "utils",
+    "with_options",
 ]
 
 _names.refuse_old_distribution()
