@@ -143,7 +143,8 @@ def private_directory(parent: Path) -> Path:
 def sweep_directories(parent: Path) -> list[Path]:
     """Remove directories of nodes that were killed with everybody who could have cleared up; returns which.
 
-    Such a one is ours alone, and has a node's socket at which nobody listens any more.
+    Such a one is ours alone, and has a node's socket at which nobody listens any more; where clearing up was cut short
+    after that was removed, the same is true of its actors' sockets.
     """
     swept = []
     for place in {parent} if is_portable() else {parent, Path("/tmp")}:
@@ -153,7 +154,9 @@ def sweep_directories(parent: Path) -> list[Path]:
                 is_ours = stat.S_ISDIR(found.st_mode) and (
                     not hasattr(os, "getuid") or (found.st_uid == os.getuid() and not found.st_mode & 0o077)
                 )
-                if is_ours and _is_abandoned(directory / "node.sock"):
+                node = directory / "node.sock"
+                sockets = [node] if node.exists() else list(directory.glob("*.sock"))
+                if is_ours and sockets and all(map(_is_abandoned, sockets)):
                     shutil.rmtree(directory)
                     swept.append(directory)
     return swept
