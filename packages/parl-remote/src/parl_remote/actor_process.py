@@ -66,7 +66,7 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("_sent", "channel", "knows_of_change", "outbox", "parcels", "sharing", "supervises")
+    __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "outbox", "parcels", "sharing", "supervises")
 
     def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
         self.channel = channel
@@ -74,6 +74,7 @@ class _Caller:
         self.outbox = Outbox(channel)
         self.sharing: Sharing | None = None
         self.supervises = False
+        self.has_joined = False
         self.parcels: dict[int, tuple[object, ...]] = {}  # actors whose handles are on their way to this caller
         self.knows_of_change = False
 
@@ -120,6 +121,8 @@ class ActorProcess:
         self._owner: _Caller | None = None
         self._worker: _Caller | None = None
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
+        # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
+        self._early: list[tuple[_Caller, list[memoryview]]] = []
         self._watchman = Watchman()
         self._leaving = False  # this loop, for good or for another one
         self.over = False
@@ -219,6 +222,7 @@ class ActorProcess:
             self._holders.expect_nobody()
             self._end_if_unneeded()
         else:
+            caller.has_joined = True
             if flags & Flag.SHARES:
                 caller.sharing = Sharing()
             if index:
@@ -308,6 +312,11 @@ class ActorProcess:
         else:
             if kind == _CREATE and self._owner is None:
                 self._owner = caller
+                self._queue.extendleft(reversed(self._early))
+                self._early.clear()
+            elif kind != _CREATE and self._owner is None and caller.has_joined:
+                self._early.append((caller, frames))
+                return
             elif kind == _CREATE or self._owner is None:
                 self._turn_away(caller, RemoteProtocolError(f"no message of kind {kind} may come now"))
                 return

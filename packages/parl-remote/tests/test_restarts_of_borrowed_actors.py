@@ -1,0 +1,53 @@
+"""Who holds an actor that somebody else makes again: his calls may come before the new constructor's arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, with_options
+from parl_remote.recipe import Recipe
+
+AHEAD_S = 0.5  # long enough for a call to overtake; where it does not, the test has nothing to see and passes
+
+
+@parl_remote.remote_class
+class Member:
+    def __init__(self) -> None:
+        self.other: Any = None
+
+    def keep(self, other: Any) -> None:
+        self.other = other
+
+    def process(self) -> int:
+        return os.getpid()
+
+    def process_of_other(self) -> int:
+        return int(self.other.process())
+
+
+def test_calls_that_overtake_the_constructor_s_arguments_wait_for_them(
+    shared_cluster: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    member, user = with_options(Member, max_restarts=1)(), Member()
+    user.keep(member)
+    before = user.process_of_other()
+    message = Recipe.message
+
+    def late(self: Recipe, *arguments: Any) -> Any:
+        threading.Event().wait(AHEAD_S)
+        return message(self, *arguments)
+
+    monkeypatch.setattr(Recipe, "message", late)
+    os.kill(before, signal.SIGKILL)
+    with contextlib.suppress(ActorLost):  # it may not have noticed yet
+        user.process_of_other()
+    after = user.process_of_other()
+    assert after != before
+    assert member.process() == after
