@@ -105,6 +105,8 @@ class ActorOptions:
 
     def changed(self, given: Mapping[str, Any]) -> ActorOptions:
         """The same options with some of them changed; raises as `of` does."""
+        if not given:
+            return self
         known = [field.name for field in dataclasses.fields(self)]
         for name in given:
             if name not in known:
