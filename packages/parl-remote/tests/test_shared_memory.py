@@ -99,6 +99,15 @@ def test_nothing_stays_open_behind_a_closed_connection() -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+def test_nothing_is_placed_after_the_end(segments: Segments) -> None:
+    """A call whose actor is lost at this moment finds the connection closed, and must not leave a segment behind."""
+    place(segments, frame(LARGE))
+    segments.close()
+    before = len(os.listdir("/proc/self/fd"))
+    assert segments.place(frame(LARGE)) is None
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_segments_go_with_who_forgot_to_close_them() -> None:
     before = len(os.listdir("/proc/self/fd"))
     segments = Segments()

@@ -96,6 +96,7 @@ class Segments:
         self._pid = os.getpid()
         self._segments: list[_Segment] = []
         self._uses = 0
+        self._closed = False
 
     def place(self, frame: Buffer) -> bytes | None:
         """Copy a frame into a segment.
@@ -105,7 +106,8 @@ class Segments:
         """
         view = memoryview(frame).cast("B")
         with self._lock:
-            if os.getpid() != self._pid:  # a forked copy, whose descriptors the receiver does not see
+            # A forked copy's descriptors are not seen by the receiver; what is placed after the end nobody would drop.
+            if os.getpid() != self._pid or self._closed:
                 return None
             self._uses += 1
             try:
@@ -124,8 +126,9 @@ class Segments:
             self.close()
 
     def close(self) -> None:
-        """Let all segments go; what the receiver has mapped stays with it."""
+        """Let all segments go, and make no more; what the receiver has mapped stays with it."""
         with self._lock:
+            self._closed = True
             for segment in self._segments:
                 segment.drop()
             self._segments.clear()
