@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
 import struct
@@ -90,7 +91,8 @@ def test_what_a_process_holds_is_counted() -> None:
     segment = os.memfd_create("test")
     os.write(segment, bytes(2**20))
     file = os.open(os.devnull, os.O_RDONLY)
-    ballast = bytearray(os.urandom(2**20)) * 32
+    ballast = mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # fresh pages, none that were free
+    ballast.write(bytes(2**25))
     assert (own.descriptors, own.shared_segments) == (before + 1, segments + 1)
     assert len(ballast) / 2 < own.own_bytes - memory < len(ballast) * 1.5
     assert own.threads >= 1

@@ -215,11 +215,11 @@ def test_a_peer_whose_process_is_killed_is_seen_at_once(served: Served) -> None:
     child = started(program, served.listener.address)
     assert child.stdout is not None
     assert child.stdout.readline() == "up\n"
+    served.wait_for(lambda: len([event for event in served.events if isinstance(event, Received)]) == 100)
     child.kill()
     began = time.monotonic()
     served.wait_for(lambda: any(isinstance(event, Closed) for event in served.events))
     assert time.monotonic() - began < 2.0
-    assert len([event for event in served.events if isinstance(event, Received)]) == 100
     child.communicate()
 
 

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Client"]
 
+# Ends before which an actor has answered what it was sent.
+_ANSWERED_FIRST = frozenset((DeathKind.DRAINED, DeathKind.RELEASED, DeathKind.EXIT))
 _NEWS_S = 1.0  # news of an actor's end go from its worker to its owner and to the master, milliseconds apart
 _NAMES_KEPT = 1000
 _PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
@@ -111,6 +113,7 @@ class Client:
         self._borrow_lock = threading.Lock()
         self._named: dict[str, ActorRecord] = {}  # the last ones with a name that were made here
         self._none_left = threading.Event()
+        self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
         self._closed = False
         self.keeps = False
         self.keeper: ActorRef | None = None
@@ -441,6 +444,15 @@ class Client:
         record.end(cause)
         if record.channel is not None and threading.current_thread() is self._thread:
             self._loop.remove(record.channel)  # the farewell may still be reading from it
+            if cause.kind in _ANSWERED_FIRST and not isinstance(record.channel, UnixChannel):
+                # Through a relay, answers come by another way than the news of the end, and may come after it.
+                self._parting.add(record)
+                self._loop.call_later(_NEWS_S, lambda: self._part_with(record))
+                return
+        record.hang_up()
+
+    def _part_with(self, record: ActorRecord) -> None:
+        self._parting.discard(record)
         record.hang_up()
 
     def _background_loop(self) -> Loop:
@@ -485,6 +497,8 @@ class Client:
                 thread.join(self._limits.linger_s)
         for record in list(self._records.values()):
             self._forget(record, cause)
+        for record in list(self._parting):
+            self._part_with(record)
         for lease_id in list(self._borrowing.records):
             self._borrowing.lost(lease_id, cause)
         self._farewell.hang_up()

@@ -410,8 +410,12 @@ class Connection:
         if self._is_lost:
             self._lose()
         elif self._watched and self._loop is None:
-            self._loop = loop
-            loop.add(self, self._on_readable)
+            try:
+                loop.add(self, self._on_readable)
+            except ValueError:  # closed a moment ago by another thread
+                self._lose()
+            else:
+                self._loop = loop
 
     def _stop_watching(self) -> None:
         if self._loop is not None:

@@ -167,6 +167,15 @@ class ZmqChannel:
             self._socket.close()
             self._bell.close()
 
+    def __del__(self) -> None:
+        """Nobody has closed it: give zmq's sockets back without a word."""
+        if not getattr(self, "_closed", True):
+            self._closed = True
+            self._poller.close()
+            self._monitor.close(0)
+            self._socket.close(0)
+            self._bell.close()
+
     def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
         tracker: zmq.MessageTracker | None = None
         if len(parts) == 1:
