@@ -126,7 +126,7 @@ def __getattr__(name: str) -> Any:
         return getattr(_names.backends().current(), name)
     if name == "set_backend":
         return _names.backends().set_backend
-    if name in _names.REMOTE:
+    if name in __all__:  # all that is left
         return _names.from_remote(name)
     raise AttributeError(f"module 'parl' has no attribute {name!r}")
 

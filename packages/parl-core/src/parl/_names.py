@@ -8,47 +8,6 @@ from types import ModuleType
 from typing import Any
 
 BACKEND = ("Agent", "Algorithm", "Model")
-REMOTE = (
-    "ActorError",
-    "ActorLost",
-    "ActorPool",
-    "AuthenticationFailed",
-    "ClusterUnreachable",
-    "DeathCause",
-    "DeathKind",
-    "FutureFunctionError",
-    "ItemLost",
-    "NameTaken",
-    "NoResources",
-    "NoSuchActor",
-    "NotConnected",
-    "ObjectLost",
-    "ObjectRef",
-    "ProtocolError",
-    "RemoteAttributeError",
-    "RemoteCallError",
-    "RemoteDeserializeError",
-    "RemoteError",
-    "RemoteFuture",
-    "RemoteManager",
-    "RemoteSerializeError",
-    "ResourceError",
-    "ResultTimeout",
-    "SerializationError",
-    "Serving",
-    "TooManyPendingCalls",
-    "VersionMismatch",
-    "as_remote",
-    "connect",
-    "disconnect",
-    "get_actor",
-    "get_global_client",
-    "kill",
-    "put",
-    "remote_class",
-    "submit",
-    "with_options",
-)
 SUBMODULES = ("algorithms", "env", "layers", "training", "utils")
 
 _OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
