@@ -20,7 +20,7 @@ from parl_evokit.report import UpdateReport
 __all__ = ["FILE", "check", "line_of", "read", "write"]
 
 FILE = "history.jsonl"
-_KEPT = 100_000  # lines; an update a minute for two months
+_KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 
 def line_of(report: UpdateReport, previous: str) -> str:
