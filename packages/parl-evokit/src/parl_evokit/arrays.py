@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import SolverError
 
-__all__ = ["read_arrays", "write_arrays"]
+__all__ = ["read_arrays", "under", "within", "write_arrays"]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -37,3 +37,13 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                 return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise SolverError(f"{path} cannot be read: {error}") from error
+
+
+def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The same arrays, their names after a prefix: a part's state within that of the whole."""
+    return {prefix + name: array for name, array in arrays.items()}
+
+
+def within(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Those arrays whose names begin with a prefix, without it: what `under` put there."""
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.arrays import under, within
 from parl_evokit.config import GuardConfig
 from parl_evokit.params import FlatVector
 
@@ -123,19 +124,18 @@ class Guard:
         }
         if self._parameters is not None:
             arrays[_PREFIX + "parameters"] = self._parameters
-            arrays |= {f"{_PREFIX}state.{name}": array for name, array in self._state.items()}
+            arrays |= under(f"{_PREFIX}state.", self._state)
         return arrays
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Take over what `state` gave, and return the rest of the arrays."""
-        own = {name.removeprefix(_PREFIX): array for name, array in state.items() if name.startswith(_PREFIX)}
+        own = within(_PREFIX, state)
         if "control" in own:
             present, last = own["control"].tolist()
             self._present = Control(int(present[0]), present[1], present[2])
             self._last = Control(int(last[0]), last[1], last[2])
         self._parameters = own.get("parameters")
-        prefix = "state."
-        self._state = {name.removeprefix(prefix): array for name, array in own.items() if name.startswith(prefix)}
+        self._state = within("state.", own)
         return {name: array for name, array in state.items() if not name.startswith(_PREFIX)}
 
 

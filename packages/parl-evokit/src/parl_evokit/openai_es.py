@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import shaping
+from parl_evokit.arrays import under, within
 from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind, UpdateConfig
 from parl_evokit.intake import Group, Intake
 from parl_evokit.noise import ExactSum
@@ -60,12 +61,11 @@ class ES(Strategy):
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
-        return super()._own_state() | {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+        return super()._own_state() | under("optimizer.", self._optimizer.state())
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """See `Strategy._load_own_state`."""
-        prefix = "optimizer."
-        self._optimizer.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        self._optimizer.load_state(within("optimizer.", state))
         super()._load_own_state(state)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.adaptive_std import AdaptiveStd
+from parl_evokit.arrays import under, within
 from parl_evokit.config import Config
 from parl_evokit.intake import Group
 from parl_evokit.openai_es import make_optimizer, utilities_of
@@ -54,12 +55,11 @@ class PGPE(AdaptiveStd):
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
-        return super()._own_state() | {f"optimizer.{name}": array for name, array in self._optimizer.state().items()}
+        return super()._own_state() | under("optimizer.", self._optimizer.state())
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """See `Strategy._load_own_state`."""
-        prefix = "optimizer."
-        self._optimizer.load_state({k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)})
+        self._optimizer.load_state(within("optimizer.", state))
         super()._load_own_state(state)
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
