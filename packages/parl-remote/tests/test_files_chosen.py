@@ -81,6 +81,11 @@ def test_a_pattern_without_a_match_is_refused_by_name(project: Path, pattern: st
     assert repr(pattern) in str(refused.value)
 
 
+def test_patterns_that_only_take_away_are_refused(project: Path) -> None:
+    with pytest.raises(ValueError, match=r"\['!data'\] only takes away"):
+        names(project, "!data")
+
+
 @pytest.mark.parametrize("pattern", ["", "!", "a\0b"])
 def test_what_is_no_pattern_is_refused(project: Path, pattern: str) -> None:
     with pytest.raises(ValueError, match="is no pattern"):

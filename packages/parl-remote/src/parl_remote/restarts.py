@@ -80,7 +80,7 @@ class Comeback:
         on_made: Callable[[Made], None],
         part: Callable[[Made], None],
         give_up: Callable[[ActorRecord], None],
-        hope: str = "whoever made it is asked for the one in its place",
+        hope: str = "whoever made it may make it again",
     ) -> None:
         self._limit = limit
         self._again = again

@@ -42,10 +42,12 @@ def choose(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[str, s
 
     Raises:
         TypeError: The patterns are no list of texts.
-        ValueError: A pattern is absolute, leads upwards or matches nothing; the message names it.
+        ValueError: A pattern is absolute, leads upwards or matches nothing, or all only take away; it is named.
     """
     texts = _checked(patterns)
     is_left_out = Exclusions([text[1:] for text in texts if text.startswith("!")])
+    if texts and all(text.startswith("!") for text in texts):
+        raise ValueError(f"distributed_files: {texts} only takes away; name the files to take it from")
     found: dict[str, str | None] = {}
     for pattern in (text for text in texts if not text.startswith("!")):
         matches = _matches(pattern, base)
