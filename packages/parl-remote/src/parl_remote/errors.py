@@ -3,7 +3,7 @@
     ParlError
     └─ RemoteError
        ├─ NotConnected
-       ├─ ClusterUnreachable (ConnectionError)
+       │  └─ ClusterUnreachable (ConnectionError)
        ├─ VersionMismatch
        ├─ AuthenticationFailed
        ├─ NoResources
@@ -81,11 +81,14 @@ def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], attributes: dict[st
 
 
 class NotConnected(RemoteError):
-    """A remote object was asked for before `parl.connect` or after `parl.disconnect`."""
+    """A remote object was asked for before `parl.connect`, after `parl.disconnect` or when the cluster is gone."""
 
 
-class ClusterUnreachable(RemoteError, ConnectionError):
+class ClusterUnreachable(NotConnected, ConnectionError):
     """Nobody answered at an address, or the connection to the master was lost.
+
+    It is a `NotConnected`, because whoever asks a cluster that is gone learns of it at either moment: while the request
+    is under way, or before.
 
     Attributes:
         address: What was tried, "host:port".

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from parl_remote.announced import Announced
 from parl_remote.borrowing import GonePath
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, NotConnected
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, NotConnected
 from parl_remote.future import RemoteFuture
 from parl_remote.held_calls import HeldCalls
 from parl_remote.transport import Buffer
@@ -207,10 +207,10 @@ class Comeback:
             except NotAgain as error:
                 note = str(error)
                 break
-            except NotConnected as error:
-                note = f"it could not be made again: {error}"
-                break
             except BaseException as error:
+                if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
+                    note = f"it could not be made again: {error}"
+                    break
                 failed = f"{type(error).__name__}: {error}"
                 _log.warning("%s could not be made again: %s", lost.class_name, failed)
                 if self._is_enough(number + 1):
