@@ -38,6 +38,7 @@ def make_vector_env(
     envs_per_actor: int | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
     with_infos: bool = False,
+    autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
 ) -> "VectorEnv":
     """Make `num_envs` environments that are stepped together.
 
@@ -51,13 +52,16 @@ def make_vector_env(
         with_infos: whether `step` returns the infos of ordinary steps. Off by default, because a dictionary an
             environment and step costs more than a small environment's step. Infos of `reset` and of an
             episode's last step always come.
+        autoreset_mode: when an environment that ended is reset, as Gymnasium calls it; the training loops want the
+            default, and make it of others by `parl_core.env.same_step`.
 
     Raises:
-        HyperparameterError: a number is out of its range, or the system does not know its slots.
+        HyperparameterError: a number is out of its range, the mode is unknown, or the system does not know its slots.
         Exception: what an environment's constructor raised.
     """
     if num_envs < 1:
         raise HyperparameterError(f"num_envs must be at least 1, got {num_envs}")
+    mode = _mode(autoreset_mode)
     if actors is None:
         actors, envs_per_actor = InProcessActors(), envs_per_actor or num_envs
     if envs_per_actor is None:
@@ -71,10 +75,10 @@ def make_vector_env(
     groups: list[ActorHandle] = []
     try:
         for count in counts:  # one by one, so that those made before a failure are closed
-            group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos)
+            group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos, mode.name)
             groups.append(group)
         spaces = [future.result() for future in [group.submit("open") for group in groups]]
-        return VectorEnv(groups, counts, spaces[0])
+        return VectorEnv(groups, counts, spaces[0], mode)
     except BaseException:
         for group in groups:
             group.close()
@@ -84,12 +88,19 @@ def make_vector_env(
 class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
     """A Gymnasium vector environment over groups of environments in actors; made by `make_vector_env`.
 
-    An environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step has,
-    besides what Gymnasium puts there (`final_obs`, `final_info`, each with its mask `_final_obs`, …), the finished
-    episodes' statistics: `infos["episode"]["r"]` and `["l"]`, `[num_envs]`, with the mask `infos["_episode"]`.
+    By default an environment that ends is reset within the same step (`AutoresetMode.SAME_STEP`). `infos` of that step
+    has, besides what Gymnasium puts there (`final_obs`, `final_info`, each with its mask `_final_obs`, …), the finished
+    episodes' statistics: `infos["episode"]["r"]` and `["l"]`, `[num_envs]`, with the mask `infos["_episode"]`. In the
+    other modes the step's own observation is the last one, and only the statistics are added.
     """
 
-    def __init__(self, groups: Sequence[ActorHandle], counts: Sequence[int], spaces: GroupSpaces) -> None:
+    def __init__(
+        self,
+        groups: Sequence[ActorHandle],
+        counts: Sequence[int],
+        spaces: GroupSpaces,
+        autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
+    ) -> None:
         self._groups = list(groups)
         self._bounds = [0, *np.cumsum(counts).tolist()]
         self._awaits_reset = True
@@ -97,25 +108,40 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self.single_observation_space, self.single_action_space = spaces.observation, spaces.action
         self.observation_space = batch_space(spaces.observation, self.num_envs)
         self.action_space = batch_space(spaces.action, self.num_envs)
-        self.metadata = {**spaces.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self.metadata = {**spaces.metadata, "autoreset_mode": autoreset_mode}
+        self._mode = autoreset_mode
+        self._over = np.zeros(self.num_envs, np.bool_)  # with DISABLED: those that have to be reset
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Begin a new episode in every environment.
+        """Begin a new episode in every environment, or in some.
 
         Args:
             seed: environment i gets `seed + i`; or one seed an environment; None goes on with their generators.
-            options: handed to every environment's `reset`.
+            options: handed to every environment's `reset`, without `"reset_mask"`: bool `[num_envs]`, which of them
+                to reset; the others go on.
 
         Returns:
-            observations `[num_envs, *obs]` and infos.
+            observations `[num_envs, *obs]`, the newest ones of those that go on, and infos.
+
+        Raises:
+            HyperparameterError: another number of seeds, or a mask of another form.
+            ParlError: some are to be reset before all were.
         """
         seeds = _spread(seed, self.num_envs)
         if len(seeds) != self.num_envs:
             raise HyperparameterError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
-        answers = self._call_all("reset", lambda start, stop: (seeds[start:stop], options))
-        self._awaits_reset = False
+        passed = dict(options or {})
+        chosen = _chosen(passed.pop("reset_mask", None), self.num_envs)
+        if chosen is not None and self._awaits_reset:
+            raise ParlError("call reset() without a reset_mask first: no episode is running, or the last step raised")
+        given = passed or (None if options is None or chosen is not None else {})
+        answers = self._call_all(
+            "reset",
+            lambda start, stop: (seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist()),
+        )
+        self._over[slice(None) if chosen is None else chosen] = False
         return self._join([observations for observations, _ in answers]), self._merge([i for _, i in answers])
 
     def step(
@@ -135,6 +161,11 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
+        if self._over.any():
+            raise ParlError(
+                f"the episodes of environments {np.flatnonzero(self._over).tolist()} are over and autoreset_mode is "
+                "DISABLED: call reset(options={'reset_mask': terminated | truncated}) before step()"
+            )
         plain = isinstance(self.single_action_space, ArraySpaces)
         actions = np.asarray(actions) if plain else list(iterate(self.action_space, actions))
         if len(actions) != self.num_envs:
@@ -147,7 +178,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         infos = self._merge([answer.infos for answer in answers])
         endings = [(start + e.env_index, e) for start, a in zip(self._bounds, answers, strict=False) for e in a.endings]
         if endings:
-            infos.update(self._final_infos(endings))
+            infos = self._with_endings(infos, endings)
         if len(answers) == 1:
             only = answers[0]
             return only.observations, only.rewards, only.terminated, only.truncated, infos
@@ -215,18 +246,23 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         out: Any = create_empty_array(space, n=self.num_envs)
         return concatenate(space, rows, out)
 
-    def _final_infos(self, endings: list[tuple[int, Ending]]) -> dict[str, Any]:
+    def _with_endings(self, infos: dict[str, Any], endings: list[tuple[int, Ending]]) -> dict[str, Any]:
         ended = np.zeros(self.num_envs, np.bool_)
         last = np.full(self.num_envs, None, object)
         returns, lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
-        info: dict[str, Any] = {}
+        same_step = self._mode is AutoresetMode.SAME_STEP
+        info: dict[str, Any] = {} if same_step else infos
         for index, ending in endings:
             ended[index], last[index] = True, ending.observation
             returns[index], lengths[index] = ending.episode_return, ending.length
             if ending.info:
                 info = self._add_info(info, ending.info, index)
-        named = {"final_obs": last, "final_info": info, "episode": {"r": returns, "l": lengths}}
-        return named | {f"_{name}": ended for name in named}
+        named: dict[str, Any] = {"episode": {"r": returns, "l": lengths}}
+        if same_step:
+            named |= {"final_obs": last, "final_info": info}
+        if self._mode is AutoresetMode.DISABLED:
+            self._over |= ended
+        return (infos if same_step else info) | named | {f"_{name}": ended for name in named}
 
     def _merge(self, parts: list[Infos]) -> dict[str, Any]:
         merged: dict[str, Any] = {}
@@ -242,3 +278,22 @@ def _spread(seed: int | Sequence[int | None] | None, count: int) -> list[int | N
     if isinstance(seed, int):
         return [seed + index for index in range(count)]
     return list(seed)
+
+
+def _mode(given: str | AutoresetMode) -> AutoresetMode:
+    for mode in AutoresetMode:
+        if given in (mode, mode.value, mode.name):
+            return mode
+    known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
+    raise HyperparameterError(f"autoreset_mode must be one of {known}, got {given!r}")
+
+
+def _chosen(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
+    if mask is None:
+        return None
+    array = np.asarray(mask)
+    if array.dtype != np.bool_ or array.shape != (count,):
+        raise HyperparameterError(
+            f"reset_mask must be a bool array of shape [{count}], got {array.dtype} of shape {list(array.shape)}"
+        )
+    return array

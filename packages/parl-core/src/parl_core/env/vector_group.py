@@ -1,8 +1,11 @@
 """Some environments that one actor holds and steps together; the vector environment is a row of such groups.
 
 Nothing here knows of actors: a group is an ordinary class, constructed in this process or in another one, so
-both give the same numbers. An environment that ends is reset within the same step (Gymnasium's SAME_STEP): the
-step returns the first observation of the next episode, and an `Ending` carries the last one of the old.
+both give the same numbers. What happens to an environment that ends is Gymnasium's `AutoresetMode`:
+
+    SAME_STEP   it is reset within the step: that returns the next episode's first observation, `Ending` the last one
+    NEXT_STEP   the step returns the last observation; the next one ignores the action, resets, and gives reward 0
+    DISABLED    the step returns the last observation; whoever steps has to reset it
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,6 +15,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 __all__ = ["ArraySpaces", "Ending", "EnvGroup", "EnvMaker", "GroupSpaces", "GroupStep", "Rows", "make_env"]
@@ -37,7 +41,7 @@ class Ending(NamedTuple):
     env_index: int
     """which environment of the group, from 0"""
     observation: Any
-    """the last observation, from which a truncated episode bootstraps"""
+    """the last observation, from which a truncated episode bootstraps; None where the step itself returns it"""
     info: dict[str, Any]
     """the last info"""
     episode_return: float
@@ -58,7 +62,7 @@ class GroupStep(NamedTuple):
     """The answer of one step, arrays over the group's environments."""
 
     observations: Any
-    """`[count, *obs]`, or a dict or tuple of such; the first one of the next episode where one ended"""
+    """`[count, *obs]`, or a dict or tuple of such; with SAME_STEP the next episode's first one where one ended"""
     rewards: npt.NDArray[np.float64]
     terminated: npt.NDArray[np.bool_]
     truncated: npt.NDArray[np.bool_]
@@ -87,12 +91,24 @@ class EnvGroup:
     """`count` environments of one kind, stepped one after another.
 
     They are made by `open` and not by the constructor, so that all groups can make theirs at the same time.
+
+    Args:
+        env: what each of them is.
+        count: how many.
+        env_kwargs: for `make_env`.
+        with_infos: whether `step` returns the infos of ordinary steps.
+        autoreset: name of the `AutoresetMode`; a name, because it travels to other processes.
     """
 
-    def __init__(self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool) -> None:
+    def __init__(
+        self, env: EnvMaker, count: int, env_kwargs: Mapping[str, Any], with_infos: bool, autoreset: str = "SAME_STEP"
+    ) -> None:
         self._make: Callable[[], Any] = lambda: make_env(env, env_kwargs)
         self._envs: list[Any] = []
         self._with_infos = with_infos
+        self._mode = AutoresetMode[autoreset]
+        self._over = [False] * count  # with NEXT_STEP: the next step only resets it
+        self._current: list[Any] = []  # each environment's newest observation
         self._returns = [0.0] * count
         self._lengths = [0] * count
         self._at = 0  # the environment that is being stepped or reset, to name it when it raises
@@ -103,33 +119,37 @@ class EnvGroup:
         first = self._envs[0]
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
-    def reset(self, seeds: Sequence[int | None], options: dict[str, Any] | None) -> tuple[Any, Infos]:
-        """Begin a new episode in every environment.
+    def reset(
+        self, seeds: Sequence[int | None], options: dict[str, Any] | None, chosen: Sequence[bool] | None = None
+    ) -> tuple[Any, Infos]:
+        """Begin a new episode in every environment, or in the chosen ones.
 
         Args:
             seeds: one an environment; None goes on with the environment's own generator.
             options: handed to every environment's `reset`.
+            chosen: which environments; the others go on with the episode they are in.
 
         Returns:
-            the observations `[count, *obs]`, and the infos that are not empty.
+            the observations `[count, *obs]`, newest ones of those that go on, and the infos that are not empty.
         """
-        observations, infos = [], []
+        observations, infos = list(self._current) or [None] * len(self._envs), []
         try:
             for index, (env, seed) in enumerate(zip(self._envs, seeds, strict=True)):
+                if chosen is not None and not chosen[index]:
+                    continue
                 self._at = index
-                observation, info = env.reset(seed=seed, options=options)
-                observations.append(observation)
+                observations[index], info = env.reset(seed=seed, options=options)
+                self._begin(index)
                 if info:
                     infos.append((index, info))
         except Exception as error:
             self._name_the_culprit(error, "reset")
             raise
-        self._returns = [0.0] * len(self._envs)
-        self._lengths = [0] * len(self._envs)
+        self._current = observations
         return self._stack(observations), infos
 
     def step(self, actions: Iterable[Any]) -> GroupStep:
-        """Step every environment once and reset those that ended.
+        """Step every environment once, and reset those that ended as the mode says.
 
         Args:
             actions: one an environment, `[count, *act]` or any iterable of that length.
@@ -143,29 +163,45 @@ class EnvGroup:
         try:
             for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
                 self._at = index
+                if self._over[index]:
+                    observation, info = env.reset()
+                    rewards[index] = 0.0
+                    self._begin(index)
+                    observations.append(observation)
+                    if info:
+                        infos.append((index, info))
+                    continue
                 observation, reward, ended, cut, info = env.step(action)
                 rewards[index] = reward
                 self._returns[index] += float(reward)
                 self._lengths[index] += 1
                 if ended or cut:
                     terminated[index], truncated[index] = ended, cut
+                    same_step = self._mode is AutoresetMode.SAME_STEP
                     # A copy, because some environments reuse the array in which they return observations.
-                    last = deepcopy(observation)
+                    last = deepcopy(observation) if same_step else None
                     endings.append(Ending(index, last, info, self._returns[index], self._lengths[index]))
-                    observation, info = env.reset()
-                    self._returns[index], self._lengths[index] = 0.0, 0
+                    if same_step:
+                        observation, info = env.reset()
+                        self._begin(index)
+                    else:
+                        self._over[index] = self._mode is AutoresetMode.NEXT_STEP
                 observations.append(observation)
                 if self._with_infos and info:
                     infos.append((index, info))
         except Exception as error:
             self._name_the_culprit(error, "step")
             raise
+        self._current = observations
         return GroupStep(self._stack(observations), rewards, terminated, truncated, endings, infos)
 
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:
             env.close()
+
+    def _begin(self, index: int) -> None:
+        self._returns[index], self._lengths[index], self._over[index] = 0.0, 0, False
 
     def _stack(self, observations: list[Any]) -> Any:
         space = self._envs[0].observation_space

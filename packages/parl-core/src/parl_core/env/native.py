@@ -1,0 +1,204 @@
+"""Vector environments that others wrote in C++, behind the interface of `parl_core.env.vector`.
+
+    make_native_vector_env("pong", 8, "ale")              ALE's own, with DeepMind's preprocessing inside
+    make_native_vector_env("CartPole-v1", 8, "envpool")   EnvPool's
+
+Both step all environments in threads of this process. What is added here is Gymnasium's SAME_STEP autoreset, seeds as
+everywhere else, float64 rewards, and the finished episodes' statistics in `infos["episode"]`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector.utils import batch_space
+
+from parl_core.checks import check_int
+from parl_core.errors import HyperparameterError
+
+__all__ = ["AleVectorEnv", "EnvPoolVectorEnv", "NativeVectorEnv", "make_native_vector_env"]
+
+Step = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
+Seeds = int | Sequence[int | None] | None
+
+
+def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any) -> "NativeVectorEnv":
+    """Make `num_envs` environments of another library's vector environment.
+
+    Args:
+        env: the library's name of the task: a game such as `"pong"` (or an id such as `"ALE/Pong-v5"`) for ALE, a task
+            id such as `"CartPole-v1"` or `"Pong-v5"` for EnvPool.
+        num_envs: how many, at least 1.
+        engine: `"ale"` (needs ale-py) or `"envpool"`.
+        options: passed on; see `AleVectorEnv` and `EnvPoolVectorEnv`.
+
+    Raises:
+        HyperparameterError: a number or name is not allowed.
+        ImportError: the library is not installed; the message has the command.
+    """
+    check_int("num_envs", num_envs)
+    if engine == "ale":
+        return AleVectorEnv(env, num_envs, **options)
+    if engine == "envpool":
+        return EnvPoolVectorEnv(env, num_envs, **options)
+    raise HyperparameterError(f"engine must be 'ale' or 'envpool', got {engine!r}")
+
+
+class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
+    """What both libraries' environments share: spaces, and statistics of episodes."""
+
+    def __init__(self, num_envs: int, observation_space: Any, action_space: Any) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space, self.single_action_space = observation_space, action_space
+        self.observation_space = batch_space(observation_space, num_envs)
+        self.action_space = batch_space(action_space, num_envs)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+
+    def _forget_episodes(self) -> None:
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def _count(self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]) -> dict[str, Any]:
+        """Add one step to the statistics, and return those of the episodes that it ended."""
+        self._returns += rewards
+        self._lengths += 1
+        if not ended.any():
+            return {}
+        episode = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
+        self._returns[ended], self._lengths[ended] = 0.0, 0
+        return {"episode": episode, "_episode": ended, "_final_obs": ended}
+
+    def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
+        array = np.ascontiguousarray(actions, dtype)
+        if array.shape != self.action_space.shape:
+            raise HyperparameterError(
+                f"actions must have the shape {list(self.action_space.shape or ())}, one for each environment, got "
+                f"{list(array.shape)}"
+            )
+        return array
+
+
+class AleVectorEnv(NativeVectorEnv):
+    """`ale_py.vector_env.AtariVectorEnv` with same-step resets.
+
+    Its preprocessing is DeepMind's: 84 x 84 grey frames, four stacked, each action four times, the maximum of two
+    screens, up to 30 no-ops, fire at the start, clipped rewards, and here also the end of an episode at a lost life.
+    `infos["episode"]["r"]` therefore sums clipped rewards of one life; evaluate with `reward_clipping=False` and
+    `episodic_life=False`.
+
+    Args:
+        game: ALE's name of the ROM, such as `"space_invaders"`, or a Gymnasium id such as `"ALE/SpaceInvaders-v5"`.
+        num_envs: how many.
+        options: other arguments of `AtariVectorEnv`, such as `num_threads=2`, `episodic_life=False` or
+            `reward_clipping=False`.
+    """
+
+    def __init__(self, game: str, num_envs: int, **options: Any) -> None:
+        try:
+            library: Any = import_module("ale_py.vector_env")
+        except ImportError as error:
+            _refuse("ALE's vector environment", 'pip install "parl-core[atari]"', error)
+        settings = {"episodic_life": True, **options, "autoreset_mode": AutoresetMode.SAME_STEP}
+        self._ale: Any = library.AtariVectorEnv(_rom(game), num_envs, **settings)
+        super().__init__(num_envs, self._ale.single_observation_space, self._ale.single_action_space)
+        self._dtype = np.float32 if options.get("continuous") else np.int64
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment; seeds as in `parl_core.env.vector`."""
+        self._forget_episodes()
+        observations, infos = self._ale.reset(seed=_seed_array(seed, self.num_envs), options=options)
+        return observations, infos
+
+    def step(self, actions: Any) -> Step:
+        """Step every environment once."""
+        observations, rewards, terminated, truncated, infos = self._ale.step(self._checked(actions, self._dtype))
+        rewards = rewards.astype(np.float64)
+        infos |= self._count(rewards, terminated | truncated)
+        return observations, rewards, terminated, truncated, infos
+
+    def close_extras(self, **_: Any) -> None:
+        """End the threads; called by `close`."""
+        self._ale.close()
+
+
+class EnvPoolVectorEnv(NativeVectorEnv):
+    """A pool of EnvPool with same-step resets: the environments that ended are reset at once, and only they.
+
+    A pool takes its seed when it is made. `reset(seed=...)` therefore makes a new one, seeded with the first seed;
+    EnvPool derives those of the environments from it.
+
+    Args:
+        task: EnvPool's task id.
+        num_envs: how many.
+        options: other arguments of `envpool.make_gymnasium`, such as `num_threads=2`.
+    """
+
+    def __init__(self, task: str, num_envs: int, **options: Any) -> None:
+        try:
+            library: Any = import_module("envpool")
+        except ImportError as error:
+            _refuse("EnvPool", "pip install envpool", error)
+        if task not in library.list_all_envs():
+            raise HyperparameterError(f"EnvPool has no task {task!r}: see envpool.list_all_envs()")
+        self._make: Callable[..., Any] = partial(library.make_gymnasium, task, num_envs=num_envs, **options)
+        self._pool = self._make()
+        super().__init__(num_envs, self._pool.observation_space, self._pool.action_space)
+        self._dtype = self.single_action_space.dtype
+
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment.
+
+        Raises:
+            HyperparameterError: there are options; EnvPool's environments take none.
+        """
+        if options:
+            raise HyperparameterError(f"EnvPool's reset takes no options, got {sorted(options)}")
+        first = seed if seed is None or isinstance(seed, int) else seed[0]
+        if first is not None:
+            self._pool.close()
+            self._pool = self._make(seed=int(first))
+        self._forget_episodes()
+        observations, infos = self._pool.reset()
+        return observations, infos
+
+    def step(self, actions: Any) -> Step:
+        """Step every environment once."""
+        observations, rewards, terminated, truncated, infos = self._pool.step(self._checked(actions, self._dtype))
+        ended = terminated | truncated
+        rewards = rewards.astype(np.float64)
+        if ended.any():
+            final_obs = np.full(self.num_envs, None, object)
+            for index in np.flatnonzero(ended):
+                final_obs[index] = observations[index].copy()
+            observations = observations.copy()
+            observations[ended] = self._pool.reset(np.flatnonzero(ended).astype(np.int32))[0]
+            infos = {**infos, "final_obs": final_obs}
+        infos |= self._count(rewards, ended)
+        return observations, rewards, terminated, truncated, infos
+
+    def close_extras(self, **_: Any) -> None:
+        """End the pool; called by `close`."""
+        self._pool.close()
+
+
+def _seed_array(seed: Seeds, count: int) -> int | npt.NDArray[np.int64] | None:
+    if seed is None or isinstance(seed, int):
+        return seed
+    if len(seed) != count:
+        raise HyperparameterError(f"{len(seed)} seeds were given for {count} environments")
+    return np.array([-1 if one is None else one for one in seed])  # ALE's sign for: go on with your generator
+
+
+def _rom(game: str) -> str:
+    """ALE's name of a game, from that or from a Gymnasium id: `ALE/SpaceInvaders-v5` is `space_invaders`."""
+    name = game.removeprefix("ALE/").removesuffix("-v5").removesuffix("NoFrameskip-v4")
+    return name if name.islower() else "".join(f"_{c.lower()}" if c.isupper() else c for c in name).lstrip("_")
+
+
+def _refuse(what: str, command: str, error: ImportError) -> NoReturn:
+    raise ImportError(f"{what} is not installed:\n    {command}", name=error.name) from error

@@ -1,0 +1,94 @@
+"""Vector environments of any autoreset mode, as the training loops want them: reset in the step that ends an episode.
+
+    mode of the given one    what the adapter does
+    SAME_STEP                nothing; it is handed back as it is
+    NEXT_STEP, DISABLED      step, keep the last observations of the episodes that ended, reset those environments
+
+A loop that took a NEXT_STEP environment for a SAME_STEP one would learn from transitions that never happened: from the
+last observation of one episode to the first of the next, with an action that nobody executed and a reward of 0.
+"""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.utils.env_checker import data_equivalence
+from gymnasium.vector import AutoresetMode, VectorWrapper
+from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
+from gymnasium.vector.utils import iterate
+
+from parl_core.env.vector_group import ArraySpaces
+from parl_core.errors import HyperparameterError, ParlError
+
+__all__ = ["SameStep", "in_same_step"]
+
+AnyVector = GymnasiumVectorEnv[Any, Any, Any]
+
+
+def in_same_step(envs: AnyVector) -> AnyVector:
+    """Return a vector environment with `AutoresetMode.SAME_STEP` that steps the given one.
+
+    Args:
+        envs: any of Gymnasium's vector environments. Those of another mode have to know the option `reset_mask`, as
+            Gymnasium's own, ALE's and PARL's do.
+
+    Raises:
+        HyperparameterError: the environments do not say in which mode they are.
+    """
+    mode = envs.metadata.get("autoreset_mode")
+    if mode is AutoresetMode.SAME_STEP:
+        return envs
+    if mode in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+        return SameStep(envs)
+    raise HyperparameterError(
+        f"{type(envs).__name__} does not say when it resets: metadata['autoreset_mode'] is {mode!r}; set it to what "
+        "the environment does, an AutoresetMode of gymnasium.vector"
+    )
+
+
+class SameStep(VectorWrapper):
+    """Resets the environments whose episodes ended, in the step that ended them; made by `in_same_step`.
+
+    `infos` of such a step has the last observations in `final_obs` (an object array, None where no episode ended), the
+    infos of the last steps in `final_info`, and their masks `_final_obs` and `_final_info`.
+    """
+
+    def __init__(self, envs: AnyVector) -> None:
+        super().__init__(envs)
+        self._envs: Any = envs  # Gymnasium's wrappers are less exact in their types than what they wrap
+        self._metadata = {**envs.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every environment once, and reset those whose episodes end.
+
+        Raises:
+            ParlError: the environments reset others than those that they were asked to.
+        """
+        observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+        ended = terminated | truncated
+        if not ended.any():
+            return observations, rewards, terminated, truncated, infos
+        # Copies, because a vector environment may go on to use its arrays of the step in the reset.
+        rewards, terminated, truncated = rewards.copy(), terminated.copy(), truncated.copy()
+        before = _rows(self.single_observation_space, self.observation_space, observations)
+        final_obs = np.full(len(ended), None, object)
+        for index in np.flatnonzero(ended):
+            final_obs[index] = before[index]
+        observations, reset_infos = self._envs.reset(options={"reset_mask": ended.copy()})
+        after = _rows(self.single_observation_space, self.observation_space, observations)
+        for index in np.flatnonzero(~ended):
+            if not data_equivalence(before[index], after[index]):
+                raise ParlError(
+                    f"{type(self._envs).__name__} was asked to reset environments {np.flatnonzero(ended).tolist()} and "
+                    f"changed environment {index}: it does not know options={{'reset_mask': ...}}. Make it with "
+                    "autoreset_mode=AutoresetMode.SAME_STEP, or use make_vector_env"
+                )
+        named = {"final_obs": final_obs, "final_info": infos}
+        statistics = {name: infos[name] for name in ("episode", "_episode") if name in infos}
+        merged = {**reset_infos, **statistics, **named, **{f"_{name}": ended for name in named}}
+        return observations, rewards, terminated, truncated, merged
+
+
+def _rows(single: Any, batched: Any, observations: Any) -> list[Any]:
+    if isinstance(single, ArraySpaces):
+        return list(np.array(observations))
+    return list(iterate(batched, observations))

@@ -1,0 +1,103 @@
+"""Vector environments of other libraries behave behind our interface as our own do."""
+
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+
+from parl_core.env.native import make_native_vector_env
+from parl_core.errors import HyperparameterError
+
+# ALE casts the bounds of its spaces, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:.*precision lowered by casting")
+
+
+def pong(num_envs: int = 2, **options: Any) -> Any:
+    pytest.importorskip("ale_py")
+    return make_native_vector_env("ALE/Pong-v5", num_envs, "ale", num_threads=1, **options)
+
+
+def cart_pole(num_envs: int = 3) -> Any:
+    pytest.importorskip("envpool")
+    return make_native_vector_env("CartPole-v1", num_envs, "envpool", num_threads=1)
+
+
+@pytest.mark.parametrize("make", [pong, cart_pole])
+def test_the_same_seed_gives_the_same_steps(make: Any) -> None:
+    runs = []
+    for _ in range(2):
+        envs = make()
+        steps = [envs.reset(seed=list(range(5, 5 + envs.num_envs)))[0].copy()]
+        steps += [envs.step(np.ones(envs.num_envs, int))[0].copy() for _ in range(20)]
+        runs.append(steps)
+        envs.close()
+    np.testing.assert_array_equal(*runs)
+
+
+def test_ale_truncates_where_it_was_told_and_resets_in_the_same_step() -> None:
+    envs = pong(max_num_frames_per_episode=200)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    assert envs.single_observation_space.shape == (4, 84, 84)
+    obs, _ = envs.reset(seed=3)
+    ends = 0
+    for _ in range(110):
+        newest = obs
+        obs, reward, terminated, truncated, infos = envs.step(np.zeros(2, np.int32))
+        assert reward.dtype == np.float64
+        assert not terminated.any()
+        for i in np.flatnonzero(truncated):
+            ends += 1
+            assert infos["episode"]["l"][i] == 200 // 4
+            # The last observation goes on from the one before it; the first of the next episode does not.
+            np.testing.assert_array_equal(infos["final_obs"][i][:3], newest[i][1:])
+            assert (obs[i][:3] == 0).all() or (obs[i][:3] == obs[i][3]).all()
+    envs.close()
+    assert ends == 4
+
+
+def test_envpool_keeps_the_last_observation_and_begins_the_next_episode_in_the_same_step() -> None:
+    envs = cart_pole()
+    obs, _ = envs.reset(seed=1)
+    lengths, ends = np.zeros(3, int), 0
+    for _ in range(200):
+        obs, reward, terminated, truncated, infos = envs.step(np.array([0, 1, 1]))
+        lengths += 1
+        np.testing.assert_array_equal(reward, 1.0)
+        for i in np.flatnonzero(terminated | truncated):
+            ends += 1
+            assert abs(infos["final_obs"][i][2]) > 0.2095  # CartPole ends at an angle of 12 degrees
+            assert np.abs(obs[i]).max() <= 0.05  # and begins this near to upright
+            assert infos["episode"]["l"][i] == infos["episode"]["r"][i] == lengths[i]
+            lengths[i] = 0
+    envs.close()
+    assert ends > 20
+
+
+def test_actions_of_a_wrong_shape_are_refused() -> None:
+    envs = cart_pole()
+    envs.reset(seed=1)
+    with pytest.raises(HyperparameterError, match=r"must have the shape \[3\].* got \[2\]"):
+        envs.step(np.zeros(2, int))
+    envs.close()
+
+
+def test_an_unknown_engine_or_task_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="'ale' or 'envpool', got 'mine'"):
+        make_native_vector_env("CartPole-v1", 2, "mine")
+    pytest.importorskip("envpool")
+    with pytest.raises(HyperparameterError, match="no task 'CartPoll-v1'"):
+        make_native_vector_env("CartPoll-v1", 2, "envpool")
+
+
+@pytest.mark.parametrize(
+    ("engine", "module", "command"),
+    [("ale", "ale_py.vector_env", r"parl-core\[atari\]"), ("envpool", "envpool", "pip install envpool")],
+)
+def test_a_library_that_is_missing_is_named_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, engine: str, module: str, command: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ImportError, match=command):
+        make_native_vector_env("pong", 2, engine)
