@@ -16,7 +16,7 @@ from scale import SLOTS, Program, Workers, cpu_s, master
 
 from parl_remote.monitor.launch import start_monitor
 from parl_remote.monitor.settings import MonitorSettings
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
 
 PATHS = {
     "page of the overview": "/",

@@ -25,10 +25,9 @@ from parl_remote.cli.overview import actors_of
 from parl_remote.config import Environment, environment
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.handshake import greet
-from parl_remote.identity import new_id
-from parl_remote.inquiry import Inquiry
-from parl_remote.master_link import worker_hello
+from parl_remote.links.handshake import greet
+from parl_remote.links.identity import new_id
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import (
     Heartbeat,
     Hello,
@@ -61,10 +60,11 @@ from parl_remote.messages.overview import (
     NodeList,
     NodeNumbers,
 )
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
-from parl_remote.run_files import RunFiles
 from parl_remote.transport import Channel
+from parl_remote.worker.master_link import worker_hello
 
 SLOTS = 10
 ONE = Resources(cpu=1)

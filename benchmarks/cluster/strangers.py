@@ -34,12 +34,12 @@ from parl_remote.messages import (
     StatusRequest,
     encode,
 )
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
-from parl_remote.run_files import RunFiles
 from parl_remote.transport import Channel
-from parl_remote.transport_unix import UnixChannel
-from parl_remote.transport_zmq import ZmqChannel
+from parl_remote.transport.unix import UnixChannel
+from parl_remote.transport.zmq import ZmqChannel
 
 MIB = 2**20
 A_CONNECTION = 100  # messages, then a new one

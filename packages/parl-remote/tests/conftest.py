@@ -15,8 +15,8 @@ import pytest
 
 import parl_remote
 from parl_remote import current
-from parl_remote.client import Client
-from parl_remote.private_cluster import PrivateCluster
+from parl_remote.program.client import Client
+from parl_remote.program.private_cluster import PrivateCluster
 
 GONE_WITHIN_S = 5.0
 

@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from parl_remote.borrowers import Borrowers
-from parl_remote.call_messages import Kind
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError
-from parl_remote.handshake import Link
-from parl_remote.loop import Loop
+from parl_remote.links.call_messages import Kind
+from parl_remote.links.handshake import Link
+from parl_remote.links.loop import Loop
 from parl_remote.messages import ActorDied, Hello, Message, Role, StopActor, decode
 from parl_remote.messages.naming import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
-from parl_remote.transport_unix import UnixChannel
+from parl_remote.transport.unix import UnixChannel
+from parl_remote.worker.borrowers import Borrowers
 
 LEASE = "lease-1"
 KILLED = DeathCause(DeathKind.SIGNAL, signal=9)

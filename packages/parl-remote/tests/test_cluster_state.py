@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
-from parl_remote.cluster_state import ClusterState
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteProtocolError
-from parl_remote.instructions import DropNode, Instruction, ToClient, ToNode
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.instructions import DropNode, Instruction, ToClient, ToNode
 from parl_remote.messages import (
     Heartbeat,
     LeaseAssigned,

@@ -21,18 +21,15 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote.addresses import Address
 from parl_remote.cli.join import _check_reached
-from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.doctor.finding import Finding, Severity
 from parl_remote.doctor.here import check_here
 from parl_remote.doctor.modules import imports_of
 from parl_remote.doctor.reach import check_reach
-from parl_remote.handshake import Link, Reception
-from parl_remote.host_check import missing_modules
-from parl_remote.inquiry import Inquiry
-from parl_remote.loop import Loop
+from parl_remote.links.handshake import Link, Reception
+from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.loop import Loop
 from parl_remote.messages import (
     Hello,
     Message,
@@ -46,12 +43,15 @@ from parl_remote.messages import (
     encode,
 )
 from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.node.cluster_node import NodeSettings
+from parl_remote.node.run_files import ClusterRecord, ProcessRecord, RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
-from parl_remote.run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Received
-from parl_remote.transport_zmq import ZmqListener
+from parl_remote.transport.addresses import Address
+from parl_remote.transport.zmq import ZmqListener
+from parl_remote.worker.host_check import missing_modules
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 

@@ -97,7 +97,7 @@ def test_the_traceback_of_the_actor_is_shown_framed_inside_the_local_one(anywher
     assert "+-- traceback in the actor" in shown
     assert "return 1 / number" in shown
     assert "in _inner" in shown
-    assert "actor_host" not in cause.remote_traceback
+    assert "parl_remote/actor" not in cause.remote_traceback
 
 
 def test_what_an_exception_was_caused_by_is_in_the_text(anywhere: str) -> None:

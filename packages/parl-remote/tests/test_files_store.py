@@ -18,8 +18,8 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.blobs import Blobs, DamagedBlob
 from parl_remote.files.folder import make_folder
 from parl_remote.files.manifest import Entry, Manifest
-from parl_remote.handshake import Link
-from parl_remote.loop import Loop
+from parl_remote.links.handshake import Link
+from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Failed, Hello, Message, Role, decode
 from parl_remote.messages.files import (
     FilesSeen,
@@ -30,7 +30,7 @@ from parl_remote.messages.files import (
     SeenPlace,
     StoreParts,
 )
-from parl_remote.worker_files import WorkerFiles
+from parl_remote.worker.files import WorkerFiles
 
 HASH = hashlib.sha256(b"x").hexdigest()
 

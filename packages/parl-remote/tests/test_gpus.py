@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote.gpus import GpuShares
-from parl_remote.host_gpus import visible_gpus
+from parl_remote.master.gpus import GpuShares
+from parl_remote.system.host_gpus import visible_gpus
 
 
 def test_whole_gpus_go_to_one_actor_each_and_come_back() -> None:

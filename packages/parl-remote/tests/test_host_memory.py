@@ -13,14 +13,14 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost
-from parl_remote.actor_ends import ActorEnds
-from parl_remote.actor_pool import PooledActor
 from parl_remote.death import DeathCause, DeathKind, MemorySample
-from parl_remote.host_load import HostLoad
-from parl_remote.host_memory import OutOfMemoryHint, host_memory, usable_memory
 from parl_remote.messages import LeaseAssigned
 from parl_remote.resources import Resources
-from parl_remote.worker_leases import WorkerLease
+from parl_remote.system.host_load import HostLoad
+from parl_remote.system.host_memory import OutOfMemoryHint, host_memory, usable_memory
+from parl_remote.worker.actor_ends import ActorEnds
+from parl_remote.worker.actor_pool import PooledActor
+from parl_remote.worker.leases import WorkerLease
 
 MIB = 2**20
 SIGKILLED = DeathCause(DeathKind.SIGNAL, signal=9)

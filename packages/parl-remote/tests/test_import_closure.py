@@ -12,7 +12,7 @@ import pytest
 
 from parl_remote.files.compiled import compiled_imports
 from parl_remote.files.program import OwnCode
-from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
+from parl_remote.shipping.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_the_users_own_module_wins_over_an_installed_one_of_its_name(project: Pa
 
 
 def test_what_is_installed_or_parls_own_stays_at_home(project: Path) -> None:
-    assert needed("import json, numpy, numpy.random, parl, parl_remote.client, pytest, zmq") == set()
+    assert needed("import json, numpy, numpy.random, parl, parl_remote.program.client, pytest, zmq") == set()
 
 
 def test_what_does_not_exist_is_no_error(project: Path) -> None:

@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 
 import parl_remote
-from parl_remote import log_book
 from parl_remote.errors import RemoteProtocolError
-from parl_remote.handshake import Link
-from parl_remote.identity import host_id
-from parl_remote.log_book import LogBook, LogEntry, bytes_in
-from parl_remote.log_text import last_lines, next_lines, whole_characters
-from parl_remote.loop import Loop
+from parl_remote.links.handshake import Link
+from parl_remote.links.identity import host_id
+from parl_remote.links.loop import Loop
 from parl_remote.messages import Hello, LeaseAssigned, Message, Role, decode
 from parl_remote.messages.logs import ActorsWrote, FollowActors, LogText, ReadLog
-from parl_remote.output_streams import read_marks, write_marks
 from parl_remote.resources import Resources
-from parl_remote.worker_logs import WorkerLogs
+from parl_remote.system.output_streams import read_marks, write_marks
+from parl_remote.worker import log_book
+from parl_remote.worker.log_book import LogBook, LogEntry, bytes_in
+from parl_remote.worker.log_text import last_lines, next_lines, whole_characters
+from parl_remote.worker.logs import WorkerLogs
 
 
 def hello(client_id: str = "client-1", pid: int = 1) -> Hello:
@@ -308,7 +308,7 @@ def test_numbers_out_of_this_world_are_answered_like_others(part: WorkerLogs, en
 
 
 def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("parl_remote.worker_logs._MOST_READERS", 2)
+    monkeypatch.setattr("parl_remote.worker.logs._MOST_READERS", 2)
     asker = Asker()
     for number in range(2):
         part.received(asker.link, ReadLog(number, "lease-1", start=0, wait_s=1.0), [])
@@ -447,7 +447,7 @@ def test_nothing_is_shown_and_no_thread_runs_unless_asked_for(output: Callable[.
         parl.connect(cpu_num=1)
         Talker().say("hidden")
         print([thread.name for thread in threading.enumerate() if "logs" in thread.name])
-        print("parl_remote.log_forwarding" in sys.modules)
+        print("parl_remote.program.log_forwarding" in sys.modules)
     """)
     assert (out, err) == ("[]\nFalse\n", "")
 

@@ -11,14 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from parl_remote.cluster_state import ClusterState
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout, VersionMismatch
-from parl_remote.handshake import Reception, greet
-from parl_remote.loop import Loop
-from parl_remote.master import Master
-from parl_remote.master_link import MasterLink
+from parl_remote.links.handshake import Reception, greet
+from parl_remote.links.loop import Loop
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.master import Master
 from parl_remote.messages import (
     Bye,
     Heartbeat,
@@ -62,7 +61,8 @@ from parl_remote.messages.overview import (
     WhyWaiting,
 )
 from parl_remote.resources import Resources
-from parl_remote.transport_memory import MemoryChannel, MemoryListener
+from parl_remote.transport.memory import MemoryChannel, MemoryListener
+from parl_remote.worker.master_link import MasterLink
 
 ONE = Resources(cpu=1)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parl_remote.errors import ChannelClosed
-from parl_remote.transport_unix import UnixChannel, UnixListener, private_directory
+from parl_remote.transport.unix import UnixChannel, UnixListener, private_directory
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote.cluster_state import ClusterState
-from parl_remote.gpus import GpuShares
-from parl_remote.instructions import Instruction, ToClient, ToNode
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.gpus import GpuShares
+from parl_remote.master.instructions import Instruction, ToClient, ToNode
+from parl_remote.master.room_index import RoomIndex
 from parl_remote.messages import (
     LeaseAssigned,
     LeaseGranted,
@@ -23,7 +24,6 @@ from parl_remote.messages import (
 from parl_remote.messages.overview import WhyWaiting
 from parl_remote.placement import Placement
 from parl_remote.resources import Resources
-from parl_remote.room_index import RoomIndex
 
 GIB = 2**30
 

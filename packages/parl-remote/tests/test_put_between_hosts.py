@@ -15,7 +15,7 @@ import pytest
 import parl_remote
 from parl_remote import current
 from parl_remote.object_ref import ObjectRef, put
-from parl_remote.object_transfer import NodeObjects
+from parl_remote.program.object_transfer import NodeObjects
 from parl_remote.testing.line import Line
 from parl_remote.testing.loopback_cluster import LoopbackCluster
 

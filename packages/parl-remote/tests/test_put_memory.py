@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.object_memory import FrameKind, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote.data.object_memory import FrameKind, MemoryGone, MemoryPool, Place, adopt, read, read_image
 from parl_remote.object_ref import ObjectRef, put
 
 SIZE = 2**20

@@ -14,7 +14,7 @@ import pytest
 import parl_remote
 from parl_remote import current
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
-from parl_remote.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
+from parl_remote.program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
 from parl_remote.testing.conditions import Conditions
 from parl_remote.testing.loopback_cluster import LoopbackCluster
 from parl_remote.transport import Buffer

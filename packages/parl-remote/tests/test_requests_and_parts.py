@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from parl_remote.errors import ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
-from parl_remote.handshake import Link
+from parl_remote.links.handshake import Link
+from parl_remote.links.parts import Parts
+from parl_remote.links.requests import Requests
 from parl_remote.messages import Done, Failed, Hello, Message, Role, StatusRequest, StopActor, decode
-from parl_remote.parts import Parts
-from parl_remote.requests import Requests
 
 
 class Peer:

@@ -110,13 +110,14 @@ def test_a_node_loads_nothing_that_unpickles() -> None:
     """Master and worker, with all of their parts and messages; only actors and programs unpickle."""
     program = """
 import importlib, sys
-import parl_remote.daemon, parl_remote.node, parl_remote.private_node, parl_remote.cluster_node
+import parl_remote.node.daemon, parl_remote.node.private_process
+import parl_remote.node.private_node, parl_remote.node.cluster_node
 from parl_remote.messages.wire import all_kinds
 all_kinds()
-for name in ("actor_finders", "borrowers", "draining", "master_overview", "worker_files", "worker_logs",
-             "worker_numbers", "worker_objects", "worker_stacks"):
+for name in ("master.actor_finders", "master.draining", "master.overview", "worker.borrowers", "worker.files",
+             "worker.logs", "worker.numbers", "worker.objects", "worker.stacks"):
     importlib.import_module(f"parl_remote.{name}")
-loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.serialize")]
+loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.data.serialize")]
 assert not loaded, loaded
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_remote import serialize
-from parl_remote.class_shipping import dumps_class, importable_elsewhere
+from parl_remote.data import serialize
 from parl_remote.errors import SerializationError
+from parl_remote.shipping.class_shipping import dumps_class, importable_elsewhere
 
 
 def round_trip(value: object) -> Any:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.call_messages import Flag, Kind, header_of, pack
+from parl_remote.data.shared_memory import LARGE, Mappings, Segments, can_share
+from parl_remote.data.sharing import TICKETS, Sharing
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
-from parl_remote.shared_memory import LARGE, Mappings, Segments, can_share
-from parl_remote.sharing import TICKETS, Sharing
+from parl_remote.links.call_messages import Flag, Kind, header_of, pack
 
 
 def frame(size: int, value: int = 7) -> bytes:

@@ -12,8 +12,8 @@ import pytest
 
 import parl_remote
 from parl_remote.errors import ChannelClosed
-from parl_remote.interruptions import is_raised_by_handler
-from parl_remote.transport_unix import UnixChannel
+from parl_remote.system.interruptions import is_raised_by_handler
+from parl_remote.transport.unix import UnixChannel
 
 
 @parl_remote.remote_class

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.actor_pool import PooledActor
-from parl_remote.actor_stats import CallMeter, read_stats
+from parl_remote.actor.stack_dumps import STACK_SIGNAL, StackFile
+from parl_remote.actor.stats import CallMeter, read_stats
 from parl_remote.errors import RemoteError
-from parl_remote.loop import Loop
+from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed
 from parl_remote.messages.stacks import DumpStack, StackDump
-from parl_remote.stack_dumps import STACK_SIGNAL, StackFile
-from parl_remote.worker_stacks import WorkerStacks
+from parl_remote.worker.actor_pool import PooledActor
+from parl_remote.worker.stacks import WorkerStacks
 
 BUSY = """
 import ctypes, sys, threading
-from parl_remote.actor_stats import CallMeter
-from parl_remote.stack_dumps import allow_stack_dumps, ignore_stack_signal
+from parl_remote.actor.stats import CallMeter
+from parl_remote.actor.stack_dumps import allow_stack_dumps, ignore_stack_signal
 ignore_stack_signal()
 meter = CallMeter()
 meter.publish(sys.argv[1])
@@ -128,8 +128,8 @@ def test_how_an_actor_came_to_its_loop_is_left_out(tmp_path: Path) -> None:
         file.write(
             'Thread 0x2 (most recent call first):\n  File "user.py", line 1 in other\n\n'
             'Current thread 0x1 (most recent call first):\n  File "user.py", line 2 in step\n'
-            '  File "actor_process.py", line 3 in run_actor\n  File "zygote_loop.py", line 4 in _fork\n'
+            '  File "actor/process.py", line 3 in run_actor\n  File "zygote_loop.py", line 4 in _fork\n'
         )
     text = StackFile(tmp_path / "page").read()
     assert "in other" in text
-    assert text.endswith('  File "actor_process.py", line 3 in run_actor\n')
+    assert text.endswith('  File "actor/process.py", line 3 in run_actor\n')

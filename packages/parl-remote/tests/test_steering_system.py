@@ -15,10 +15,9 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, DeathKind, NoResources, current, submit, with_options
-from parl_remote.client import Client
 from parl_remote.config import environment
 from parl_remote.death import DeathRecord
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Message, Role
 from parl_remote.messages.overview import (
     ActorKilled,
@@ -36,7 +35,8 @@ from parl_remote.messages.overview import (
     NodeList,
     NodePhase,
 )
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.client import Client
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.testing import LoopbackCluster
 
 PATIENCE_S = 30.0

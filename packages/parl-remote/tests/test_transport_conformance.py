@@ -17,9 +17,9 @@ import pytest
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Buffer, Channel, Closed, Event, Listener, Opened, Received
-from parl_remote.transport_memory import MemoryListener
-from parl_remote.transport_unix import UnixChannel, UnixListener
-from parl_remote.transport_zmq import ZmqChannel, ZmqListener
+from parl_remote.transport.memory import MemoryListener
+from parl_remote.transport.unix import UnixChannel, UnixListener
+from parl_remote.transport.zmq import ZmqChannel, ZmqListener
 
 DEADLINE_S = 20.0
 

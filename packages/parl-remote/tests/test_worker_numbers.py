@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from parl_remote.loop import Loop
+from parl_remote.links.loop import Loop
 from parl_remote.messages.overview import ActorNumbers, ActorPhase
-from parl_remote.worker_leases import WorkerLeases
-from parl_remote.worker_numbers import WorkerNumbers, _differ
+from parl_remote.worker.leases import WorkerLeases
+from parl_remote.worker.numbers import WorkerNumbers, _differ
 
 
 class Clock:

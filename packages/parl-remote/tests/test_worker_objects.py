@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from parl_remote import object_places
+from parl_remote.data import object_places
+from parl_remote.data.object_memory import FrameKind, MemoryPool, read, read_image
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.loop import Loop
+from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Message, decode
 from parl_remote.messages.objects import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
-from parl_remote.object_memory import FrameKind, MemoryPool, read, read_image
-from parl_remote.worker_objects import WorkerObjects
+from parl_remote.worker.objects import WorkerObjects
 
 ID = "object-0123456789abcdef"
 

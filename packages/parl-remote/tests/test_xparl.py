@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parl_remote.addresses import Address
 from parl_remote.cli.ask import ask_status
 from parl_remote.config import environment
 from parl_remote.death import DeathCause, DeathKind
@@ -40,13 +39,14 @@ from parl_remote.messages import (
     StatusRequest,
     encode,
 )
-from parl_remote.rendezvous import ClusterAddress, find_key
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress, find_key
 from parl_remote.resources import Resources
-from parl_remote.run_files import RunFiles
 from parl_remote.security import ClusterKey
 from parl_remote.transport import Channel
-from parl_remote.transport_unix import UnixChannel
-from parl_remote.transport_zmq import ZmqChannel
+from parl_remote.transport.addresses import Address
+from parl_remote.transport.unix import UnixChannel
+from parl_remote.transport.zmq import ZmqChannel
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 

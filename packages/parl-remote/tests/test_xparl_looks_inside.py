@@ -21,10 +21,10 @@ import pytest
 from parl_remote.cli.table import age, clip, size, table
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role
 from parl_remote.messages.logs import LogText, ReadLog
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 

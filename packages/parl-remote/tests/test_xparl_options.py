@@ -22,7 +22,7 @@ from parl_remote.cli import main
 from parl_remote.cli.offer import Offer
 from parl_remote.cli.stopping import stop_all
 from parl_remote.config import Limits, environment
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]
 COMMANDS = ["start", "connect", "status", "stop", "list", "logs", "top", "kill", "drain", "doctor", "key"]

@@ -12,12 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_remote import current
-from parl_remote.actor_ref import ActorRef
-from parl_remote.class_spec import ClassSpec, ShippedSpec
 from parl_remote.errors import ActorError
 from parl_remote.future import RemoteFuture
-from parl_remote.handles import luggage, unpacked
 from parl_remote.options import ActorOptions
+from parl_remote.program.actor_ref import ActorRef
+from parl_remote.program.handles import luggage, unpacked
+from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
 
 __all__ = ["RemoteActors"]
 

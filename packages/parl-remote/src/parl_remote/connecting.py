@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from parl_remote import current
 from parl_remote.config import environment
-from parl_remote.debug_log import write_debug_log
 from parl_remote.errors import RemoteError
-from parl_remote.facilities import cpu_count
 from parl_remote.files.places import Places
 from parl_remote.opening import PRIVATE, open_cluster, open_private
+from parl_remote.program.debug_log import write_debug_log
+from parl_remote.system.facilities import cpu_count
 
 if TYPE_CHECKING:
     pass
@@ -121,7 +121,7 @@ def connect(
                 f"{address!r}"
             )
         if address == _DEBUG:
-            from parl_remote.debug_client import DebugClient
+            from parl_remote.debug.debug_client import DebugClient
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
             current.install(DebugClient(cpu_num or cpu_count()))
@@ -167,7 +167,7 @@ def _normal(address: str | None, debug: bool) -> str:
         return _LOCAL
     if _is_ray(address):
         return address
-    from parl_remote.addresses import Address
+    from parl_remote.transport.addresses import Address
 
     return str(Address.parse(address))
 

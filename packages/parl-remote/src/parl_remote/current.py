@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from parl_remote.actor_ref import ActorRef
-    from parl_remote.class_spec import ClassSpec
     from parl_remote.named_actors import FoundActor
     from parl_remote.options import ActorOptions
+    from parl_remote.program.actor_ref import ActorRef
+    from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = [
     "ActorMaker",

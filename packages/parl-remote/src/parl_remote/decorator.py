@@ -15,7 +15,7 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
 from parl_remote.future import RemoteFuture
 from parl_remote.instance_options import ChosenClass, offer_options
 from parl_remote.options import ActorOptions
-from parl_remote.proxy import RemoteMethod
+from parl_remote.program.proxy import RemoteMethod
 from parl_remote.remote_new import RemoteNew, hook_of, reduce_object
 from parl_remote.serve_attribute import ServeAttribute
 

@@ -12,9 +12,9 @@ import inspect
 from typing import Any
 
 from parl_remote import current
-from parl_remote.class_spec import ClassAttribute
 from parl_remote.options import ActorOptions
 from parl_remote.remote_new import RemoteNew, hook_of, is_decorated
+from parl_remote.shipping.class_spec import ClassAttribute
 
 __all__ = ["ChosenClass", "OptionsAttribute", "offer_options"]
 

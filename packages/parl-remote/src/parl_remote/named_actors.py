@@ -8,10 +8,11 @@ from __future__ import annotations
 import base64
 from typing import Any, NamedTuple
 
-from parl_remote import current, serialize
-from parl_remote.class_spec import ClassSpec, ShippedSpec
-from parl_remote.handles import unpacked
-from parl_remote.proxy import RemoteMethod, make_proxy, reference_of
+from parl_remote import current
+from parl_remote.data import serialize
+from parl_remote.program.handles import unpacked
+from parl_remote.program.proxy import RemoteMethod, make_proxy, reference_of
+from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
 
 __all__ = ["FoundActor", "description_of", "get_actor", "kill", "read_description"]
 

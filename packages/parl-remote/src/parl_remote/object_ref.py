@@ -21,15 +21,16 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from parl_remote import current, object_places, serialize
+from parl_remote import current
 from parl_remote.config import environment
+from parl_remote.data import object_places, serialize
+from parl_remote.data.frozen import freeze, thaw
+from parl_remote.data.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
 from parl_remote.errors import ObjectLost, SerializationError
-from parl_remote.facilities import is_portable
-from parl_remote.frozen import freeze, thaw
 from parl_remote.future import RemoteFuture
-from parl_remote.handles import luggage
-from parl_remote.identity import host_id, new_id
-from parl_remote.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote.links.identity import host_id, new_id
+from parl_remote.program.handles import luggage
+from parl_remote.system.facilities import is_portable
 
 __all__ = ["ObjectRef", "put", "received"]
 

@@ -16,7 +16,7 @@ from parl_remote.errors import RemoteError
 from parl_remote.files.places import Places
 
 if TYPE_CHECKING:
-    from parl_remote.client import Client
+    from parl_remote.program.client import Client
 
 __all__ = ["PRIVATE", "open_cluster", "open_private"]
 
@@ -35,7 +35,7 @@ def open_private(
     Raises:
         ClusterUnreachable: It did not start.
     """
-    from parl_remote.private_cluster import PrivateCluster
+    from parl_remote.program.private_cluster import PrivateCluster
 
     places = Places(files)
     found = environment()
@@ -43,7 +43,7 @@ def open_private(
     with _explaining(PRIVATE, found):
         cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
         try:
-            from parl_remote.client import Client  # only now, while the node starts
+            from parl_remote.program.client import Client  # only now, while the node starts
 
             return Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
         except BaseException:
@@ -59,9 +59,9 @@ def open_cluster(
     Raises:
         RemoteError: It cannot be reached, has another key or speaks another version.
     """
-    from parl_remote.client import Client
-    from parl_remote.real_cluster import RealCluster
-    from parl_remote.rendezvous import ClusterAddress
+    from parl_remote.program.client import Client
+    from parl_remote.program.real_cluster import RealCluster
+    from parl_remote.program.rendezvous import ClusterAddress
 
     found = environment()
     with _explaining(address, found):

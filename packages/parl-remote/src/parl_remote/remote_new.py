@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from parl_remote import current
-from parl_remote.class_spec import ClassSpec
 from parl_remote.options import ActorOptions
-from parl_remote.proxy import RemoteObject, make_proxy, proxy_class
+from parl_remote.program.proxy import RemoteObject, make_proxy, proxy_class
 from parl_remote.serve_attribute import means_to_serve
+from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = ["RemoteNew", "hook_of", "is_decorated", "reduce_object"]
 

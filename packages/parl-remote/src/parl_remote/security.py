@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from parl_remote.errors import AuthenticationFailed
-from parl_remote.facilities import NO_FOLLOW, own_user
+from parl_remote.system.facilities import NO_FOLLOW, own_user
 
 __all__ = ["ClusterKey", "make_private_dir", "read_private_file", "write_private_file"]
 

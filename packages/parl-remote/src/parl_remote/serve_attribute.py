@@ -9,10 +9,10 @@ from __future__ import annotations
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from parl_remote.class_spec import ClassAttribute
+from parl_remote.shipping.class_spec import ClassAttribute
 
 if TYPE_CHECKING:
-    from parl_remote.serving import Serving
+    from parl_remote.dialing.serving import Serving
 
 __all__ = ["ServeAttribute", "bound_to", "means_to_serve"]
 
@@ -33,7 +33,7 @@ def bound_to(obj: object) -> Any:
 
     def as_remote(*args: Any, **kwargs: Any) -> Serving:
         """Serve this object to the program that has a `RemoteManager` at an address; see `parl_remote.as_remote`."""
-        from parl_remote.serving import as_remote  # it imports zmq in the end, which few programs need
+        from parl_remote.dialing.serving import as_remote  # it imports zmq in the end, which few programs need
 
         return as_remote(obj, *args, **kwargs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from parl_remote.config import Limits
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role, Status, StatusRequest
 from parl_remote.transport import Channel
 

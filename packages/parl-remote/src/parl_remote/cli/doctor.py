@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import Address
 from parl_remote.cli.target import Target, address_option, key_option, port_option, targets
 from parl_remote.config import Environment, environment
 from parl_remote.doctor.cluster import check_cluster
@@ -19,6 +18,7 @@ from parl_remote.doctor.here import check_here
 from parl_remote.doctor.modules import imports_of
 from parl_remote.doctor.reach import check_reach
 from parl_remote.errors import RemoteError
+from parl_remote.transport.addresses import Address
 
 __all__ = ["command"]
 

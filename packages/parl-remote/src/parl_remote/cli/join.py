@@ -9,22 +9,22 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import Address, is_loopback, own_address_toward
 from parl_remote.cli.launch import check_port, foreground_option, launch
 from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.start import explain_old_options
 from parl_remote.cli.target import key_option
-from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import Limits, environment
 from parl_remote.doctor.explain import explained, explained_here
 from parl_remote.errors import RemoteError
-from parl_remote.identity import new_id
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.identity import new_id
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role
 from parl_remote.messages.health import NodeReached, ReachNode
-from parl_remote.rendezvous import ClusterAddress
-from parl_remote.run_files import RunFiles
+from parl_remote.node.cluster_node import NodeSettings
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.security import write_private_file
+from parl_remote.transport.addresses import Address, is_loopback, own_address_toward
 
 __all__ = ["command"]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import click
 import psutil
 
-from parl_remote import processes
-from parl_remote.cluster_node import NodeSettings
 from parl_remote.codec import to_json
 from parl_remote.config import Environment, Limits
-from parl_remote.report_pipe import ReportPipe
-from parl_remote.run_files import RunFiles
+from parl_remote.node.cluster_node import NodeSettings
+from parl_remote.node.report_pipe import ReportPipe
+from parl_remote.node.run_files import RunFiles
+from parl_remote.system import processes
 
 __all__ = ["check_port", "detach", "foreground_option", "launch"]
 
@@ -51,7 +51,7 @@ def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Ca
         else:
             say(outcome["address"])
 
-    from parl_remote.daemon import run_node  # only here: a detached node reads its own program
+    from parl_remote.node.daemon import run_node  # only here: a detached node reads its own program
 
     sys.exit(run_node(settings, report))
 
@@ -99,7 +99,7 @@ def detach(settings: NodeSettings, limits: Limits, launcher: tuple[str, ...] = (
         node = subprocess.Popen(
             [
                 *(launcher or (sys.executable,)),
-                *("-P", "-m", "parl_remote.daemon", json.dumps(to_json(settings)), str(pipe.number)),
+                *("-P", "-m", "parl_remote.node.daemon", json.dumps(to_json(settings)), str(pipe.number)),
             ],
             cwd=directory,
             **pipe.options(log),

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 
-from parl_remote.addresses import advertised_by
 from parl_remote.cli.overview import actors_of, deaths_of, nodes_of, short_id
 from parl_remote.cli.session import Session, open_session
 from parl_remote.cli.table import age, amount, count, size, table
@@ -17,6 +16,7 @@ from parl_remote.cli.target import address_option, key_option, port_option
 from parl_remote.codec import to_json
 from parl_remote.messages import ClientStatus, Status, StatusRequest
 from parl_remote.messages.overview import ActorStatus, NodeDetail
+from parl_remote.transport.addresses import advertised_by
 
 __all__ = ["command"]
 

@@ -14,7 +14,7 @@ from parl_remote.cli.overview import find_actor_or_death, nodes_of, short_id
 from parl_remote.cli.session import Session, open_session
 from parl_remote.cli.target import address_option, key_option, port_option
 from parl_remote.codec import to_json
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages.logs import LogText, ReadLog
 
 __all__ = ["command"]

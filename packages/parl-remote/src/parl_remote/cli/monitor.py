@@ -7,7 +7,6 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import Address, is_loopback
 from parl_remote.cli.launch import check_port
 from parl_remote.cli.monitor_plan import url_of
 from parl_remote.cli.target import address_option, key_option, only_target, port_option
@@ -15,7 +14,8 @@ from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.monitor.launch import check_installed
 from parl_remote.monitor.settings import MonitorSettings
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
+from parl_remote.transport.addresses import Address, is_loopback
 
 __all__ = ["command"]
 

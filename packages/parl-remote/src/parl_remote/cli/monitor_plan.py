@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import click
 
 from parl_remote.cli.launch import check_port
-from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
-from parl_remote.identity import host_name
+from parl_remote.links.identity import host_name
 from parl_remote.monitor.launch import HOW_TO_INSTALL, check_installed, is_installed, start_monitor
 from parl_remote.monitor.sessions import token_of
 from parl_remote.monitor.settings import MonitorSettings
-from parl_remote.run_files import RunFiles
+from parl_remote.node.cluster_node import NodeSettings
+from parl_remote.node.run_files import RunFiles
 
 __all__ = ["EVERYWHERE", "MonitorPlan", "plan_monitor", "url_of"]
 

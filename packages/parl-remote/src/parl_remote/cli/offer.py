@@ -10,10 +10,10 @@ from typing import Any, TypeVar
 
 import click
 
-from parl_remote.facilities import cpu_count
-from parl_remote.host_gpus import visible_gpus
-from parl_remote.host_memory import usable_memory
 from parl_remote.resources import Resources
+from parl_remote.system.facilities import cpu_count
+from parl_remote.system.host_gpus import visible_gpus
+from parl_remote.system.host_memory import usable_memory
 
 __all__ = ["Offer", "offer_options"]
 

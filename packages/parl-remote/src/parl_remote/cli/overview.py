@@ -8,7 +8,7 @@ from typing import TypeVar
 import click
 
 from parl_remote.death import DeathRecord
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages.overview import (
     ActorList,
     ActorStatus,

@@ -12,9 +12,9 @@ from parl_remote.cli.target import only_target
 from parl_remote.config import Environment, environment
 from parl_remote.doctor.explain import explained
 from parl_remote.errors import RemoteError
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
 
 __all__ = ["Session", "open_session"]
 

@@ -12,8 +12,8 @@ from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
 from parl_remote.messages import ClientStatus, NodeStatus, Status, WaitingStatus
-from parl_remote.rendezvous import ClusterAddress
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
 
 __all__ = ["ClusterReport", "report_cluster"]
 

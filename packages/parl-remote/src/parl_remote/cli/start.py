@@ -7,18 +7,18 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import Address, is_loopback
 from parl_remote.cli.launch import check_port, foreground_option, launch
 from parl_remote.cli.monitor_plan import plan_monitor
 from parl_remote.cli.offer import Offer, offer_options
 from parl_remote.cli.target import key_option
-from parl_remote.cluster_node import NodeSettings
 from parl_remote.config import environment
 from parl_remote.doctor.explain import explained_here
 from parl_remote.errors import RemoteError
-from parl_remote.identity import host_name, new_id
-from parl_remote.rendezvous import given_key
-from parl_remote.run_files import RunFiles, key_of
+from parl_remote.links.identity import host_name, new_id
+from parl_remote.node.cluster_node import NodeSettings
+from parl_remote.node.run_files import RunFiles, key_of
+from parl_remote.program.rendezvous import given_key
+from parl_remote.transport.addresses import Address, is_loopback
 
 __all__ = ["command"]
 

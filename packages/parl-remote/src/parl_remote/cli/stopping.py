@@ -14,10 +14,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
-from parl_remote.addresses import Address
 from parl_remote.config import Limits
-from parl_remote.facilities import is_portable
-from parl_remote.run_files import (
+from parl_remote.node.run_files import (
     ClusterRecord,
     MonitorRecord,
     ProcessRecord,
@@ -27,6 +25,8 @@ from parl_remote.run_files import (
     forget_monitor,
     signal_process,
 )
+from parl_remote.system.facilities import is_portable
+from parl_remote.transport.addresses import Address
 
 __all__ = ["stop_all"]
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from parl_remote.addresses import Address
 from parl_remote.config import Environment
-from parl_remote.rendezvous import ClusterAddress
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
+from parl_remote.program.rendezvous import ClusterAddress
+from parl_remote.transport.addresses import Address
 
 __all__ = ["Target", "address_option", "key_option", "only_target", "port_option", "targets"]
 

@@ -12,9 +12,9 @@ from parl_remote.doctor.finding import Finding, fine, problem
 from parl_remote.doctor.host import check_clock, check_disk, report_of_host
 from parl_remote.doctor.workers import check_workers
 from parl_remote.errors import AuthenticationFailed, RemoteError, VersionMismatch
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role, Status, StatusRequest
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
 
 __all__ = ["check_cluster", "refused"]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from parl_remote.addresses import Address
 from parl_remote.config import Environment
 from parl_remote.doctor.finding import Finding, Severity
 from parl_remote.doctor.here import check_here
 from parl_remote.doctor.reach import check_reach
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
+from parl_remote.transport.addresses import Address
 
 __all__ = ["explained", "explained_here", "why"]
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from parl_remote.config import Environment
 from parl_remote.doctor.finding import Finding, fine, note, problem
 from parl_remote.errors import AuthenticationFailed
-from parl_remote.facilities import is_portable, missing
-from parl_remote.host_check import shared_memory_free, write_error
-from parl_remote.identity import host_name
-from parl_remote.run_files import RunFiles
+from parl_remote.links.identity import host_name
+from parl_remote.node.run_files import RunFiles
 from parl_remote.security import ClusterKey, make_private_dir
+from parl_remote.system.facilities import is_portable, missing
+from parl_remote.worker.host_check import shared_memory_free, write_error
 
 with contextlib.suppress(ImportError):  # not on Windows
     import resource

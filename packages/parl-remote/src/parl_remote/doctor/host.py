@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from parl_remote.doctor.finding import Finding, problem
 from parl_remote.errors import RemoteError
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages.health import CheckHost, HostReport
 
 __all__ = ["Heard", "check_clock", "check_disk", "report_of_host"]

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 
-from parl_remote.addresses import Address
+from parl_remote.transport.addresses import Address
 
 __all__ = ["Probe", "Seen", "probe"]
 

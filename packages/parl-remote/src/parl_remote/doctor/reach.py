@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from parl_remote.addresses import Address, is_loopback, is_this_host
 from parl_remote.config import Environment
 from parl_remote.doctor.finding import Finding, fine, problem
 from parl_remote.doctor.probe import Seen, probe
-from parl_remote.run_files import ClusterRecord, RunFiles
+from parl_remote.node.run_files import ClusterRecord, RunFiles
+from parl_remote.transport.addresses import Address, is_loopback, is_this_host
 
 __all__ = ["check_reach"]
 

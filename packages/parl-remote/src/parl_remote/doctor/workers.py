@@ -12,17 +12,17 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from parl_remote.addresses import advertised_by
 from parl_remote.config import Limits
 from parl_remote.doctor.finding import Finding, fine, note, problem
 from parl_remote.doctor.host import check_clock, check_disk, report_of_host
 from parl_remote.doctor.probe import Seen, probe
 from parl_remote.errors import AuthenticationFailed, RemoteError, RemoteProtocolError, VersionMismatch
-from parl_remote.host_check import versions_that_matter
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import NodeStatus, Role
 from parl_remote.messages.health import HostReport, NodeReached, ReachNode
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
+from parl_remote.transport.addresses import advertised_by
+from parl_remote.worker.host_check import versions_that_matter
 
 __all__ = ["check_workers"]
 

@@ -17,10 +17,10 @@ import shutil
 from pathlib import Path
 
 from parl_remote.errors import RemoteError
-from parl_remote.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 from parl_remote.files.blobs import Blobs, DamagedBlob
 from parl_remote.files.inherited import MANIFEST
 from parl_remote.files.manifest import Entry, Manifest
+from parl_remote.system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 
 __all__ = ["make_folder", "remove_folder"]
 

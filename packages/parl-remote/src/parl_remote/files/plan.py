@@ -14,7 +14,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from parl_remote.import_closure import OwnFile
+from parl_remote.shipping.import_closure import OwnFile
 
 __all__ = ["WORK", "Plan", "lay_out"]
 

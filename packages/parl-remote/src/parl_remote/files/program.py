@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from parl_remote.files.compiled import compiled_imports
-from parl_remote.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
+from parl_remote.shipping.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
 __all__ = ["OwnCode", "own_code"]
 

@@ -23,8 +23,7 @@ from parl_remote.files.places import Place, here, working_dir
 from parl_remote.files.plan import WORK, Plan, lay_out
 from parl_remote.files.program import OwnCode
 from parl_remote.files.progress import Progress
-from parl_remote.identity import host_id
-from parl_remote.import_closure import is_own
+from parl_remote.links.identity import host_id
 from parl_remote.messages import LeaseGranted, Message
 from parl_remote.messages.files import (
     FilesSeen,
@@ -35,6 +34,7 @@ from parl_remote.messages.files import (
     SeenPlace,
     StoreParts,
 )
+from parl_remote.shipping.import_closure import is_own
 from parl_remote.transport import Buffer
 
 __all__ = ["ProgramFiles"]

@@ -18,10 +18,10 @@ from flask import Flask, Response, abort, g, jsonify, redirect, request, url_for
 from werkzeug.exceptions import HTTPException
 from werkzeug.wrappers import Response as BaseResponse
 
-from parl_remote.addresses import is_loopback
-from parl_remote.facilities import own_user
 from parl_remote.monitor.peers import Peers
 from parl_remote.monitor.sessions import Session, Sessions
+from parl_remote.system.facilities import own_user
+from parl_remote.transport.addresses import is_loopback
 
 __all__ = ["Guard", "allowed_target"]
 

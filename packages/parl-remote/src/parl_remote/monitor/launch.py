@@ -8,13 +8,13 @@ import os
 import subprocess
 import sys
 
-from parl_remote import processes
 from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
-from parl_remote.facilities import NO_FOLLOW
 from parl_remote.monitor.settings import MonitorSettings
-from parl_remote.report_pipe import ReportPipe
+from parl_remote.node.report_pipe import ReportPipe
+from parl_remote.system import processes
+from parl_remote.system.facilities import NO_FOLLOW
 
 __all__ = ["HOW_TO_INSTALL", "check_installed", "is_installed", "start_monitor"]
 

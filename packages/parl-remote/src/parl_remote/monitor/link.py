@@ -17,10 +17,9 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
-from parl_remote.addresses import advertised_by
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
-from parl_remote.inquiry import Inquiry
+from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Message, Role, Status, StatusRequest
 from parl_remote.messages.logs import LogText, ReadLog
 from parl_remote.messages.overview import (
@@ -39,7 +38,8 @@ from parl_remote.messages.stacks import DumpStack, StackDump
 from parl_remote.monitor.model import ClusterInfo, LogChunk, Snapshot
 from parl_remote.monitor.source import SourceError, Unknown, Unreachable
 from parl_remote.monitor.translate import actor_info, death_info, driver_info, node_info, waiting_info
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
+from parl_remote.transport.addresses import advertised_by
 
 __all__ = ["ClusterSource"]
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from parl_remote.bell import Bell
-from parl_remote.facilities import NO_FOLLOW
 from parl_remote.portable.stream import LoopbackSocket
+from parl_remote.system.bell import Bell
+from parl_remote.system.facilities import NO_FOLLOW
 
 __all__ = ["Door", "connect_through", "is_door", "nobody_behind"]
 

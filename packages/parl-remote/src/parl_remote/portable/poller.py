@@ -14,7 +14,7 @@ import threading
 import weakref
 from typing import Protocol
 
-from parl_remote.bell import Bell
+from parl_remote.system.bell import Bell
 
 __all__ = ["IN", "OUT", "Poller", "PortablePoller"]
 

@@ -13,8 +13,8 @@ import shutil
 import sys
 import threading
 
-from parl_remote.stack_dumps import ignore_stack_signal
-from parl_remote.thread_counts import chosen_by_user, set_variables
+from parl_remote.actor.stack_dumps import ignore_stack_signal
+from parl_remote.system.thread_counts import chosen_by_user, set_variables
 
 __all__ = ["main"]
 
@@ -42,8 +42,8 @@ def main(settings_json: str) -> None:
         except Exception as error:
             failed[name] = f"{type(error).__name__}: {error}"
 
-    from parl_remote.actor_process import run_actor
-    from parl_remote.transport_unix import listen_at
+    from parl_remote.actor.process import run_actor
+    from parl_remote.transport.unix import listen_at
 
     listening = listen_at(path)
     os.write(_STDOUT, json.dumps({"ready": os.getpid(), "failed": failed}).encode() + b"\n")

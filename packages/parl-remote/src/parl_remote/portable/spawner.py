@@ -21,8 +21,8 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from parl_remote.bell import Bell
 from parl_remote.portable.processes import descendants
+from parl_remote.system.bell import Bell
 
 __all__ = ["Spawner"]
 
@@ -89,7 +89,7 @@ class Spawner:
 
     def dump(self, number: int) -> None:
         """Have actor `number` print its stacks, where there are signals for that."""
-        from parl_remote.stack_dumps import STACK_SIGNAL
+        from parl_remote.actor.stack_dumps import STACK_SIGNAL
 
         with self._lock:
             process = self._running.get(number)

@@ -16,12 +16,12 @@ from collections.abc import Callable
 from typing import Any
 
 from parl_remote import current
-from parl_remote.actor_record import ActorRecord
-from parl_remote.call_messages import Kind
-from parl_remote.client import Client
-from parl_remote.connection import Connection
 from parl_remote.future import RemoteFuture
-from parl_remote.proxy import reference_of
+from parl_remote.links.call_messages import Kind
+from parl_remote.program.actor_record import ActorRecord
+from parl_remote.program.client import Client
+from parl_remote.program.connection import Connection
+from parl_remote.program.proxy import reference_of
 from parl_remote.testing.process import Process
 from parl_remote.transport import Channel
 

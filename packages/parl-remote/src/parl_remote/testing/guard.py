@@ -12,7 +12,7 @@ import sys
 
 from parl_remote.cli.stopping import stop_all
 from parl_remote.config import environment
-from parl_remote.run_files import RunFiles
+from parl_remote.node.run_files import RunFiles
 
 __all__ = ["main"]
 

@@ -29,7 +29,7 @@ import parl_remote
 from parl_remote.cli.ask import ask_status
 from parl_remote.config import environment
 from parl_remote.messages import Status
-from parl_remote.rendezvous import ClusterAddress
+from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.testing.line import Line
 from parl_remote.testing.member import Member
 from parl_remote.testing.process import Process, processes_with

@@ -18,8 +18,8 @@ from parl_remote.security import ClusterKey
 from parl_remote.testing.loopback_cluster import LoopbackCluster
 from parl_remote.testing.strange_messages import Dice
 from parl_remote.transport import Channel
-from parl_remote.transport_unix import UnixChannel
-from parl_remote.transport_zmq import ZmqChannel
+from parl_remote.transport.unix import UnixChannel
+from parl_remote.transport.zmq import ZmqChannel
 
 __all__ = ["WAYS", "Target"]
 

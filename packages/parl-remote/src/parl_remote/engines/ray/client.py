@@ -19,13 +19,8 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from parl_remote import serialize
-from parl_remote.actor_ref import ActorRef, AttributeNames, settled
-from parl_remote.answers import read_answer
-from parl_remote.call_messages import Kind, pack
-from parl_remote.class_shipping import dumps_class
-from parl_remote.class_spec import ClassSpec
-from parl_remote.concurrency import How, concurrency_of
+from parl_remote.actor.concurrency import How, concurrency_of
+from parl_remote.data import serialize
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.engines.ray.folder import Folder, visible
 from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
@@ -40,11 +35,16 @@ from parl_remote.errors import (
     RemoteError,
     ResultTimeout,
 )
-from parl_remote.handles import luggage
+from parl_remote.links.call_messages import Kind, pack
 from parl_remote.named_actors import FoundActor, description_of, read_description
 from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
-from parl_remote.pending_calls import kind_of_reference
+from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
+from parl_remote.program.answers import read_answer
+from parl_remote.program.handles import luggage
+from parl_remote.program.pending_calls import kind_of_reference
+from parl_remote.shipping.class_shipping import dumps_class
+from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = ["RayClient"]
 

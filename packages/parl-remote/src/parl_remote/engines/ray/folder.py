@@ -29,7 +29,7 @@ class Folder:
     Attributes:
         working_dir: The directory to run in; relative to where Ray has unpacked the program's files, or absolute.
         first: Where to look for modules first, relative to the same.
-        sys_path: Where to look for modules, as `actor_host.Creation` has it.
+        sys_path: Where to look for modules, as `actor.host.Creation` has it.
     """
 
     working_dir: str

@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parl_remote import current
-from parl_remote.actor_host import ActorHost
-from parl_remote.call_messages import header_of
+from parl_remote.actor.host import ActorHost
+from parl_remote.actor.parcels import Parcel
+from parl_remote.actor.runners import Job
+from parl_remote.debug.local_calls import LocalCalls
 from parl_remote.engines.ray.folder import Folder
 from parl_remote.engines.ray.library import ray
 from parl_remote.engines.ray.message import RayPlace, Wire, extras_of, opened, packed
-from parl_remote.local_calls import LocalCalls
-from parl_remote.parcels import Parcel
-from parl_remote.runners import Job
+from parl_remote.links.call_messages import header_of
 from parl_remote.transport import Buffer
 
 __all__ = ["ConcurrentObject", "HostedObject", "Setup"]

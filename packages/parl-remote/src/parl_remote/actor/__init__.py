@@ -1,0 +1,1 @@
+"""The process of one actor: its loop, how calls run in it, and who needs it."""

@@ -1,0 +1,522 @@
+"""What holds one user's object: takes call messages, gives the replies.
+
+    frames of CREATE, CALL, GET, SET  -->  ActorHost.handle  -->  frames of CREATED, RESULT, FAILURE
+
+    many calls at a time, for runners:     accept, then start -->  the value, or something to await
+                                           finish             -->  frames of RESULT, FAILURE
+
+No sockets, no processes and no threads: an actor process, `connect(debug=True)` and `as_remote` drive the same host.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+import threading
+import types
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from parl_remote import current
+from parl_remote.actor.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
+from parl_remote.actor.last_word import LastWord
+from parl_remote.actor.parcels import packed, with_luggage
+from parl_remote.actor.state import ActorEvent, ActorMachine, ActorState
+from parl_remote.actor.stats import CallMeter, SharedCallMeter
+from parl_remote.data import serialize
+from parl_remote.data.call_errors import describe
+from parl_remote.death import DeathKind
+from parl_remote.errors import RemoteProtocolError, SerializationError
+from parl_remote.future import RemoteFuture
+from parl_remote.links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
+from parl_remote.program.handles import luggage
+from parl_remote.transport import Buffer
+
+__all__ = ["ActorHost", "Construct", "Creation", "Run"]
+
+_log = logging.getLogger("parl.remote")
+_KEYWORDS = int(Flag.KEYWORDS)
+_EMPTY = int(Flag.EMPTY)
+_NAMES = int(Flag.NAMES)
+_STAYS = int(Flag.STAYS)
+_CALL, _GET, _RESULT = int(Kind.CALL), int(Kind.GET), int(Kind.RESULT)
+_SET, _ASK_NAMES = int(Kind.SET), int(Kind.NAMES)
+_EVENTS = {
+    _CALL: ActorEvent.CALL,
+    _GET: ActorEvent.GET_ATTR,
+    _SET: ActorEvent.SET_ATTR,
+    _ASK_NAMES: ActorEvent.GET_ATTR,
+}
+_NO_KEYWORDS: dict[str, Any] = {}
+_METHOD_TYPES = (types.MethodType, types.BuiltinMethodType, types.MethodWrapperType)
+
+
+class Creation(NamedTuple):
+    """The payload of CREATE.
+
+    Attributes:
+        sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
+        argv: The program's arguments, which the actor's code may want to parse as well.
+        class_name: The class's name, for messages that come before the class itself.
+        cls: The class, as `class_shipping.dumps_class` gave it.
+        names: Methods in the order in which calls number them.
+        arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
+        keywords: Whether that is `(args, kwargs)`.
+        max_concurrency: How many calls may run at once; None if its class decides.
+        saves: Whether the object's state is saved after calls, see `ActorHost.on_state`.
+        state: Pickle of what the object had saved when it was lost, None if it is made for the first time.
+        state_buffers: How many of the message's frames belong to it, the last ones.
+    """
+
+    sys_path: tuple[str | None, ...]
+    argv: tuple[str, ...]
+    class_name: str
+    cls: bytes
+    names: tuple[str, ...]
+    arguments: bytes
+    keywords: bool
+    max_concurrency: int | None = None
+    saves: bool = False
+    state: bytes | None = None
+    state_buffers: int = 0
+
+
+class Run:
+    """One call of several that run at the same time.
+
+    Attributes:
+        call_id: The caller's number for it.
+        name: The method, once it is known.
+        stays: Whether its result stays in the actor.
+    """
+
+    __slots__ = ("began", "call_id", "flags", "frames", "index", "kind", "name", "stays")
+
+    def __init__(self, frames: Sequence[memoryview]) -> None:
+        self.kind, self.flags, self.index, self.call_id = header_of(frames[0])
+        self.frames: Sequence[memoryview] = frames
+        self.name = ""
+        self.stays = False
+        self.began = 0.0
+
+
+Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
+
+
+def _nobody() -> None:
+    """Nobody else has to be told."""
+
+
+def _no_one(_: list[Buffer]) -> None:
+    """Nobody keeps it."""
+
+
+def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
+    """Run a constructor at once."""
+    return make()
+
+
+class ActorHost:
+    """One object and its calls.
+
+    Args:
+        load_class: Makes a class of `Creation.cls`.
+        construct: See the attribute.
+
+    Attributes:
+        construct: Runs the constructor where calls will run later; it is told how that will be.
+        machine: Where the actor is in its life.
+        running: The method that was started last, for reports of its end.
+        meter: Counts the calls.
+        concurrency: How calls are to be run; known once the object is made.
+        on_state: Takes what the object has saved, a message for who has made it.
+        on_new_names: Called when the object has other attributes than before, just before a reply that says which.
+    """
+
+    def __init__(
+        self,
+        load_class: Callable[[bytes], Any] = serialize.loads,
+        construct: Construct = _construct_here,
+    ) -> None:
+        self._load_class = load_class
+        self.construct = construct
+        self.concurrency = ONE_BY_ONE
+        self._finishing = threading.Lock()  # only where several calls run at a time
+        self.machine = ActorMachine(ActorState.LEASED)
+        self.running = ""
+        self.meter = CallMeter()
+        self.last_word = LastWord(DeathKind.RELEASED)
+        self._instance: object = None
+        self._class_name = "actor"
+        self._methods: tuple[str, ...] = ()
+        self._attributes: frozenset[str] = frozenset()
+        self.on_new_names: Callable[[], None] = _nobody
+        self.on_state: Callable[[list[Buffer]], None] = _no_one
+        self._saves = False
+        self._state_luggage: tuple[object, ...] = ()
+        self._slots: tuple[str, ...] = ()
+        self._dict: dict[str, Any] | None = None
+
+    def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
+        """Do what a message asks for and give the reply's frames.
+
+        Raises:
+            RemoteProtocolError: The message may not come now, or is malformed.
+        """
+        kind, flags, index, call_id = header_of(frames[0])
+        if kind == _CALL:
+            self.machine.on(ActorEvent.CALL)
+            return self._answer(self._call, flags, index, call_id, frames)
+        if kind == _GET:
+            self.machine.on(ActorEvent.GET_ATTR)
+            return self._answer(self._get, flags, index, call_id, frames)
+        if kind == _SET:
+            self.machine.on(ActorEvent.SET_ATTR)
+            return self._answer(self._set, flags, index, call_id, frames)
+        if kind == Kind.CREATE:
+            return self._create(flags, call_id, frames)
+        if kind == _ASK_NAMES:
+            self.machine.on(ActorEvent.GET_ATTR)
+            return self._answer(self._list_names, flags, index, call_id, frames)
+        raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
+
+    def hold(self, instance: object) -> None:
+        """Keep an object that is there."""
+        self._instance = instance
+        self._dict = getattr(instance, "__dict__", None)
+        self._slots = tuple(_slots_of(type(instance)))
+        self._attributes = self._current_attributes()
+
+    def adopt(self, instance: object, class_name: str, methods: tuple[str, ...]) -> None:
+        """Serve an object that was not made here.
+
+        Args:
+            instance: The object.
+            class_name: What messages call its class.
+            methods: Its methods in the order in which calls number them.
+        """
+        self._class_name = class_name
+        self._methods = methods
+        self.machine.state = ActorState.READY
+        self.hold(instance)
+
+    @property
+    def class_name(self) -> str:
+        """What messages call the object's class."""
+        return self._class_name
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The names of the object's attributes, as they were told last."""
+        return tuple(self._attributes)
+
+    def drop_instance(self) -> None:
+        """Let the user's object go, so that its `__del__` runs."""
+        self._instance = None
+        self._dict = None
+
+    # -- several calls at a time -----------------------------------------------------------------------------------
+
+    def accept(self, frames: Sequence[memoryview]) -> Run:
+        """Note that a call was queued.
+
+        Raises:
+            RemoteProtocolError: The message may not come now, or is malformed.
+        """
+        run = Run(frames)
+        event = _EVENTS.get(run.kind)
+        if event is None:
+            raise RemoteProtocolError(f"an actor cannot take a message of kind {run.kind}")
+        with self._finishing:
+            self.machine.on(event)
+        return run
+
+    def start(self, run: Run) -> Any:
+        """Run a call and give what it returned, which may have to be awaited.
+
+        Raises:
+            BaseException: Whatever the method raised.
+        """
+        frames, run.frames = run.frames, ()
+        run.began = self.meter.began()
+        if run.kind == _CALL:
+            if run.index != BY_NAME:
+                run.name = self._methods[run.index]
+            name, args, kwargs = self._called(run.flags, run.index, frames)
+            run.name = name
+            value = getattr(self._instance, name)(*args, **kwargs)
+            run.stays = value is self._instance and _may_give_itself(name)
+        else:
+            action = {_GET: self._get, _SET: self._set, _ASK_NAMES: self._list_names}[run.kind]
+            value, reply_flags = action(run.flags, run.index, frames)
+            run.name = self.running
+            run.stays = bool(reply_flags & _STAYS)
+        return value
+
+    def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
+        """Hand a call's reply to `send`; any thread may call this.
+
+        Args:
+            run: The call.
+            value: What it returned.
+            error: What it raised instead.
+            send: Takes the reply; it must not wait, because replies that tell new attributes leave in order.
+        """
+        if self.machine.state is ActorState.CLOSED:
+            return  # the object was given up while this ran
+        flags = _STAYS if run.stays else 0
+        payload: list[Buffer] = []
+        if error is None and value is not None and not run.stays:
+            try:
+                payload = self._dumps_result(value, run.name)
+            except BaseException as failure:
+                error = failure
+        if error is not None:
+            reply = self._failure(error, run.name, run.call_id)
+            self.meter.failed(run.began, error)
+            with self._finishing:
+                self.machine.on(ActorEvent.FAILED)
+            send(reply)
+            return
+        self.meter.ended(run.began)
+        with self._finishing:
+            self.machine.on(ActorEvent.FINISHED)
+            if self._saves:
+                self._save()
+            names = self._current_attributes()
+            if names != self._attributes:
+                self._attributes = names
+                self.on_new_names()
+                told = None if run.stays else value
+                reply = pack(_RESULT, flags | _NAMES, 0, run.call_id, serialize.dumps((told, tuple(names))))
+                send(with_luggage(reply))
+                return
+        reply = pack(_RESULT, flags, 0, run.call_id, payload)
+        send(with_luggage(reply) if packed else reply)
+
+    def drop(self, run: Run) -> list[Buffer]:
+        """The reply for a call that was cancelled before it finished."""
+        if run.began:
+            self.meter.ended(run.began)
+        with self._finishing:
+            self.machine.on(ActorEvent.FAILED)
+        return pack(Kind.FAILURE, Flag.CANCELLED, 0, run.call_id)
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
+
+    def _create(self, flags: int, call_id: int, frames: Sequence[memoryview]) -> list[Buffer]:
+        self.machine.on(ActorEvent.CREATE)
+        began = self.meter.began()
+        self.meter.runs("__init__")
+        try:
+            data, buffers = payload_of(flags, frames)
+            creation = Creation(*serialize.loads(data))
+            self._class_name = creation.class_name
+            self._methods = creation.names
+            self.running = "__init__"
+            sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
+            sys.argv[:] = creation.argv
+            self.last_word = LastWord(DeathKind.IMPORT)
+            cls = self._load_class(creation.cls)
+            self.last_word = LastWord(DeathKind.CONSTRUCTOR)
+            buffers, saved = _split(buffers, creation.state_buffers)
+            args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
+
+            def make() -> object:
+                instance = current.construct_here(cls, args, kwargs)
+                if creation.state is not None:
+                    self.running = "__parl_load__"
+                    instance.__parl_load__(serialize.loads(creation.state, saved))
+                return instance
+
+            concurrency = concurrency_of(cls, creation.max_concurrency)
+            self.hold(self.construct(concurrency, make))
+            self.concurrency = concurrency
+            self._saves = creation.saves
+            if self._saves:
+                self._save()
+            reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
+            self.last_word = LastWord(DeathKind.RELEASED)
+        except BaseException as error:
+            self.machine.on(ActorEvent.FAILED)
+            self.last_word = self.last_word.because_of(error)
+            self.meter.failed(began, error)
+            return self._failure(error, self.running, call_id)
+        self.meter.constructed(began)
+        if concurrency is not ONE_BY_ONE:
+            self.meter = SharedCallMeter(self.meter)
+        self.machine.on(ActorEvent.FINISHED)
+        return reply
+
+    def _answer(
+        self,
+        action: Callable[[int, int, Sequence[memoryview]], tuple[Any, int]],
+        flags: int,
+        index: int,
+        call_id: int,
+        frames: Sequence[memoryview],
+    ) -> list[Buffer]:
+        began = self.meter.began()
+        try:
+            value, reply_flags = action(flags, index, frames)
+            if self._dict is None or self._slots or self._dict.keys() != self._attributes:
+                names = self._current_attributes()
+                if names != self._attributes:
+                    self._attributes = names
+                    self.on_new_names()
+                    value, reply_flags = (value, tuple(names)), reply_flags | _NAMES
+            if value is None:
+                reply = pack(_RESULT, reply_flags, 0, call_id)
+            else:
+                reply = pack(_RESULT, reply_flags, 0, call_id, self._dumps_result(value, self.running))
+                if packed:
+                    reply = with_luggage(reply)
+        except BaseException as error:
+            self.machine.on(ActorEvent.FAILED)
+            self.meter.failed(began, error)
+            if self._saves:
+                self._save()
+            return self._failure(error, self.running, call_id)
+        if self._saves:
+            self._save()
+        self.meter.ended(began)
+        self.machine.on(ActorEvent.FINISHED)
+        return reply
+
+    def _call(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:
+        if flags & _EMPTY and index != BY_NAME:
+            self.running = name = self._methods[index]
+            self.meter.runs(name)
+            value = getattr(self._instance, name)()
+            if value is self._instance and _may_give_itself(name):
+                return None, _STAYS
+            return value, 0
+        if not flags and index != BY_NAME:  # a few small arguments, as in most other calls
+            self.running = name = self._methods[index]
+            self.meter.runs(name)
+            try:
+                args = serialize.loads(frames[0][HEADER_BYTES:], frames[1:])
+            except Exception as error:
+                raise self._unreadable(name, error) from error
+            value = getattr(self._instance, name)(*args)
+            return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
+        name, args, kwargs = self._called(flags, index, frames)
+        method = getattr(self._instance, name)
+        value = method(*args, **kwargs) if kwargs else method(*args)
+        return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
+
+    def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
+        """What is called, and with what."""
+        self.running = name = "" if index == BY_NAME else self._methods[index]
+        self.meter.runs(name)
+        if flags & _EMPTY:
+            return name, (), _NO_KEYWORDS
+        payload = self._loads_arguments(name, flags, frames)
+        if not name:
+            name, payload = payload
+            self.running = name
+            self.meter.runs(name)
+        return (name, *payload) if flags & _KEYWORDS else (name, payload, _NO_KEYWORDS)
+
+    def _loads_arguments(self, name: str, flags: int, frames: Sequence[memoryview]) -> Any:
+        data, buffers = payload_of(flags, frames)
+        try:
+            return serialize.loads(data, buffers)
+        except Exception as error:
+            raise self._unreadable(name, error) from error
+
+    def _unreadable(self, name: str, error: Exception) -> SerializationError:
+        what = f"the arguments of {self._class_name}.{name}()"
+        return SerializationError(f"{what} cannot be read in the actor: {type(error).__name__}: {error}", what=what)
+
+    def _get(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
+        name = serialize.loads(*payload_of(flags, frames))
+        self.running = f"get {name}"
+        self.meter.runs(self.running)
+        value = getattr(self._instance, name)
+        if isinstance(value, _METHOD_TYPES):
+            return None, _STAYS
+        return value, 0
+
+    def _set(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
+        name, value = serialize.loads(*payload_of(flags, frames))
+        self.running = f"set {name}"
+        self.meter.runs(self.running)
+        setattr(self._instance, name, value)
+        return None, 0
+
+    def _list_names(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[Any, int]:  # noqa: ARG002
+        self.running = "the names of its attributes"
+        return tuple(self._current_attributes()), 0
+
+    def _save(self) -> None:
+        """Hand the object's state over, before the answer to the call that may have changed it."""
+        instance: Any = self._instance
+        try:
+            state = instance.__parl_save__()
+            if state is None:
+                return
+            frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state))
+            self._state_luggage = luggage.take()
+        except Exception:
+            _log.exception("%s.__parl_save__() failed; what it saved before stays", self._class_name)
+        else:
+            self.on_state(frames)
+
+    def _dumps_result(self, value: object, name: str) -> list[Buffer]:
+        try:
+            return serialize.dumps(value)
+        except Exception as error:
+            if isinstance(value, RemoteFuture):  # its value is what the caller wants, or its error
+                return self._dumps_result(value.result(), name)
+            what = f"what {self._class_name}.{name}() returned"
+            raise SerializationError(
+                f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "
+                f"{_advice(value)}",
+                what=what,
+            ) from error
+
+    def _failure(self, error: BaseException, method: str, call_id: int) -> list[Buffer]:
+        failure = describe(error, f"{self._class_name}.{method}")
+        reply = pack(Kind.FAILURE, 0, 0, call_id, serialize.dumps(tuple(failure)))
+        return with_luggage(reply) if packed else reply
+
+    def _current_attributes(self) -> frozenset[str]:
+        names = frozenset(self._dict) if self._dict is not None else frozenset()
+        if self._slots:
+            names |= {name for name in self._slots if hasattr(self._instance, name)}
+        return names
+
+
+def _may_give_itself(method: str) -> bool:
+    """Whether Python's own statements want the object that the method returns and not a copy: `with`, `for`, `+=`."""
+    return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
+
+
+def _advice(value: object) -> str:
+    """What to do about a result that cannot be sent."""
+    if inspect.isasyncgen(value) or inspect.isgenerator(value):
+        return "A call has one result, not a stream of them: return a list, or a part at each call."
+    if inspect.iscoroutine(value):
+        value.close()  # nobody will await it
+        return "Write the method as `async def`, so that the actor knows that it has to be awaited."
+    return "Return plain data, or keep it in the actor."
+
+
+def _split(buffers: Sequence[memoryview], last: int) -> tuple[Sequence[memoryview], Sequence[memoryview]]:
+    """All but the last ones, and those."""
+    at = len(buffers) - last
+    return buffers[:at], buffers[at:]
+
+
+def _unpack(payload: Any, keywords: bool) -> tuple[Sequence[Any], dict[str, Any]]:
+    return payload if keywords else (payload, {})
+
+
+def _slots_of(cls: type) -> set[str]:
+    names: set[str] = set()
+    for base in cls.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names.update((slots,) if isinstance(slots, str) else slots)
+    return names - {"__dict__", "__weakref__"}

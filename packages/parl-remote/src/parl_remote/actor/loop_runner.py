@@ -1,0 +1,193 @@
+"""Calls on an asyncio loop: `async def` methods as tasks, ordinary ones between their steps.
+
+    take --> a queue --pump, while fewer than `limit` calls run-->  ordinary method   runs, is answered
+                                                                    async def method  becomes a task, and is answered
+                                                                                      when that has ended
+
+Everything here happens in the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from parl_remote.actor.host import ActorHost
+from parl_remote.actor.runners import Answerer, Job, drop_waiting
+from parl_remote.system.facilities import is_portable
+
+__all__ = ["LoopRunner", "construct_on", "new_loop", "run_forever", "wind_up"]
+
+_log = logging.getLogger("parl.remote")
+_TURN_S = 0.001  # that long ordinary methods run in a row, then replies leave and tasks have their turn
+_WIND_UP_S = 5.0  # what tasks get to react to their cancellation when the actor ends; the worker has less patience
+
+
+class _Outcome(NamedTuple):
+    """What a task ended with."""
+
+    value: Any
+    error: BaseException | None
+
+
+class LoopRunner:
+    """Runs calls on an event loop.
+
+    Args:
+        host: The object.
+        limit: How many calls run at once.
+        loop: The loop; it runs, or will.
+        idle: Called whenever nothing runs and nothing waits any more.
+    """
+
+    def __init__(
+        self,
+        host: ActorHost,
+        limit: int,
+        loop: asyncio.AbstractEventLoop,
+        idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._host = host
+        self._limit = limit
+        self._loop = loop
+        self._tell_idle = idle
+        self._waiting: deque[Job] = deque()
+        self._pumping = False
+        self._tasks: dict[asyncio.Task[_Outcome], tuple[Job, Any]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call runs or waits."""
+        return bool(self._tasks or self._waiting)
+
+    def take(self, job: Job) -> None:
+        """Start a call soon, in its turn."""
+        self._waiting.append(job)
+        self._pump_soon()
+
+    def cancel(self, caller: Answerer, call_id: int) -> None:
+        """Drop a call that waits, cancel the task of one that runs."""
+        self._cancel(lambda job: job.is_from(caller, call_id))
+
+    def forget(self, caller: Answerer) -> None:
+        """The same for all calls of a caller."""
+        self._cancel(lambda job: job.caller is caller)
+
+    def cancel_all(self) -> None:
+        """The same for everybody's."""
+        self._cancel(lambda _: True)
+
+    def _cancel(self, is_meant: Callable[[Job], bool]) -> None:
+        for job in drop_waiting(self._waiting, is_meant):
+            job.caller.answer(self._host.drop(job.run))
+            job.caller.flush()
+        for task, (job, _) in list(self._tasks.items()):
+            if is_meant(job):
+                task.cancel()
+
+    def _pump_soon(self) -> None:
+        if not self._pumping and self._waiting and len(self._tasks) < self._limit:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pumping = False
+        until = time.perf_counter() + _TURN_S
+        while self._waiting and len(self._tasks) < self._limit:
+            self._start(self._waiting.popleft())
+            if time.perf_counter() > until:
+                break
+        self._pump_soon()
+        if not self.busy:
+            self._tell_idle()
+
+    def _start(self, job: Job) -> None:
+        try:
+            value = self._host.start(job.run)
+        except BaseException as error:
+            self._finish(job, None, error)
+            return
+        if job.run.stays or not inspect.isawaitable(value):
+            self._finish(job, value, None)
+            return
+        task = self._loop.create_task(_outcome_of(value), name=f"parl:{job.run.name}")
+        self._tasks[task] = job, value
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[_Outcome]) -> None:
+        job, awaited = self._tasks.pop(task)
+        if task.cancelled():
+            if inspect.iscoroutine(awaited):
+                awaited.close()  # it may not have begun
+            job.caller.answer(self._host.drop(job.run))
+            job.caller.flush()
+        else:
+            self._finish(job, *task.result())
+        self._pump_soon()
+        if not self.busy:
+            self._tell_idle()
+
+    def _finish(self, job: Job, value: Any, error: BaseException | None) -> None:
+        self._host.finish(job.run, value, error, job.caller.answer)
+        job.caller.flush()
+
+
+async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
+    """Await a method; what it raises is data, also what would end the loop."""
+    try:
+        return _Outcome(await awaitable, None)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        return _Outcome(None, error)  # raised by the method itself, of something that it waited for
+    except BaseException as error:
+        return _Outcome(None, error)
+
+
+def selecting_loop() -> asyncio.AbstractEventLoop:
+    """A loop that can wait for any socket: on Windows that is not the one that asyncio makes unasked."""
+    return asyncio.SelectorEventLoop() if is_portable() else asyncio.new_event_loop()
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """A loop that is this thread's own."""
+    loop = selecting_loop()
+    asyncio.set_event_loop(loop)
+    return loop
+
+
+def construct_on(loop: asyncio.AbstractEventLoop, make: Callable[[], object]) -> object:
+    """Run a constructor on a loop that does not run yet, so that it may create tasks, which go on later."""
+
+    async def made() -> object:
+        return make()
+
+    return loop.run_until_complete(made())
+
+
+def run_forever(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
+    """Run a loop until `is_over` and somebody stops it, whatever background tasks of the user's code raise."""
+    while not is_over():
+        try:
+            loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            _log.exception("a background task of the actor wanted to end the process; it goes on")
+
+
+def wind_up(loop: asyncio.AbstractEventLoop) -> None:
+    """End what still runs on a loop that has stopped, so that `finally` blocks run, and close it."""
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
+        task.cancel()
+    with contextlib.suppress(Exception):
+        if tasks:
+            loop.run_until_complete(asyncio.wait(tasks, timeout=_WIND_UP_S))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()

@@ -1,0 +1,143 @@
+"""An actor's own connection to the cluster that it belongs to, made when it first makes or receives another actor.
+
+    worker --CONFIGURE (socket directory, master, key file)--> actor --when needed--> a Client as in any program
+
+It ends with the actor's process, and the actors that were made through it end with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from parl_remote import current
+
+if TYPE_CHECKING:
+    from parl_remote.config import Environment
+    from parl_remote.errors import ClusterUnreachable
+    from parl_remote.program.real_cluster import RealCluster
+    from parl_remote.transport import Channel
+
+__all__ = ["ClusterReach", "NodeCluster", "connect", "disconnect"]
+
+_LEASE_TIMEOUT_S = 30.0  # as for programs, see `connecting`
+
+
+class ClusterReach(NamedTuple):
+    """How the actors of a node reach their cluster; goes through JSON.
+
+    Attributes:
+        address: What people call the cluster: "host:port" of the master, or "local".
+        socket_dir: The node's directory of unix sockets.
+        master_is_here: Whether the node's socket leads to the master, too.
+        key_file: The cluster's key; empty for a private cluster, which has none.
+    """
+
+    address: str
+    socket_dir: str
+    master_is_here: bool
+    key_file: str
+
+
+class NodeCluster:
+    """Fills `cluster_access.Cluster` for an actor.
+
+    Args:
+        reach: What its node has told it.
+        environment: Where to look for keys; limits.
+    """
+
+    def __init__(self, reach: ClusterReach, environment: Environment) -> None:
+        self._reach = reach
+        self._environment = environment
+        self._afar: RealCluster | None = None
+
+    @property
+    def may_return(self) -> bool:
+        """Whether a master that is gone may be started again; without a key, it is a private one."""
+        return bool(self._reach.key_file)
+
+    def connect_master(self) -> Channel:
+        """A channel to the master.
+
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+        from parl_remote.errors import ChannelClosed
+        from parl_remote.transport.unix import UnixChannel
+
+        here = self._reach.master_is_here and (self._environment.same_host_shortcut or not self._reach.key_file)
+        if not here:
+            return self._cluster().connect_master()
+        try:
+            return UnixChannel.connect(f"{self._reach.socket_dir}/node.sock")
+        except ChannelClosed as error:
+            raise self.unreachable(str(error)) from error
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """A channel to a worker on another host.
+
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+        if not self._reach.key_file:
+            raise self.unreachable(f"its directory {self._reach.socket_dir} is gone")
+        return self._cluster().connect_node(node_addresses)
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """The error for a master that does not answer."""
+        from parl_remote.errors import ClusterUnreachable
+
+        address = self._reach.address
+        return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
+
+    def close(self) -> None:
+        """Nothing: the cluster goes on."""
+
+    def abandon(self) -> None:
+        """Nothing: the cluster goes on."""
+
+    def _cluster(self) -> RealCluster:
+        if self._afar is None:
+            from parl_remote.program.real_cluster import RealCluster
+            from parl_remote.program.rendezvous import ClusterAddress
+
+            address = ClusterAddress(self._reach.address, self._environment, Path(self._reach.key_file))
+            self._afar = RealCluster(address)
+        return self._afar
+
+
+def connect(reach: Sequence[object], lease_id: str, class_name: str) -> current.ActorMaker:
+    """Make an actor's client.
+
+    Args:
+        reach: A `ClusterReach` as JSON gave it back.
+        lease_id: The actor's own lease.
+        class_name: Its class, for people.
+    """
+    from parl_remote.config import environment
+    from parl_remote.connecting import mind_forks
+    from parl_remote.files.places import Places
+    from parl_remote.program.client import Client
+
+    found = environment()
+    told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
+    mind_forks()
+    return Client(
+        told.address,
+        NodeCluster(told, found),
+        limits=found.limits,
+        lease_timeout_s=_LEASE_TIMEOUT_S,
+        places=Places(same_host_shortcut=found.same_host_shortcut),
+        same_host_shortcut=found.same_host_shortcut or not told.key_file,
+        inside_actor=lease_id,
+        name=f"actor {class_name}",
+    )
+
+
+def disconnect() -> None:
+    """End the actors that this actor has made, and its connection, if it has one."""
+    client = current.clear()
+    if client is not None:
+        client.close()

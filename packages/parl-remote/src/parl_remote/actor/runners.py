@@ -1,0 +1,161 @@
+"""What runs an actor's calls when several run at a time.
+
+    I/O  --take(call)-->  Runner  --start-->  threads                 ThreadRunner
+                          a queue             an event loop's tasks   LoopRunner (see `loop_runner`)
+         <--answer(reply), flush()-- whoever finished the call
+
+Calls start in the order in which they were taken, and are answered as they finish.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from parl_remote.actor.host import ActorHost, Run
+from parl_remote.transport import Buffer
+
+__all__ = ["Answerer", "ClosableRunner", "Job", "Runner", "ThreadRunner", "drop_waiting"]
+
+
+class Answerer(Protocol):
+    """Takes the replies for one caller."""
+
+    def answer(self, reply: list[Buffer]) -> None:
+        """Keep a reply; does not wait."""
+
+    def flush(self) -> None:
+        """Send what is kept; may wait, and never raises because the caller is gone."""
+
+
+class Job:
+    """A call and who asked for it."""
+
+    __slots__ = ("caller", "run")
+
+    def __init__(self, run: Run, caller: Answerer) -> None:
+        self.run = run
+        self.caller = caller
+
+    def is_from(self, caller: Answerer, call_id: int) -> bool:
+        """Whether it is this call."""
+        return self.caller is caller and self.run.call_id == call_id
+
+
+class Runner(Protocol):
+    """Runs calls, several at a time."""
+
+    def take(self, job: Job) -> None:
+        """Start a call, or queue it behind those that came before."""
+
+    def cancel(self, caller: Answerer, call_id: int) -> None:
+        """Drop a call that waits, or cancel one that can be; the reply says what became of it."""
+
+    def forget(self, caller: Answerer) -> None:
+        """Drop and cancel all calls of a caller that is gone."""
+
+
+class ClosableRunner(Runner, Protocol):
+    """One that can be ended, for objects that share a process with other things."""
+
+    def close(self) -> None:
+        """Drop what waits, and let the threads end."""
+
+
+def drop_waiting(waiting: deque[Job], is_meant: Callable[[Job], bool]) -> list[Job]:
+    """Take jobs out of a queue."""
+    dropped = [job for job in waiting if is_meant(job)]
+    for job in dropped:
+        waiting.remove(job)
+    return dropped
+
+
+class ThreadRunner:
+    """Runs calls in threads, which are started when they are first needed and end with the process.
+
+    Args:
+        host: The object.
+        limit: How many calls run at once.
+    """
+
+    def __init__(self, host: ActorHost, limit: int) -> None:
+        self._host = host
+        self._limit = limit
+        self._waiting: deque[Job] = deque()
+        self._changed = threading.Condition()
+        self._threads = 0
+        self._idle = 0
+        self._running = 0
+        self._closed = False
+
+    def take(self, job: Job) -> None:
+        """Queue a call; any thread may."""
+        with self._changed:
+            self._waiting.append(job)
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+                return
+            if self._threads == self._limit:
+                return
+            self._threads += 1
+            name = f"parl-call-{self._threads}"
+        threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def cancel(self, caller: Answerer, call_id: int) -> None:
+        """Drop a call that waits; one that runs is answered as usual."""
+        self._drop(lambda job: job.is_from(caller, call_id))
+
+    def forget(self, caller: Answerer) -> None:
+        """Drop what waits; what runs, runs to its end."""
+        self._drop(lambda job: job.caller is caller)
+
+    def drain(self) -> None:
+        """Wait until everything that was taken is answered."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._waiting and not self._running)
+
+    def close(self) -> None:
+        """Drop what waits and let the threads end; what runs, runs to its end."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _drop(self, is_meant: Callable[[Job], bool]) -> None:
+        with self._changed:
+            dropped = drop_waiting(self._waiting, is_meant)
+        for job in dropped:
+            job.caller.answer(self._host.drop(job.run))
+            job.caller.flush()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._waiting:
+                    if self._closed:
+                        return
+                    self._idle += 1
+                    self._changed.wait()
+                    self._idle -= 1
+                job = self._waiting.popleft()
+                self._running += 1
+            self._run(job)
+            del job  # its arguments, and who asked, may be waiting to be freed
+            with self._changed:
+                self._running -= 1
+                if not self._running and not self._waiting:
+                    self._changed.notify_all()
+
+    def _run(self, job: Job) -> None:
+        value, error = None, None
+        try:
+            value = self._host.start(job.run)
+        except BaseException as raised:
+            error = raised
+        try:
+            self._host.finish(job.run, value, error, job.caller.answer)
+        finally:
+            del error  # its traceback holds this frame
+        job.caller.flush()

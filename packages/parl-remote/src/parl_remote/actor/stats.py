@@ -1,0 +1,236 @@
+"""What an actor's process tells its worker about its calls: one page of shared memory that costs a call no message.
+
+    actor   CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
+
+    offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
+           128  the method that began last: length, UTF-8
+           256  the last error: length, UTF-8
+
+The actor only stores numbers, so a worker can look at one that is busy in C code, stopped or deadlocked. Numbers are
+stored in one piece each; two of them may be from different moments, which is good enough to look at. Times are those
+of `time.perf_counter`, the same for all processes of a host.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import threading
+import time
+
+from parl_remote.records import Record, record
+from parl_remote.system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
+
+__all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
+
+_LAYOUT = 1.0
+PAGE_BYTES = 1024
+_VERSION, _CALLS, _ERRORS, _BUSY, _BEGUN, _WAITING, _SINCE, _ERROR_AT = range(8)
+_NUMBERS = 8
+_METHOD = 128
+_ERROR = 256
+_clock = time.perf_counter
+
+
+@record
+class CallStats(Record):
+    """What an actor's page said at one moment.
+
+    Attributes:
+        calls: Calls that it has answered, whatever the answer.
+        errors: How many of them raised.
+        busy_s: Seconds it has spent in calls, those that run now included.
+        in_flight: Calls that run now; more than one with `max_concurrency`.
+        waiting: Calls that it has received and not begun.
+        running: The method that runs, the last that began if there are several; empty if none does.
+        running_s: For how many seconds.
+        last_error: The last error that a call raised, one line; empty if none did.
+        error_age_s: How long ago that was.
+    """
+
+    calls: int = 0
+    errors: int = 0
+    busy_s: float = 0.0
+    in_flight: int = 0
+    waiting: int = 0
+    running: str = ""
+    running_s: float = 0.0
+    last_error: str = ""
+    error_age_s: float = 0.0
+
+
+class CallMeter:
+    """The actor's side, for calls of one thread. It counts from the start, and others see it once it is published.
+
+    Attributes:
+        has_waiting: Whether it says that calls wait.
+    """
+
+    __slots__ = ("_bytes", "_method", "_numbers", "_page", "has_waiting")
+
+    _method: str
+
+    def __init__(self) -> None:
+        self._use(bytearray(PAGE_BYTES))
+
+    def publish(self, path: str | os.PathLike[str]) -> None:
+        """Put the page into a file of its own, where the worker looks.
+
+        Raises:
+            OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
+        """
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | CLOSE_ON_EXEC | NO_FOLLOW | BINARY, 0o600)
+        try:
+            _take_room(descriptor)  # or a disk that fills up later would end the process
+            page = mmap.mmap(descriptor, PAGE_BYTES)
+        finally:
+            os.close(descriptor)
+        page[:] = bytes(self._bytes)
+        self._use(page)
+
+    def began(self) -> float:
+        """A call begins now; give the result to `ended` or `failed`."""
+        numbers = self._numbers
+        numbers[_BEGUN] += 1.0
+        numbers[_SINCE] = since = _clock()
+        return since
+
+    def runs(self, method: str) -> None:
+        """The call that began last is of this method."""
+        if method is not self._method:
+            self._method = method
+            self._write(_METHOD, method, _ERROR - _METHOD)
+
+    def ended(self, began: float) -> None:
+        """That call is over."""
+        numbers = self._numbers
+        numbers[_BUSY] += _clock() - began
+        numbers[_CALLS] += 1.0
+
+    def failed(self, began: float, error: BaseException) -> None:
+        """That call is over: it has raised."""
+        self._note(error)
+        self.ended(began)
+
+    def constructed(self, began: float) -> None:
+        """What began was the constructor, which is no call: it is over, and leaves only its time."""
+        self._numbers[_BUSY] += _clock() - began
+        self._numbers[_BEGUN] -= 1.0
+
+    def waiting(self, count: int) -> None:
+        """So many calls are received and not begun."""
+        self.has_waiting = count > 0
+        self._numbers[_WAITING] = count
+
+    def _note(self, error: BaseException) -> None:
+        self._numbers[_ERRORS] += 1.0
+        self._numbers[_ERROR_AT] = _clock()
+        self._write(_ERROR, _one_line(error), PAGE_BYTES - _ERROR)
+
+    def _use(self, page: bytearray | mmap.mmap) -> None:
+        self._page = page  # a view alone would not keep the mapping's object
+        self._bytes = memoryview(page)
+        self._numbers = self._bytes[: _NUMBERS * 8].cast("d")
+        self._numbers[_VERSION] = _LAYOUT
+        self._method = ""
+        self.has_waiting = self._numbers[_WAITING] > 0
+
+    def _write(self, offset: int, text: str, room: int) -> None:
+        data = text.encode(errors="replace")[: room - 2]
+        self._bytes[offset + 2 : offset + 2 + len(data)] = data
+        self._bytes[offset : offset + 2] = len(data).to_bytes(2, "little")
+
+
+class SharedCallMeter(CallMeter):
+    """The same for calls of several threads at once.
+
+    Args:
+        before: The meter that counted so far; it must not be used any more.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self, before: CallMeter) -> None:
+        self._lock = threading.Lock()
+        self._use(before._page)
+
+    def began(self) -> float:
+        """See `CallMeter.began`."""
+        with self._lock:
+            return super().began()
+
+    def runs(self, method: str) -> None:
+        """See `CallMeter.runs`."""
+        with self._lock:
+            super().runs(method)
+
+    def ended(self, began: float) -> None:
+        """See `CallMeter.ended`."""
+        with self._lock:
+            super().ended(began)
+
+    def failed(self, began: float, error: BaseException) -> None:
+        """See `CallMeter.failed`."""
+        with self._lock:
+            self._note(error)
+            super().ended(began)
+
+
+def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
+    """What an actor's page says, None if there is none (yet, or any more)."""
+    page = _page(path)
+    if len(page) != PAGE_BYTES:
+        return None
+    numbers = memoryview(page)[: _NUMBERS * 8].cast("d")
+    if numbers[_VERSION] != _LAYOUT:
+        return None
+    now = _clock()
+    in_flight = max(0, round(numbers[_BEGUN] - numbers[_CALLS]))
+    running_s = max(0.0, now - numbers[_SINCE]) if in_flight else 0.0
+    return CallStats(
+        calls=int(numbers[_CALLS]),
+        errors=int(numbers[_ERRORS]),
+        busy_s=numbers[_BUSY] + running_s * in_flight,
+        in_flight=in_flight,
+        waiting=max(0, int(numbers[_WAITING])),
+        running=_read(page, _METHOD, _ERROR - _METHOD) if in_flight else "",
+        running_s=running_s,
+        last_error=_read(page, _ERROR, PAGE_BYTES - _ERROR),
+        error_age_s=max(0.0, now - numbers[_ERROR_AT]) if numbers[_ERROR_AT] else 0.0,
+    )
+
+
+def last_method(path: str | os.PathLike[str]) -> str:
+    """The method that began last, whether it still runs or not; empty if none did."""
+    page = _page(path)
+    return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
+
+
+def _take_room(descriptor: int) -> None:
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, PAGE_BYTES)
+    else:
+        os.write(descriptor, bytes(PAGE_BYTES))
+
+
+def _page(path: str | os.PathLike[str]) -> bytes:
+    """The page itself, without what may stand behind it (see `stack_dumps`); nothing if it cannot be read."""
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read(PAGE_BYTES)
+    except OSError:
+        return b""
+
+
+def _read(page: bytes, offset: int, room: int) -> str:
+    size = min(int.from_bytes(page[offset : offset + 2], "little"), room - 2)
+    return page[offset + 2 : offset + 2 + size].decode(errors="replace")
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # the user's own class, whose __str__ may do anything
+        text = "its text could not be made"
+    lines = text.strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__

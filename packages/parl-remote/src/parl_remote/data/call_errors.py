@@ -1,0 +1,139 @@
+"""A user's exception on its way from the actor to the caller.
+
+    in the actor   describe(error, method) -> Failure, plain data with the exception pickled inside
+    at the caller  rebuild(failure)        -> the exception itself, its cause a RemoteCallError with the traceback
+
+The exception comes with its own type where that type can be rebuilt; otherwise the caller gets the RemoteCallError.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import NamedTuple
+
+from parl_remote.data import serialize
+from parl_remote.errors import RemoteCallError
+
+__all__ = ["Failure", "describe", "rebuild"]
+
+_READ_ONLY = (
+    "(an array that came through parl.put lies in memory that others read as well, so it cannot be written to; "
+    "make it your own first: array = array.copy())"
+)
+
+
+class Failure(NamedTuple):
+    """What the caller needs to know about an exception.
+
+    Attributes:
+        method: Class and method, "Actor.add".
+        type_name: The exception's qualified class name.
+        text: What it says.
+        traceback: As the actor formatted it, without the frames of parl_remote.
+        pickled: Frames of the exception, or of its `(class, args, attributes)` if it pickles in no way of its own;
+            empty if it could not be pickled.
+    """
+
+    method: str
+    type_name: str
+    text: str
+    traceback: str
+    pickled: tuple[bytes, ...]
+
+
+def describe(error: BaseException, method: str) -> Failure:
+    """Take an exception apart; never raises."""
+    if isinstance(error, ValueError) and _text(error).endswith("is read-only"):  # numpy's words
+        error.add_note(_READ_ONLY)
+    return Failure(
+        method=method,
+        type_name=_name(type(error)),
+        text=_text(error),
+        traceback=_traceback(error),
+        pickled=_pickled(error),
+    )
+
+
+def rebuild(failure: Failure) -> BaseException:
+    """The exception to raise at the caller."""
+    remote = RemoteCallError(
+        f"{failure.method}() raised {failure.type_name} in the actor: {failure.text}",
+        method=failure.method,
+        remote_traceback=failure.traceback,
+        type_name=failure.type_name,
+    )
+    if not failure.pickled:
+        return remote
+    try:
+        error = serialize.loads(failure.pickled[0], failure.pickled[1:])
+        error = _put_together(error)
+    except Exception as reason:  # its class is unknown here
+        remote.add_note(f"(the exception itself could not be rebuilt here: {type(reason).__name__}: {reason})")
+        return remote
+    if not isinstance(error, BaseException):
+        return remote
+    error.__cause__ = remote
+    return error
+
+
+def _taken_apart(error: BaseException) -> object:
+    """What to pickle: the exception if its class has its own way, else its class, arguments and attributes."""
+    if type(error).__reduce__ is not BaseException.__reduce__:
+        return error
+    args = error.args
+    if isinstance(error, BaseExceptionGroup):
+        args = (error.message, [_taken_apart(inner) for inner in error.exceptions])
+    return type(error), args, error.__dict__
+
+
+def _put_together(parts: object) -> object:
+    """What `_taken_apart` was given."""
+    if not isinstance(parts, tuple):
+        return parts
+    kind, args, attributes = parts
+    if issubclass(kind, BaseExceptionGroup):
+        message, inner = args
+        args = (message, [_put_together(one) for one in inner])
+    return _from_parts(kind, args, attributes)
+
+
+def _from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
+    """An exception from what makes it up, also where its constructor wants other arguments than it keeps."""
+    try:
+        error = kind(*args)
+    except Exception:
+        error = kind.__new__(kind, *args)
+        error.args = args
+    error.__dict__.update(attributes)
+    return error
+
+
+def _pickled(error: BaseException) -> tuple[bytes, ...]:
+    if not isinstance(error, Exception):
+        return ()  # SystemExit and its kind would end the caller's program; it gets a RemoteCallError instead
+    try:
+        return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error)))
+    except Exception:
+        return ()
+
+
+def _name(kind: type[BaseException]) -> str:
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:
+        return f"(its text could not be made: {type(failure).__name__})"
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback from the user's first frame on."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+        trace = trace.tb_next
+    try:
+        return "".join(traceback.format_exception(type(error), error, trace))
+    except Exception:
+        return f"{_name(type(error))}: {_text(error)}\n"

@@ -1,0 +1,112 @@
+"""Where a process finds values that its own host's memory does not give it.
+
+    brought(id)    a worker that was sent a copy notes its place in the node's private directory, as a link that points
+                   nowhere: its text is the place. An actor looks there
+    sender()       who sent the message that this thread is reading, if that was on another host: it can be asked
+
+Both are about the actor's or the connection's surroundings, which a reference that is being unpickled cannot know.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from parl_remote.data.object_memory import Place
+    from parl_remote.object_ref import ObjectRef
+
+__all__ = ["Source", "brought", "forget_note", "has_place", "is_id", "look_in", "note", "reading_from", "sender"]
+
+_LONGEST_ID = 100
+
+
+class Source(Protocol):
+    """A node that has values which this process cannot see."""
+
+    def hold(self, ref: ObjectRef[Any], place: Place) -> None:
+        """Have the node keep the value that one of its processes has, for as long as the reference lives."""
+
+    def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
+        """The value's image.
+
+        Raises:
+            ObjectLost: The node does not have it any more.
+            ResultTimeout: It did not answer in time.
+        """
+
+
+class _Surroundings(threading.local):
+    directory: Path | None = None  # the same for all threads: set on the class
+    sender: Source | None = None
+
+
+_here = _Surroundings()
+
+
+def look_in(socket_directory: str) -> None:
+    """Look for values that were brought to the node with this directory; for an actor's process, once."""
+    _Surroundings.directory = Path(socket_directory)
+
+
+def has_place() -> bool:
+    """Whether `look_in` was called, perhaps before the fork that made this process."""
+    return _Surroundings.directory is not None
+
+
+def brought(object_id: str) -> Place | None:
+    """Where this node's worker has a value that was sent to it, None if it was not."""
+    if _here.directory is None:
+        return None
+    from parl_remote.data.object_memory import Place  # here, because every connection imports this module
+
+    try:
+        text = os.readlink(_note_of(_here.directory, object_id))
+        return Place(*map(int, text.split(":")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def note(socket_directory: Path, object_id: str, place: Place) -> None:
+    """For a worker: say where a value is that was sent to it.
+
+    Raises:
+        OSError: The directory cannot be written to.
+    """
+    os.symlink(":".join(map(str, place)), _note_of(socket_directory, object_id))
+
+
+def forget_note(socket_directory: Path, object_id: str) -> None:
+    """The value is not there any more."""
+    with contextlib.suppress(OSError):
+        os.unlink(_note_of(socket_directory, object_id))
+
+
+def is_id(text: str) -> bool:
+    """Whether this can be the id of a value, and so be a part of a file's name."""
+    return len(text) <= _LONGEST_ID and text.isascii() and text.replace("-", "").isalnum()
+
+
+def _note_of(socket_directory: Path, object_id: str) -> Path:
+    if not is_id(object_id):
+        raise ValueError(f"{object_id!r} is no id of a value")
+    return socket_directory / f"{object_id}.at"
+
+
+@contextlib.contextmanager
+def reading_from(source: Source | None) -> Iterator[None]:
+    """Within this block this thread reads a message from another host; None if it was from this one."""
+    before, _here.sender = _here.sender, source
+    try:
+        yield
+    finally:
+        _here.sender = before
+
+
+def sender() -> Source | None:
+    """Who sent what this thread is reading, None if that was on this host."""
+    return _here.sender

@@ -1,0 +1,275 @@
+"""Python objects to bytes and back; the only user of cloudpickle.
+
+    dumps(value) -> [pickle, buffer, buffer, ...]   large arrays stay where they are, outside the pickle stream
+    loads(pickle, buffers) -> value                 arrays are views of the buffers, writable as those are
+
+Plain pickle comes first, because it is ten times faster. cloudpickle takes over where plain pickle fails (lambdas,
+classes in functions) and where it would only send a name that means nothing in another process: everything defined in
+`__main__`, and modules for which `ship_by_value` was called.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+import pickle
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from types import ModuleType
+from typing import Any
+
+from parl_remote.data.tensors import Reducers, reducers
+from parl_remote.errors import SerializationError
+from parl_remote.future import FutureTravels
+from parl_remote.transport import Buffer
+
+__all__ = ["dumps", "dumps_arguments", "loads", "pickled", "refusal", "ship_by_value", "stand_in", "with_stand_ins"]
+
+# Below this a copy into the pickle stream is cheaper than one more frame.
+_OUT_OF_BAND_BYTES = 8192
+
+# Marks of modules whose names mean nothing in another process. It only grows, like cloudpickle's own registry,
+# which it mirrors in the form that can be searched for in a pickle.
+_by_value: list[bytes] = []
+_MAIN = b"__main__"  # whose names never do
+
+# Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
+_stand_ins: dict[type[Any], Callable[[Any], object]] = {}
+
+_PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
+
+_modules = sys.modules
+_plain_dumps = pickle.dumps
+_plain_loads = pickle.loads
+
+
+def dumps(value: object) -> list[Buffer]:
+    """The value as frames: its pickle and the buffers that stay outside of it.
+
+    Raises:
+        Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
+    """
+    frames: list[Buffer] = [b""]
+
+    def keep_outside(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if len(raw) < _OUT_OF_BAND_BYTES:
+            return True
+        frames.append(raw)
+        return False
+
+    if "torch" in _modules or "paddle" in _modules:
+        frames[0] = pickled(value, keep_outside, reducers(), frames)
+        return frames
+    try:
+        data = _plain_dumps(value, 5, buffer_callback=keep_outside)
+    except _PLAIN_ERRORS:  # cloudpickle may know how; if not, its error is the one to show
+        data = _MAIN
+    if _MAIN in data or (_by_value and _names_shipped(data)):
+        del frames[1:]
+        data = _cloudpickled(value, keep_outside, None)
+    frames[0] = data
+    return frames
+
+
+def pickled(
+    value: object,
+    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    table: Reducers | None,
+    kept: list[Any],
+) -> bytes:
+    """The pickle alone.
+
+    Args:
+        value: What to pickle.
+        keep_outside: Takes each buffer; says False if it has kept it, True if it is to go into the pickle.
+        table: How to take apart objects of some classes; None for no special ones.
+        kept: Where `keep_outside` puts buffers, after a first entry; emptied down to that if the first way failed.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
+    stream = io.BytesIO()
+    pickler = pickle.Pickler(stream, 5, buffer_callback=keep_outside)
+    if table is not None:
+        pickler.dispatch_table = table
+    try:
+        pickler.dump(value)
+        data = stream.getvalue()
+    except _PLAIN_ERRORS:
+        data = _MAIN
+    if _MAIN in data or _names_shipped(data):
+        del kept[1:]
+        data = _cloudpickled(value, keep_outside, table)
+    return data
+
+
+def _names_shipped(data: bytes) -> bool:
+    """Whether a pickle names a module for which `ship_by_value` was called."""
+    return any(mark in data for mark in _by_value)
+
+
+def _cloudpickled(value: object, keep_outside: Callable[[pickle.PickleBuffer], bool], table: Reducers | None) -> bytes:
+    stream = io.BytesIO()
+    _by_value_pickler()(stream, table, keep_outside).dump(value)
+    return stream.getvalue()
+
+
+def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
+    """The value that `dumps` took apart.
+
+    Raises:
+        Exception: Whatever unpickling raised.
+    """
+    return _plain_loads(data, buffers=buffers)
+
+
+def dumps_arguments(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+) -> list[Buffer]:
+    """Arguments of a call as frames: `args` alone, or `(args, kwargs)` if there are keyword arguments.
+
+    Args:
+        args: Positional arguments.
+        kwargs: Keyword arguments.
+        call: What is called, for the message: "Actor.add".
+        names: Gives the names of the positional parameters; asked only when something goes wrong.
+
+    Raises:
+        SerializationError: It names the argument that cannot be sent.
+        FutureTravels: There is a future among or in the arguments.
+    """
+    if _stand_ins:
+        args, kwargs = with_stand_ins(args, kwargs)
+    try:
+        return dumps((args, kwargs) if kwargs else args)
+    except FutureTravels:
+        raise
+    except Exception as error:
+        raise refusal(error, args, kwargs, call, names) from error
+
+
+def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    """The arguments of a call, those replaced that are something else when they stand by themselves."""
+    if not _stand_ins.keys().isdisjoint(map(type, args)):
+        args = tuple(_stand_ins[type(one)](one) if type(one) in _stand_ins else one for one in args)
+    if kwargs and not _stand_ins.keys().isdisjoint(map(type, kwargs.values())):
+        kwargs = {key: _stand_ins[type(one)](one) if type(one) in _stand_ins else one for key, one in kwargs.items()}
+    return args, kwargs
+
+
+def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
+    """Have objects of a class that are arguments by themselves, not within others, replaced before they are pickled."""
+    _stand_ins[kind] = replace
+
+
+def refusal(
+    error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+) -> SerializationError:
+    """The error for arguments that cannot be sent, see `dumps_arguments`."""
+    what = _culprit(args, kwargs, names)
+    if isinstance(error, FutureTravels):
+        return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
+    return SerializationError(
+        f"{what} of {call}() cannot be sent to the actor: {type(error).__name__}: {error}. "
+        "Send plain data, or make it inside the actor.",
+        what=f"{what} of {call}",
+    )
+
+
+def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
+    """Which argument cannot be pickled, in words."""
+    known = names()
+    named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
+    for name, value in {**named, **kwargs}.items():
+        try:
+            dumps(value)
+        except Exception:
+            return f"argument {name!r} (a {type(value).__name__})"
+    return "the arguments together"
+
+
+def ship_by_value(module: ModuleType) -> None:
+    """From now on send what is defined in `module` itself instead of its name."""
+    import cloudpickle
+
+    mark = module.__name__.encode()
+    if mark not in _by_value:
+        cloudpickle.register_pickle_by_value(module)
+        _by_value.append(mark)
+
+
+@functools.cache
+def _by_value_pickler() -> type[Any]:
+    """Cloudpickle's pickler, whose classes do not overwrite the ones that they come back to."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+        dispatch_table: Mapping[Any, Any]
+
+        def __init__(
+            self, stream: io.BytesIO, table: Reducers | None, keep_outside: Callable[[pickle.PickleBuffer], bool]
+        ) -> None:
+            super().__init__(stream, 5, buffer_callback=keep_outside)
+            if table is not None:
+                self.dispatch_table = {**self.dispatch_table, **table}
+
+        def reducer_override(self, value: Any) -> Any:
+            if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
+                state = {name: part for name, part in value.__dict__.items() if name != "lock"}
+                return functools.cached_property, (value.func,), state
+            if type(value) is _Cached and not _has_name_elsewhere(value):
+                return _cached, (value.__wrapped__, value.cache_parameters())
+            reduced = super().reducer_override(value)
+            if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+                _complete.add(value)
+                make, arguments, content, _, _, fill = reduced
+                return make, _with_slots(value, arguments), (fill, content), None, None, _fill_once
+            return reduced
+
+    return Pickler
+
+
+_NAMESPACE = 3  # among the arguments of cloudpickle's `_make_skeleton_class`: what the class has from the beginning
+
+
+def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What makes the class elsewhere, with its slots: given later, they would be an attribute and no slots."""
+    slots = cls.__dict__.get("__slots__")
+    if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
+        return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
+    namespace = {**arguments[_NAMESPACE], "__slots__": slots}
+    return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
+
+
+_Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
+
+
+def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
+    cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
+    return cached
+
+
+def _has_name_elsewhere(function: Any) -> bool:
+    """Whether other processes find a function by its module and name."""
+    name = function.__module__
+    if name == _MAIN.decode() or any(f"{name}.".startswith(f"{mark.decode()}.") for mark in _by_value):
+        return False
+    try:
+        return operator.attrgetter(function.__qualname__)(_modules.get(name)) is function
+    except AttributeError:
+        return False
+
+
+# Classes that are whole in this process: they came from here, or have been received before.
+_complete: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
+    """Give a class that was sent by value its methods, unless it has them: then those are the right ones."""
+    if cls not in _complete:
+        _complete.add(cls)
+        fill, state = how
+        fill(cls, state)

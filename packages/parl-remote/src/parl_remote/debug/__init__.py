@@ -1,0 +1,1 @@
+"""Actors within the calling process, for breakpoints: `connect(debug=True)`."""

@@ -1,0 +1,226 @@
+"""`connect(debug=True)`: actors within the calling process, for breakpoints and step-by-step reading.
+
+The same messages go to the same `ActorHost` as in an actor's process, so arguments and results are copied, exceptions
+cross and names are checked exactly as there; only the process is missing. A call runs in the thread that makes it, at
+once, also with `wait=False`; those of objects that run several at a time run as there, see `local_calls`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from parl_remote import current
+from parl_remote.actor.host import ActorHost, Creation
+from parl_remote.actor.state import ActorState
+from parl_remote.data import serialize
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.debug.local_calls import LocalCalls
+from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, NotConnected
+from parl_remote.future import RemoteFuture
+from parl_remote.links.call_messages import Kind, pack
+from parl_remote.named_actors import FoundActor
+from parl_remote.options import ActorOptions
+from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
+from parl_remote.program.answers import Answer, read_answer
+from parl_remote.program.pending_calls import kind_of_reference
+from parl_remote.resources import Resources
+from parl_remote.shipping.class_shipping import dumps_class
+from parl_remote.shipping.class_spec import ClassSpec
+from parl_remote.transport import Buffer
+
+__all__ = ["DebugClient", "DebugPlace"]
+
+
+class _LocalPath:
+    """The way to a host in this process."""
+
+    def __init__(self, spec: ClassSpec, names: AttributeNames) -> None:
+        self._host = ActorHost(lambda _: spec.cls)  # the class itself, where breakpoints are set
+        self._class_name = spec.name
+        self._names = names
+        self._numbers = itertools.count(1)
+        self._calls = LocalCalls(self._host, names.set)
+        self._turn = threading.RLock()  # one call at a time; a call may come back to its own actor
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """See `actor_ref.CallPath`."""
+        if future is None:
+            future = RemoteFuture(None, owner)
+            future.method = method
+        with self._turn, current.acting():
+            if self._host.machine.state is ActorState.CLOSED:
+                future.settle(None, self._lost())
+                return future
+            call = [memoryview(bytearray(frame)) for frame in pack(kind, flags, index, next(self._numbers), payload)]
+            if self._calls.used:
+                future._carrier = self._calls
+                self._calls.submit(call, future)
+                return future
+            sent = self._host.handle(call)
+            reply = [memoryview(bytearray(frame)) for frame in sent]
+        answer: Answer = read_answer(reply, method)
+        del sent  # the actors whose handles are in the reply; now it has been read
+        if answer.names is not None:
+            self._names.set(answer.names)
+        future.settle(answer.value, answer.error)
+        return future
+
+    def names_changed(self) -> bool:
+        """All callers share one list of names."""
+        return False
+
+    def close(self) -> None:
+        with self._turn:
+            self._host.machine.state = ActorState.CLOSED
+            self._calls.close(self._lost)
+            self._host.drop_instance()
+
+    def _lost(self) -> ActorLost:
+        return ActorLost(DeathCause(DeathKind.KILLED_BY_USER), class_name=self._class_name)
+
+
+class DebugPlace(NamedTuple):
+    """Where an actor is: in this process, under a number."""
+
+    client: int
+    number: int
+
+
+class DebugClient:
+    """Makes actors in this process, as many as there are slots.
+
+    Args:
+        slots: CPUs to give away, so that a program that asks for too much finds out here as well.
+    """
+
+    def __init__(self, slots: int) -> None:
+        self._total = self._free = Resources(cpu=slots)
+        self._lock = threading.RLock()
+        self._paths: set[_LocalPath] = set()
+        self._refs: weakref.WeakValueDictionary[object, ActorRef] = weakref.WeakValueDictionary()
+        self._names: dict[str, tuple[weakref.ref[ActorRef] | None, bool]] = {}
+        self._numbers = itertools.count(1)
+        self._closed = False
+
+    @property
+    def address(self) -> str:
+        """What `connect` was asked for."""
+        return "debug"
+
+    @property
+    def actor_num(self) -> int:
+        """How many actors there are now."""
+        return len(self._paths)
+
+    def create(
+        self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> ActorRef:
+        """Make an actor; see `Client.create`. Nobody can free a slot meanwhile, so it does not wait for one."""
+        if self._closed:
+            raise NotConnected("the connection is closed; call parl.connect() again")
+        if options.detached:
+            raise ValueError(
+                f"a detached {spec.name} would outlive this program, and with debug=True it is a part of it"
+            )
+        need = options.resources
+        args, kwargs = settled(args, kwargs)
+        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
+        dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
+        creation = Creation(
+            tuple(sys.path),
+            tuple(sys.argv),
+            spec.name,
+            b"",
+            spec.names,
+            bytes(arguments[0]),
+            bool(kwargs),
+            options.max_concurrency,
+        )
+        with self._lock:
+            if not self._free.fits(need):
+                available = f"{self._total}, {self._free} free"
+                reason = f"{spec.name} asked for {need}; this process has {available}"
+                raise NoResources(reason, asked=str(need), available=available)
+            self._reserve(options.name)
+            self._free -= need
+        names = AttributeNames()
+        path = _LocalPath(spec, names)
+        self._paths.add(path)
+
+        def end() -> None:
+            with self._lock:
+                if path in self._paths:
+                    self._paths.discard(path)
+                    self._free += need
+                    self._names.pop(options.name, None)
+            path.close()
+
+        try:
+            payload = [*serialize.dumps(tuple(creation)), *arguments[1:]]
+            path.submit(Kind.CREATE, 0, 0, payload, "__init__", None).result()
+        except BaseException:
+            end()
+            raise
+        place = DebugPlace(id(self), next(self._numbers))
+        make = kind_of_reference(options)
+        ref = self._refs[place] = make(spec, path, let_go=end, destroy=end, attributes=names, place=place)
+        if options.name:
+            self._names[options.name] = weakref.ref(ref), options.wait
+        return ref
+
+    def _reserve(self, name: str) -> None:
+        if name in self._names:
+            raise NameTaken(f"the name {name!r} is taken; choose another, or use that one: parl.get_actor({name!r})")
+        if name:
+            self._names[name] = None, True
+
+    def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
+        """The reference to an actor of this process; see `current.ActorMaker`.
+
+        Raises:
+            ActorLost: It has ended.
+            NotConnected: The handle comes from elsewhere.
+        """
+        ref = self._refs.get(place) if isinstance(place, DebugPlace) else None
+        if ref is not None:
+            return ref
+        if isinstance(place, DebugPlace) and place.client == id(self):
+            raise ActorLost(DeathCause(DeathKind.STOPPED, detail="nobody held it any more"), class_name=spec.name)
+        raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
+
+    def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
+        """The actor that has a name; see `named_actors.get_actor`."""
+        ref, wait = self._names.get(name, (None, True))
+        alive = ref() if ref is not None else None
+        if alive is None:
+            raise NoSuchActor(f"there is no actor called {name!r}; there are {sorted(self._names)}")
+        return FoundActor(alive.place, alive.spec.shipped(), wait)
+
+    def kill(self, name: str) -> None:
+        """End the actor that has a name; see `named_actors.kill`."""
+        self._refs[self.find(name, None).place].destroy()
+
+    def close(self) -> None:
+        """End all actors."""
+        self._closed = True
+        for path in list(self._paths):
+            path.close()
+        self._paths.clear()
+
+    def abandon(self) -> None:
+        """In the child of a fork: the objects were copied with the process and belong to the parent's run."""
+        self._closed = True

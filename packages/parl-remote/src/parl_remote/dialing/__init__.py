@@ -1,0 +1,1 @@
+"""Objects that dial in: `as_remote` on one side, `RemoteManager` on the other."""

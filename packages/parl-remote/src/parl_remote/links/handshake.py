@@ -1,0 +1,247 @@
+"""Hello and Welcome: how a link begins, on both ends, before anyone looks at anything else.
+
+    caller                              node (one port, unix or tcp)
+    channel --Hello(to=worker)-->  Reception --opened(link)--> the worker's Service
+            <-----Welcome--------
+            ---- messages ------>  Reception --received(link, frames)--> the same
+
+What is no Hello, comes in another protocol version or asks for a service that is not here gets Refused, is dropped
+and counted. A service never sees a peer that has not said Hello, and loses one that makes it raise
+`RemoteProtocolError`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, VersionMismatch
+from parl_remote.links.identity import versions
+from parl_remote.links.loop import Loop
+from parl_remote.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Hello,
+    Message,
+    RefusalCode,
+    Refused,
+    Role,
+    Welcome,
+    decode,
+    encode,
+)
+from parl_remote.transport import Buffer, Channel, Closed, Listener, Opened, Received
+
+__all__ = ["Link", "Reception", "Service", "greet"]
+
+_log = logging.getLogger("parl.remote")
+
+
+def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
+    """Begin a link from the connecting end.
+
+    Args:
+        channel: A fresh channel; it is closed if this raises.
+        hello: Who we are and whom we want.
+        timeout_s: How long to wait for the answer.
+
+    Raises:
+        VersionMismatch: Both sides speak, in no common version.
+        RemoteProtocolError: The peer refused for another reason, or what answered is no node of PARL.
+        ChannelClosed: The peer closed without a word.
+        ResultTimeout: It did not answer in time.
+    """
+    try:
+        channel.send([encode(hello)], timeout_s)
+        answer = decode(channel.receive(timeout_s)[0])
+        if isinstance(answer, Welcome) and hello.protocol_min <= answer.protocol <= hello.protocol_max:
+            return answer
+        if isinstance(answer, Refused):
+            raise _refusal(hello, answer)
+        raise RemoteProtocolError(f"the peer answered Hello with {answer!r}")
+    except BaseException:
+        channel.close()
+        raise
+
+
+def _refusal(hello: Hello, answer: Refused) -> Exception:
+    if answer.code is not RefusalCode.VERSION:
+        return RemoteProtocolError(f"the peer refused the connection: {answer.reason}")
+    return VersionMismatch(
+        f"no common protocol version: this side (parl-remote {versions()['parl_remote']}) speaks "
+        f"{_span(hello.protocol_min, hello.protocol_max)}, the peer {_span(answer.protocol_min, answer.protocol_max)}; "
+        f"install the same parl-remote on both. {answer.reason}",
+        ours=(hello.protocol_min, hello.protocol_max),
+        theirs=(answer.protocol_min, answer.protocol_max),
+    )
+
+
+def _span(low: int, high: int) -> str:
+    return f"version {low}" if low == high else f"versions {low} to {high}"
+
+
+class Link:
+    """One peer that has said Hello, as a service sees it."""
+
+    __slots__ = ("_drop", "_send", "hello", "protocol")
+
+    def __init__(
+        self, hello: Hello, protocol: int, send: Callable[[Sequence[Buffer]], None], drop: Callable[[], None]
+    ) -> None:
+        self.hello = hello
+        self.protocol = protocol
+        self._send = send
+        self._drop = drop
+
+    def send(self, frames: Sequence[Buffer]) -> bool:
+        """Queue raw frames; False if the peer is already gone (its `closed` follows or has come)."""
+        try:
+            self._send(frames)
+        except ChannelClosed:
+            return False
+        return True
+
+    def tell(self, message: Message) -> bool:
+        """Queue one control message; False if the peer is already gone."""
+        return self.send([encode(message)])
+
+    def drop(self) -> None:
+        """Close the connection after what was queued; the service gets no `closed` for it."""
+        self._drop()
+
+
+class Service(Protocol):
+    """One role of a node: it answers peers that asked for it."""
+
+    def opened(self, link: Link) -> None:
+        """A peer said Hello and was welcomed."""
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """A peer sent something.
+
+        Raises:
+            RemoteProtocolError: It may not send that; the reception refuses it, drops it and calls `closed`.
+        """
+
+    def closed(self, link: Link, reason: str) -> None:
+        """A peer is gone."""
+
+
+class Reception:
+    """Receives peers at any number of listeners of one node and hands them to its services.
+
+    Attributes:
+        node_id: The node's id.
+        dropped: How many peers were dropped for what they sent or did not send.
+    """
+
+    def __init__(self, loop: Loop, *, node_id: str, cluster_id: str, host_id: str, limits: Limits) -> None:
+        self._loop = loop
+        self.node_id = node_id
+        self._cluster_id = cluster_id
+        self._host_id = host_id
+        self._limits = limits
+        self._services: dict[Role, Service] = {}
+        self._waiting: dict[tuple[Listener, int], float] = {}
+        self._links: dict[tuple[Listener, int], tuple[Link, Service]] = {}
+        self._sweeping = False
+        self.dropped = 0
+
+    def serve(self, role: Role, service: Service) -> None:
+        """Give peers that ask for `role` to `service`."""
+        self._services[role] = service
+
+    def listen(self, listener: Listener) -> None:
+        """Receive the peers of a listener, from now on, in the loop's thread."""
+        self._loop.add(listener, functools.partial(self._poll, listener))
+
+    def _poll(self, listener: Listener) -> None:
+        for event in listener.poll():
+            key = (listener, event.peer)
+            match event:
+                case Opened():
+                    self._expect_hello(key)
+                case Received(frames=frames):
+                    self._receive(key, frames)
+                case Closed(reason=reason):
+                    self._waiting.pop(key, None)
+                    if key in self._links:
+                        link, service = self._links.pop(key)
+                        service.closed(link, reason)
+
+    def _expect_hello(self, key: tuple[Listener, int]) -> None:
+        if len(self._waiting) >= self._limits.max_pending_hellos:
+            self._drop(next(iter(self._waiting)), "too many connections without a Hello")
+        self._waiting[key] = self._loop.now() + self._limits.hello_timeout_s
+        if not self._sweeping:
+            self._sweeping = True
+            self._loop.call_later(self._limits.hello_timeout_s, self._sweep)
+
+    def _sweep(self) -> None:
+        """Drop who has not said Hello in time."""
+        now = self._loop.now()
+        while self._waiting:
+            key, deadline = next(iter(self._waiting.items()))  # in order of arrival, so in order of deadlines
+            if deadline > now:
+                self._loop.call_at(deadline, self._sweep)
+                return
+            self._drop(key, "no Hello in time")
+        self._sweeping = False
+
+    def _receive(self, key: tuple[Listener, int], frames: list[memoryview]) -> None:
+        if key in self._links:
+            link, service = self._links[key]
+            try:
+                if not frames:
+                    raise RemoteProtocolError("a message has at least one frame")
+                service.received(link, frames)
+            except RemoteProtocolError as error:
+                if self._links.pop(key, None) is not None:
+                    self._refuse(key, RefusalCode.PROTOCOL, str(error))
+                    service.closed(link, str(error))
+        elif self._waiting.pop(key, None) is not None:
+            self._welcome(key, frames)
+
+    def _welcome(self, key: tuple[Listener, int], frames: list[memoryview]) -> None:
+        try:
+            if len(frames) != 1 or len(frames[0]) > self._limits.max_control_bytes:
+                raise RemoteProtocolError(f"a Hello is one small frame, not {len(frames)}")
+            hello = decode(frames[0])
+            if not isinstance(hello, Hello):
+                raise RemoteProtocolError(f"the first message must be Hello, not {type(hello).__name__}")
+        except RemoteProtocolError as error:
+            self._refuse(key, RefusalCode.PROTOCOL, str(error))
+            return
+        protocol = min(PROTOCOL_MAX, hello.protocol_max)
+        if protocol < max(PROTOCOL_MIN, hello.protocol_min):
+            mine = versions()["parl_remote"]
+            self._refuse(key, RefusalCode.VERSION, f"The peer is parl-remote {mine}.")
+            return
+        service = self._services.get(hello.to)
+        if service is None:
+            self._refuse(key, RefusalCode.NOT_HERE, f"there is no {hello.to.value} here")
+            return
+        listener, peer = key
+        link = Link(hello, protocol, functools.partial(listener.send, peer), functools.partial(self._let_go, key))
+        self._links[key] = (link, service)
+        link.tell(Welcome(protocol, self.node_id, self._cluster_id, self._host_id, versions()))
+        service.opened(link)
+
+    def _refuse(self, key: tuple[Listener, int], code: RefusalCode, reason: str) -> None:
+        with contextlib.suppress(ChannelClosed):
+            key[0].send(key[1], [encode(Refused(code, reason))])
+        self._drop(key, reason)
+
+    def _drop(self, key: tuple[Listener, int], reason: str) -> None:
+        self.dropped += 1
+        _log.debug("dropped peer %d of %s: %s", key[1], key[0].address, reason)
+        self._waiting.pop(key, None)
+        key[0].drop(key[1])
+
+    def _let_go(self, key: tuple[Listener, int]) -> None:
+        if self._links.pop(key, None) is not None:
+            key[0].drop(key[1])

@@ -1,0 +1,1 @@
+"""The master: what it knows, what it decides, and the loop that carries it out."""

@@ -1,0 +1,248 @@
+r"""What the master decides about nodes, clients, leases and who waits. Events in, instructions out.
+
+    node joined, lost, alive     client joined, lost       lease requested, cancelled, released, ended       tick
+                 \                      |                               |                                 /
+                  KnownNodes   KnownClients             LeaseGrants, LeaseEnds                Draining
+                                   `-------------- ClusterTables ---------------' --> ClusterView
+
+No I/O and no clock of its own: the master's loop passes the time in and carries the instructions out, and tests do
+without a network. Each event goes to its part; whatever it has freed then goes to whoever waits (`placing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from parl_remote.death import DeathCause
+from parl_remote.master.cluster_tables import ClusterTables
+from parl_remote.master.cluster_view import ClusterView
+from parl_remote.master.instructions import DropNode, Instruction
+from parl_remote.master.known_clients import KnownClients
+from parl_remote.master.known_nodes import KnownNodes
+from parl_remote.master.lease_ends import LeaseEnds
+from parl_remote.master.lease_grants import LeaseGrants
+from parl_remote.messages import Heartbeat, LeaseRequest, NodeJoin, Status
+
+if TYPE_CHECKING:
+    from parl_remote.master.actor_finders import ActorFinders
+    from parl_remote.master.draining import Draining
+    from parl_remote.messages.naming import FindActor
+    from parl_remote.messages.overview import ActorNumbers, DrainNode, KillActor
+
+__all__ = ["ClusterState"]
+
+
+class ClusterState:
+    """The cluster's bookkeeping.
+
+    Args:
+        cluster_id: The cluster's id, for status.
+        new_lease_id: Makes a fresh id.
+        started: The time at which the cluster started, on the loop's clock.
+        liveness_limit_s: A node that is silent for longer is lost.
+        client_grace_s: How long a program whose connection broke may come back; 0 for not at all.
+        nodes_may_join: Whether what no present node can hold may wait for one that can. A private cluster has all the
+            nodes that it will ever have.
+        own_node_id: The node that the master runs in.
+        epoch: Unix time of the loop's zero, for records of deaths.
+
+    Attributes:
+        view: What can be asked about it.
+        tables: What it knows; only to be read from outside.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster_id: str,
+        new_lease_id: Callable[[], str],
+        started: float,
+        liveness_limit_s: float,
+        client_grace_s: float = 0.0,
+        nodes_may_join: bool = True,
+        own_node_id: str = "",
+        epoch: float = 0.0,
+    ) -> None:
+        self._own_node_id = own_node_id
+        self._now = started
+        self.tables = tables = ClusterTables(liveness_limit_s)
+        self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
+        self._grants = LeaseGrants(tables, new_lease_id, nodes_may_join=nodes_may_join)
+        self._ends = LeaseEnds(tables)
+        self._nodes = KnownNodes(tables, self._ends, epoch=epoch)
+        self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
+        self._draining: Draining | None = None
+        self._finders: ActorFinders | None = None
+
+    # -- nodes ---------------------------------------------------------------------------------------------------
+
+    def node_joined(
+        self, joined: NodeJoin, now: float, *, pid: int = 0, versions: Mapping[str, str] = MappingProxyType({})
+    ) -> list[Instruction]:
+        """A worker offers itself: a new one, one that comes back, or one of the master's former life.
+
+        Raises:
+            RemoteProtocolError: The leases that it brings along do not fit into what it offers.
+        """
+        self._now = now
+        node, out = self._nodes.joined(joined, now, pid, versions)
+        if self._draining is not None:
+            self._draining.came_back(node)
+        return self._settled(out)
+
+    def node_alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
+        """A worker gave a sign of life; unknown ones are ignored."""
+        self._nodes.alive(node_id, beat, now)
+
+    def node_counted(self, node_id: str, numbers: Iterable[ActorNumbers]) -> None:
+        """A worker says what its actors do; actors that are not there any more are ignored."""
+        self._nodes.counted(node_id, numbers)
+
+    def node_lost(self, node_id: str, reason: str, now: float | None = None) -> list[Instruction]:
+        """A worker is gone, and its actors with it; unknown ones are ignored."""
+        self._now = self._now if now is None else now
+        node = self.tables.pool.get(node_id)
+        if node is None:
+            return []
+        if self._draining is not None:
+            self._draining.forget(node_id)
+        return self._settled(self._nodes.forget(node, reason, self._now))
+
+    # -- clients -------------------------------------------------------------------------------------------------
+
+    def client_joined(self, client_id: str, name: str, pid: int, now: float = 0.0, host_id: str = "") -> None:
+        """A program connected, or one that has leases came back.
+
+        Raises:
+            RemoteProtocolError: One with this id is connected already.
+        """
+        self._clients.joined(client_id, name, pid, now, host_id)
+
+    def client_away(self, client_id: str, now: float) -> list[Instruction]:
+        """A program's connection broke without a goodbye; unknown ones are ignored.
+
+        Its actors go on until it is really gone: their workers, to which it is connected as well, see that at once. One
+        that comes back in time asks again for what it waited for.
+        """
+        self._now = now
+        return self._settled(self._clients.away(client_id, now))
+
+    def client_holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
+        """A program that came back says which leases it knows of: the others are free."""
+        return self._settled(self._clients.holds(client_id, held))
+
+    def client_lost(self, client_id: str) -> list[Instruction]:
+        """A program is gone: its actors end, save detached ones, and its room is free; unknown ones are ignored."""
+        return self._settled(self._clients.lost(client_id))
+
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    def lease_requested(self, client_id: str, request: LeaseRequest, now: float) -> list[Instruction]:
+        """A client wants room for an actor: grant it, queue it, or say why not.
+
+        Raises:
+            RemoteProtocolError: The request's number is in use, or its timeout is negative.
+        """
+        self._now = now
+        return self._settled(self._grants.requested(client_id, request, now))
+
+    def lease_cancelled(self, client_id: str, request_id: int) -> list[Instruction]:
+        """A client no longer waits; if the answer is already on its way, it stands."""
+        return self._settled(self._grants.cancelled(client_id, request_id))
+
+    def lease_released(self, client_id: str, lease_id: str) -> list[Instruction]:
+        """A client is done with a lease; one that is already gone, or of another client, is ignored."""
+        lease = self.tables.leases.get(lease_id)
+        if lease is None:
+            given_up = self.tables.will_not_come_back(client_id, lease_id)
+            return self._settled([]) if given_up else []  # to tell those who look for it
+        if lease.client_id != client_id:
+            return []
+        return self._settled(self._ends.revoke(lease_id, "released by its owner"))
+
+    def lease_ended(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
+        """An actor ended on its worker; one of another node is ignored, and one that was released is only recorded."""
+        return self._settled(self._ends.reported(node_id, lease_id, cause))
+
+    # -- from outside (see `messages.overview`, `messages.naming`) -----------------------------------------------
+
+    def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
+        """Somebody looks for an actor by its name, or for the one that took the place of another.
+
+        Raises:
+            RemoteError: There is none.
+        """
+        if self._finders is None:
+            from parl_remote.master.actor_finders import ActorFinders
+
+            self._finders = ActorFinders(self.tables)
+        return self._finders.ask(client_id, asked)
+
+    def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
+        """Somebody wants an actor ended; the answer comes once it has.
+
+        Raises:
+            RemoteError: There is no such actor.
+        """
+        return self._ends.kill(client_id, asked)
+
+    def drain_requested(self, client_id: str, asked: DrainNode, now: float) -> list[Instruction]:
+        """Somebody wants a node to leave.
+
+        Raises:
+            RemoteError: There is no such node, or more than one of that name.
+            RemoteProtocolError: The time makes no sense.
+        """
+        self._now = now
+        if self._draining is None:
+            from parl_remote.master.draining import Draining
+
+            self._draining = Draining(self.tables, self._own_node_id)
+        return self._settled(self._draining.requested(client_id, asked, now))
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def slept(self, now: float) -> None:
+        """This process was stopped for a while: what nodes have said meanwhile is still to be read."""
+        self.tables.alive.pardon(now)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Whatever is due by now: silent nodes, programs and requests out of time, nodes that should have emptied."""
+        self._now = now
+        out: list[Instruction] = []
+        for node_id in self.tables.alive.expired(now):
+            reason = f"no sign of life for more than {self.tables.alive.limit_s:g} s"
+            out.append(DropNode(node_id, reason))
+            out += self.node_lost(node_id, reason)
+        out += self._clients.out_of_time(now)
+        out += self._grants.out_of_time(now)
+        if self._draining is not None:
+            out += self._draining.due(now)
+        return self._settled(out)
+
+    def next_deadline(self) -> float | None:
+        """When `tick` has something to do at the earliest, None if nothing is in sight."""
+        times = (
+            self.tables.alive.next_check(),
+            self.tables.queue.next_deadline(),
+            self._clients.next_deadline(),
+            self._draining.next_deadline() if self._draining is not None else None,
+        )
+        return min((time for time in times if time is not None), default=None)
+
+    def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
+        """See `ClusterView.status`."""
+        return self.view.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes)
+
+    def _settled(self, out: list[Instruction]) -> list[Instruction]:
+        """An event's instructions, and what follows: drained nodes leave, who waits may have its turn."""
+        if self._draining is not None:
+            for node in self._draining.empty():
+                out.append(self._draining.let_go(node))
+                out += self._nodes.forget(node, "it was drained", self._now)
+        out += self._grants.place_waiting(self._now)
+        if self._finders is not None:
+            out += self._finders.settle()
+        return out

@@ -1,0 +1,269 @@
+"""The master's side of all protocols: takes messages, asks `ClusterState` what they mean, carries the answer out.
+
+    client --LeaseRequest, ...--> Reception --> Master --event--> ClusterState
+           <--LeaseGranted, ...----------------   |  <-instructions--
+    worker --NodeJoin, Heartbeat, ...----------->  |
+
+It schedules and watches; no call and no user's data comes through here, and it never unpickles anything. A peer that
+sends what it may not is refused and dropped by the reception; nothing that a peer sends ends the master.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from parl_remote.config import Limits
+from parl_remote.errors import RemoteProtocolError
+from parl_remote.links.handshake import Link, Reception
+from parl_remote.links.loop import Loop, Timer
+from parl_remote.links.parts import Part, Parts
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.instructions import DropNode, Instruction, ToClient
+from parl_remote.messages import (
+    Bye,
+    Heartbeat,
+    LeaseCancel,
+    LeaseEnded,
+    LeaseRelease,
+    LeaseRequest,
+    LeasesHeld,
+    Message,
+    NodeJoin,
+    Role,
+    Shutdown,
+    StatusRequest,
+    decode,
+)
+
+__all__ = ["Master"]
+
+_log = logging.getLogger("parl.remote")
+
+_OVERVIEW = (
+    "DrainNode",
+    "FindActor",
+    "KillActor",
+    "ListActors",
+    "ListDeaths",
+    "ListNodes",
+    "NodeNumbers",
+    "WhyWaiting",
+)
+
+
+class Master:
+    """The service that clients and workers of one cluster connect to.
+
+    Args:
+        loop: The node's loop.
+        reception: Where peers come in; the master registers itself there.
+        state: The cluster's bookkeeping.
+        limits: Sizes of control messages.
+        on_shutdown: Called once when a client asks to end the cluster, after everyone was told.
+
+    Attributes:
+        parts: What it answers beside leasing; add to it before the first peer comes.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        reception: Reception,
+        state: ClusterState,
+        *,
+        limits: Limits,
+        on_shutdown: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._reception = reception
+        self._state = state
+        self._limits = limits
+        self._on_shutdown = on_shutdown
+        self._clients: dict[str, Link] = {}
+        self._nodes: dict[str, Link] = {}
+        self._node_of: dict[Link, str] = {}
+        self._timer: Timer | None = None
+        self._timer_at = float("inf")
+        self._last_beat = loop.now()
+        self._stopping = False
+        self.parts = Parts()
+        self.parts.add(_OVERVIEW, self._overview)
+        reception.serve(Role.MASTER, self)
+        loop.call_later(limits.heartbeat_interval_s, self._beat)
+
+    # -- handshake.Service ---------------------------------------------------------------------------------------
+
+    def opened(self, link: Link) -> None:
+        """A client or a worker connected."""
+        if link.hello.role is Role.CLIENT:
+            client_id = link.hello.id
+            before = self._clients.get(client_id)
+            if before is not None:  # it came back before the end of its old connection was seen here
+                self.closed(before, "it connected again")
+                before.drop()
+            self._state.client_joined(client_id, link.hello.name, link.hello.pid, self._loop.now(), link.hello.host_id)
+            self._clients[client_id] = link
+            _log.info("client %s (%s, process %d) connected", client_id, link.hello.name, link.hello.pid)
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """A peer sent a message; see `Service.received`."""
+        if len(frames) != 1 or len(frames[0]) > self._limits.max_control_bytes:
+            raise RemoteProtocolError("a control message is one frame of moderate size")
+        message = decode(frames[0])
+        if self.parts.take(link, message, frames):
+            return
+        if link.hello.role is Role.CLIENT:
+            self._from_client(link, message)
+        else:
+            self._from_worker(link, message)
+
+    def closed(self, link: Link, reason: str) -> None:
+        """A peer is gone."""
+        self.parts.closed(link)
+        client_id = link.hello.id
+        if self._clients.get(client_id) is link:
+            del self._clients[client_id]
+            _log.info("client %s is gone: %s", client_id, reason)
+            self._carry_out(self._state.client_away(client_id, self._loop.now()))
+        node_id = self._node_of.pop(link, None)
+        if node_id is not None and self._nodes.get(node_id) is link:
+            del self._nodes[node_id]
+            _log.warning("node %s (%s) is lost: %s", node_id, link.hello.name, reason)
+            self._carry_out(self._state.node_lost(node_id, reason, self._loop.now()))
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def stop(self, reason: str) -> None:
+        """Tell everyone that the cluster ends; whoever called this then closes the listeners."""
+        self._stopping = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for link in (*self._clients.values(), *self._nodes.values()):
+            link.tell(Bye(reason))
+
+    # -- inner steps ---------------------------------------------------------------------------------------------
+
+    def _from_client(self, link: Link, message: Message) -> None:
+        client_id, now = link.hello.id, self._loop.now()
+        match message:
+            case LeaseRequest():
+                self._carry_out(self._state.lease_requested(client_id, message, now))
+            case LeaseCancel(request_id=request_id):
+                self._carry_out(self._state.lease_cancelled(client_id, request_id))
+            case LeaseRelease(lease_id=lease_id):
+                self._carry_out(self._state.lease_released(client_id, lease_id))
+            case StatusRequest(request_id=request_id, detail=detail, nodes=nodes):
+                dropped = self._reception.dropped
+                link.tell(self._state.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes))
+            case Heartbeat(seq=seq):
+                link.tell(Heartbeat(seq))
+            case Shutdown():
+                _log.info("client %s (%s) stops the cluster", client_id, link.hello.name)
+                self.stop("the cluster was stopped")
+                self._on_shutdown()
+            case LeasesHeld(leases=leases):
+                self._carry_out(self._state.client_holds(client_id, leases))
+            case Bye(reason=reason):
+                self._carry_out(self._state.client_lost(client_id))
+                self.closed(link, reason)
+                link.drop()
+            case _:
+                raise RemoteProtocolError(f"a client may not send {type(message).__name__} to the master")
+
+    def _from_worker(self, link: Link, message: Message) -> None:
+        node_id = self._node_of.get(link)
+        match message:
+            case NodeJoin():
+                self._join(link, message)
+            case Heartbeat(seq=seq) if node_id is not None:
+                self._state.node_alive(node_id, message, self._loop.now())
+                link.tell(Heartbeat(seq))
+            case LeaseEnded(lease_id=lease_id, cause=cause) if node_id is not None:
+                self._carry_out(self._state.lease_ended(node_id, lease_id, cause))
+            case Bye(reason=reason):
+                self.closed(link, reason)
+                link.drop()
+            case _:
+                joined = "after" if node_id is not None else "before"
+                raise RemoteProtocolError(f"a worker may not send {type(message).__name__} {joined} its NodeJoin")
+
+    def _join(self, link: Link, joined: NodeJoin) -> None:
+        if joined.node_id != link.hello.id:
+            raise RemoteProtocolError(f"a worker that said Hello as {link.hello.id} joins as {joined.node_id}")
+        hello = link.hello
+        instructions = self._state.node_joined(joined, self._loop.now(), pid=hello.pid, versions=hello.versions)
+        before = self._nodes.get(joined.node_id)
+        if before is not None and before is not link:  # only now, when its successor is accepted
+            self._node_of.pop(before, None)
+            before.drop()
+        self._nodes[joined.node_id] = link
+        self._node_of[link] = joined.node_id
+        _log.info("node %s (%s) joined with %s", joined.node_id, joined.name, joined.resources)
+        self._carry_out(instructions)
+
+    def _carry_out(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            if isinstance(instruction, DropNode):
+                self._drop_node(instruction)
+                continue
+            peers, name = (
+                (self._clients, instruction.client_id)
+                if isinstance(instruction, ToClient)
+                else (self._nodes, instruction.node_id)
+            )
+            if link := peers.get(name):
+                link.tell(instruction.message)
+                if isinstance(instruction.message, Bye):
+                    self._let_go(name, instruction.message.reason)
+        self._schedule()
+
+    def _let_go(self, node_id: str, reason: str) -> None:
+        """A worker was told goodbye: it ends, and nobody shall call that a loss."""
+        link = self._nodes.pop(node_id)
+        del self._node_of[link]
+        _log.info("node %s (%s) leaves: %s", node_id, link.hello.name, reason)
+        link.drop()
+
+    def _drop_node(self, instruction: DropNode) -> None:
+        link = self._nodes.pop(instruction.node_id, None)
+        if link is not None:
+            _log.warning("node %s (%s) is lost: %s", instruction.node_id, link.hello.name, instruction.reason)
+            del self._node_of[link]
+            link.drop()  # without a goodbye, after which it would end: if it lives, it shall come back
+
+    def _overview(self) -> Part:
+        from parl_remote.master.overview import MasterOverview  # only where somebody looks or steers
+
+        return MasterOverview(
+            self._state, now=self._loop.now, carry_out=self._carry_out, own_node_id=self._reception.node_id
+        )
+
+    def _beat(self) -> None:
+        self._notice_sleep()
+        self._last_beat = self._loop.now()
+        if not self._stopping:
+            self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
+
+    def _notice_sleep(self) -> None:
+        """If this process was stopped, or its machine, nobody else was silent."""
+        now = self._loop.now()
+        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
+            _log.warning("this process was stopped for about %.0f s", now - self._last_beat)
+            self._state.slept(now)
+            self._last_beat = now
+
+    def _schedule(self) -> None:
+        """Have `_tick` called when something is due; a call too early does no harm, so only earlier times matter."""
+        due = self._state.next_deadline()
+        if due is None or self._stopping or due >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = due
+        self._timer = self._loop.call_at(due, self._tick)
+
+    def _tick(self) -> None:
+        self._timer, self._timer_at = None, float("inf")
+        self._notice_sleep()
+        self._carry_out(self._state.tick(self._loop.now()))

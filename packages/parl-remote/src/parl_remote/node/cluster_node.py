@@ -1,0 +1,270 @@
+r"""A node of a real cluster, put together on one loop: master and worker after `xparl start`, a worker after `connect`.
+
+Who talks to whom:
+
+    other hosts --tcp + CURVE, one port--> ZmqListener --\
+                                                          Reception --> Master, Worker --> zygote --> actors
+    this host   --unix socket-----------> UnixListener --/
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from parl_remote.actor.nested import ClusterReach
+from parl_remote.config import Limits
+from parl_remote.links.handshake import Reception, greet
+from parl_remote.links.identity import host_id, host_name, new_id
+from parl_remote.links.loop import Loop
+from parl_remote.links.parts import Part
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.master import Master
+from parl_remote.messages import Message, NodeJoin, Role
+from parl_remote.resources import Resources
+from parl_remote.security import ClusterKey
+from parl_remote.system.thread_counts import chosen_by_user
+from parl_remote.transport import Channel
+from parl_remote.transport.addresses import Address
+from parl_remote.transport.memory import MemoryListener
+from parl_remote.transport.unix import UnixListener
+from parl_remote.transport.zmq import ZmqChannel, ZmqListener
+from parl_remote.worker.gpu_meter import GpuMeter
+from parl_remote.worker.master_link import MasterLink, worker_hello
+from parl_remote.worker.rejoin import RejoiningLink
+from parl_remote.worker.worker import Worker
+from parl_remote.worker.zygote import ActorSource, start_zygote
+
+__all__ = ["ClusterNode", "NodeSettings"]
+
+_log = logging.getLogger("parl.remote")
+
+_ANY_INTERFACE = {"", "0.0.0.0", "*", "::"}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """What `xparl` decided for a node.
+
+    Attributes:
+        directory: Its run directory, with the cluster's key in the file `key`.
+        node_id: Its id.
+        cluster_id: The cluster's id; empty for a worker, whose master knows it.
+        host: The interface to listen on.
+        known_as: The host by which others reach this node; empty is the master's, by whatever name they know that.
+        port: The port to listen on, 0 for a free one.
+        master: "host:port" of the master; empty where the master is this node.
+        cpu: CPUs to give away; 0 for a master without a worker.
+        gpus: GPUs to give away, as CUDA_VISIBLE_DEVICES names them.
+        memory: Bytes to set aside for actors that ask for some.
+        labels: Amounts of what the cluster's owner has named.
+        debug: Whether its log tells more.
+    """
+
+    directory: str
+    node_id: str
+    cluster_id: str
+    host: str
+    known_as: str
+    port: int
+    master: str
+    cpu: float
+    gpus: tuple[str, ...]
+    memory: int = 0
+    labels: Mapping[str, float] = field(default_factory=dict)
+    debug: bool = False
+
+    @property
+    def has_worker(self) -> bool:
+        """Whether actors can run here."""
+        return bool(self.cpu or self.gpus or self.labels)
+
+    @property
+    def resources(self) -> Resources:
+        """What the node offers."""
+        return Resources(cpu=self.cpu, gpu=len(self.gpus), memory=self.memory, labels=self.labels)
+
+
+class ClusterNode:
+    """One node process.
+
+    Args:
+        settings: What it is.
+        key: The cluster's key.
+        socket_directory: Its private directory of unix sockets.
+        zygote: A running zygote if the node has a worker.
+        limits: Times and sizes.
+
+    Raises:
+        OSError: The port is in use.
+        RemoteError: The master cannot be reached, or does not accept this node.
+    """
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        key: ClusterKey,
+        socket_directory: Path,
+        zygote: ActorSource | None,
+        *,
+        limits: Limits,
+    ) -> None:
+        self._settings = settings
+        self._socket_directory = socket_directory
+        self._key = key
+        self._limits = limits
+        self._loop = Loop()
+        self._host_id = host_id()
+        self._tcp = ZmqListener(settings.host, settings.port, key, limits=limits)
+        self._unix = UnixListener(f"{socket_directory}/node.sock", first_bytes=limits.max_control_bytes)
+        self._reception = Reception(
+            self._loop,
+            node_id=settings.node_id,
+            cluster_id=settings.cluster_id,
+            host_id=self._host_id,
+            limits=limits,
+        )
+        self._master: Master | None = None
+        self._link: MasterLink | RejoiningLink | None = None
+        self._within = MemoryListener("this node")
+        self._worker: Worker | None = None
+        if zygote is not None:
+            self._worker = self._start_worker(zygote)
+        self._reception.listen(self._within)
+        if not settings.master:
+            self._become_master()
+        self._gpu_meter = GpuMeter(settings.gpus if self._worker is not None else ())
+        if self._worker is not None:
+            self._join(self._worker)
+        self._reception.listen(self._tcp)
+        self._reception.listen(self._unix)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, "host:port"."""
+        return self._tcp.address
+
+    def run(self) -> None:
+        """Serve until `stop`."""
+        self._loop.run()
+
+    def stop(self) -> None:
+        """Let `run` return; signal handlers may call this."""
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Tell everyone, end all actors and give everything back."""
+        if self._master is not None:
+            self._master.stop("the cluster was stopped")
+        if self._link is not None:
+            self._link.close()
+        self._gpu_meter.close()
+        if self._worker is not None:
+            self._worker.close()
+        for listener in (self._unix, self._tcp, self._within):
+            listener.close()
+
+    def _start_worker(self, zygote: ActorSource) -> Worker:
+        settings = self._settings
+        worker = Worker(
+            self._loop,
+            directory=self._socket_directory,
+            log_directory=Path(settings.directory) / "actors",
+            zygote=zygote,
+            restart_zygote=lambda: start_zygote(self._socket_directory, clear=True),
+            to_master=self._tell_master,
+            limits=self._limits,
+            limit_threads=not chosen_by_user(os.environ),
+            reach=self._reach(),
+        )
+        worker.parts.add(("CheckHost",), self._health_part)
+        self._reception.serve(Role.WORKER, worker)
+        return worker
+
+    def _reach(self) -> ClusterReach:
+        """How actors on this node reach the cluster."""
+        settings = self._settings
+        port = Address.parse(self._tcp.address).port
+        own = str(Address(settings.host if settings.host not in _ANY_INTERFACE else "127.0.0.1", port))
+        key_file = str(Path(settings.directory) / "key")
+        return ClusterReach(settings.master or own, str(self._socket_directory), not settings.master, key_file)
+
+    def _become_master(self) -> None:
+        state = ClusterState(
+            cluster_id=self._settings.cluster_id,
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=self._limits.liveness_limit_s,
+            own_node_id=self._settings.node_id,
+            epoch=time.time() - self._loop.now(),
+            client_grace_s=self._limits.liveness_limit_s,
+        )
+        self._master = Master(self._loop, self._reception, state, limits=self._limits, on_shutdown=self._loop.stop)
+        self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
+
+    def _health_part(self, state: ClusterState | None = None) -> Part:
+        """What answers `xparl doctor`; a master knows its nodes' addresses."""
+        from parl_remote.worker.host_check import HostCheck  # asked for by people, now and then
+
+        def addresses(node_id: str) -> tuple[str, ...]:
+            nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()
+            return next((node.addresses for node in nodes if node.node_id == node_id), ())
+
+        return HostCheck(self._loop, Path(self._settings.directory), addresses if state is not None else None)
+
+    def _join(self, worker: Worker) -> None:
+        """Offer this node's worker to its master, here or elsewhere."""
+        if not self._settings.master:
+            self._link = MasterLink(
+                self._loop,
+                self._within.connect(),
+                joined=self._joined,
+                on_message=worker.on_master,
+                on_lost=self._ended,
+                limits=self._limits,
+                gpus=self._gpu_meter.latest,
+            )
+            return
+        first = self._dial()
+        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # to hear now if we are not wanted
+        first.close()
+        self._link = RejoiningLink(
+            self._loop,
+            self._dial(),
+            connect=self._dial,
+            joined=self._joined,
+            on_message=worker.on_master,
+            on_end=self._ended,
+            limits=self._limits,
+            gpus=self._gpu_meter.latest,
+        )
+
+    def _dial(self) -> Channel:
+        return ZmqChannel.connect(self._settings.master, self._key, limits=self._limits)
+
+    def _tell_master(self, message: Message) -> None:
+        if self._link is not None:
+            self._link.tell(message)
+
+    def _ended(self, reason: str) -> None:
+        _log.info("this worker ends: %s", reason)
+        self._loop.stop()
+
+    def _joined(self) -> NodeJoin:
+        port = Address.parse(self._tcp.address).port
+        known_as = str(Address(self._settings.known_as, port)) if self._settings.known_as else f":{port}"
+        return NodeJoin(
+            node_id=self._settings.node_id,
+            host_id=self._host_id,
+            addresses=(known_as,),
+            socket_dir=str(self._socket_directory),
+            resources=self._settings.resources,
+            leases=self._worker.running() if self._worker is not None else (),
+            name=host_name(),
+            gpus=self._settings.gpus,
+        )

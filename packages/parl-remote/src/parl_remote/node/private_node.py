@@ -1,0 +1,158 @@
+"""Master and worker of a private cluster, put together on one loop, for one program.
+
+Who talks to whom:
+
+    driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
+                               `-> Worker
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from parl_remote.actor.nested import ClusterReach
+from parl_remote.config import environment
+from parl_remote.links.handshake import Link, Reception, Service
+from parl_remote.links.identity import host_id, host_name, new_id
+from parl_remote.links.loop import Loop
+from parl_remote.master.cluster_state import ClusterState
+from parl_remote.master.master import Master
+from parl_remote.messages import Bye, NodeJoin, Role, decode
+from parl_remote.resources import Resources
+from parl_remote.system.host_gpus import visible_gpus
+from parl_remote.system.host_memory import usable_memory
+from parl_remote.system.thread_counts import chosen_by_user
+from parl_remote.transport.memory import MemoryListener
+from parl_remote.transport.unix import UnixListener
+from parl_remote.worker.master_link import MasterLink
+from parl_remote.worker.worker import Worker
+from parl_remote.worker.zygote import ActorSource, start_zygote
+
+if TYPE_CHECKING:
+    from parl_remote.node.private_process import PrivateNodeSettings
+
+__all__ = ["PrivateNode"]
+
+
+class _OneProgram:
+    """The master as the driver sees it; when the driver is gone, so is the reason for this node.
+
+    Args:
+        master: The master's own service.
+        on_joined: Called when the node's worker has joined; only then can the driver be answered.
+        on_gone: Called when the driver is gone.
+    """
+
+    def __init__(self, master: Service, *, on_joined: Callable[[], None], on_gone: Callable[[], None]) -> None:
+        self._master = master
+        self._on_joined = on_joined
+        self._on_gone = on_gone
+        self._driver: Link | None = None
+
+    @property
+    def came(self) -> bool:
+        """Whether the driver has connected."""
+        return self._driver is not None
+
+    def opened(self, link: Link) -> None:
+        """The driver connected, or the node's own worker, or an actor: the first client is the driver."""
+        if self._driver is None and link.hello.role is Role.CLIENT:
+            self._driver = link
+        self._master.opened(link)
+
+    def received(self, link: Link, frames: list[memoryview]) -> None:
+        """For the master; the driver's goodbye ends the node as a broken connection does."""
+        self._master.received(link, frames)
+        message = decode(frames[0])
+        if isinstance(message, NodeJoin):
+            self._on_joined()
+        elif isinstance(message, Bye) and link is self._driver:
+            self._on_gone()
+
+    def closed(self, link: Link, reason: str) -> None:
+        """Somebody is gone; without the driver or the worker there is nothing left to do."""
+        self._master.closed(link, reason)
+        if link is self._driver or link.hello.role is not Role.CLIENT:
+            self._on_gone()
+
+
+class PrivateNode:
+    """The node of a private cluster.
+
+    Args:
+        settings: What the driver asked for.
+        listening: The socket that the driver has made; None where it could not hand one over.
+        zygote: Already warming up.
+    """
+
+    def __init__(self, settings: PrivateNodeSettings, listening: socket.socket | None, zygote: ActorSource) -> None:
+        self._loop = Loop()
+        limits, host, node_id = environment().limits, host_id(), new_id("node")
+        reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
+        first_bytes = limits.max_control_bytes
+        path = f"{settings.directory}/node.sock"
+        self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes)
+        state = ClusterState(
+            cluster_id="local",
+            new_lease_id=functools.partial(new_id, "lease"),
+            started=self._loop.now(),
+            liveness_limit_s=limits.liveness_limit_s,
+            nodes_may_join=False,
+            own_node_id=node_id,
+            epoch=time.time() - self._loop.now(),
+        )
+        master = Master(self._loop, reception, state, limits=limits, on_shutdown=self._loop.stop)
+        self._program = _OneProgram(master, on_joined=lambda: reception.listen(self._listener), on_gone=self._loop.stop)
+        reception.serve(Role.MASTER, self._program)
+        gpus = visible_gpus(os.environ)
+        self._worker = Worker(
+            self._loop,
+            directory=Path(settings.directory),
+            log_directory=Path(settings.log_directory),
+            zygote=zygote,
+            restart_zygote=functools.partial(start_zygote, settings.directory, tuple(settings.preload), clear=True),
+            to_master=lambda message: self._link.tell(message),
+            limits=limits,
+            limit_threads=not chosen_by_user(os.environ),
+            reach=ClusterReach("local", settings.directory, True, ""),
+            keep_logs=Path(settings.directory) not in Path(settings.log_directory).parents,
+        )
+        reception.serve(Role.WORKER, self._worker)
+        within = MemoryListener("the node itself")
+        reception.listen(within)
+        offer = Resources(cpu=settings.slots, gpu=len(gpus), memory=usable_memory())
+        self._link = MasterLink(
+            self._loop,
+            within.connect(),
+            joined=lambda: NodeJoin(
+                node_id, host, (), settings.directory, offer, self._worker.running(), host_name(), gpus
+            ),
+            on_message=self._worker.on_master,
+            on_lost=lambda _: self._loop.stop(),
+            limits=limits,
+        )
+        self._loop.call_later(limits.start_timeout_s, self._give_up)
+
+    def run(self) -> None:
+        """Serve until the program is gone."""
+        self._loop.run()
+
+    def stop(self) -> None:
+        """Let `run` return; signal handlers may call this."""
+        self._loop.stop()
+
+    def close(self) -> None:
+        """Kill what is left of the actors and let everything go."""
+        self._worker.close()
+        self._listener.close()
+
+    def _give_up(self) -> None:
+        """A driver that has not connected by now was killed before it could."""
+        if not self._program.came:
+            self._loop.stop()

@@ -1,0 +1,291 @@
+"""What `xparl` writes down about the processes it starts on this host, so that they can be found, asked and ended.
+
+    <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
+    <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
+    .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
+
+All of it is private to its user (directories 0700, files 0600). A process is the one that was written down only if its
+number and its start time both agree, so nothing else is ever signalled. A clean end removes the records and the key;
+after a crash they stay, and the next start on that port takes the key and the cluster's id up again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from parl_remote.codec import from_json, to_json
+from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
+from parl_remote.links.identity import host_id, host_name
+from parl_remote.security import ClusterKey, make_private_dir, read_private_file, write_private_file
+from parl_remote.system.facilities import is_portable
+from parl_remote.system.pollers import IN, wait_once
+
+__all__ = [
+    "ClusterRecord",
+    "ManagerRecord",
+    "MonitorRecord",
+    "ProcessRecord",
+    "RunFiles",
+    "WorkerRecord",
+    "forget",
+    "forget_monitor",
+    "key_of",
+    "signal_process",
+    "write_record",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessRecord:
+    """One process of this host since its boot; `started` is its start time in hundredths of a second."""
+
+    pid: int
+    started: int
+    host_id: str
+
+    @classmethod
+    def of(cls, pid: int) -> ProcessRecord:
+        """The process that has this number now.
+
+        Raises:
+            ProcessLookupError: There is none.
+        """
+        return cls(pid, _start_ticks(pid), host_id())
+
+    def alive(self) -> bool:
+        """Whether it still runs, here."""
+        try:
+            return self.host_id == host_id() and _start_ticks(self.pid) == self.started
+        except ProcessLookupError:
+            return False
+
+    def ended_within(self, seconds: float | None) -> bool:
+        """Wait for its end, None for as long as it takes; True once it has ended."""
+        if is_portable():
+            from parl_remote.portable.processes import ended_within
+
+            return ended_within(self.pid, self.started, seconds)
+        descriptor = self.open()
+        if descriptor is None:
+            return True
+        try:
+            return bool(wait_once(descriptor, IN, None if seconds is None else max(0.0, seconds) * 1000))
+        finally:
+            os.close(descriptor)
+
+    def open(self) -> int | None:
+        """A descriptor of the process (Linux), readable once it has ended; None if it has ended already."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return None
+        if self.alive():  # what the descriptor refers to cannot have changed between
+            return descriptor
+        os.close(descriptor)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRecord:
+    """One cluster that was started on this host.
+
+    Attributes:
+        cluster_id: Its id.
+        host: The interface that it listens on.
+        port: Its port.
+        host_name: The host that it was started on, for directories that hosts share.
+        process: Its node process.
+    """
+
+    cluster_id: str
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """One worker of this host that belongs to a cluster at `master`."""
+
+    node_id: str
+    master: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRecord:
+    """One web monitor of this host, for the cluster at `master`; `url` is its address in a browser."""
+
+    master: str
+    url: str
+    process: ProcessRecord
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRecord:
+    """A `RemoteManager` in a program of the user; the fields are as those of `ClusterRecord`."""
+
+    host: str
+    port: int
+    host_name: str
+    process: ProcessRecord
+
+
+_FILES = {
+    ClusterRecord: "cluster.json",
+    WorkerRecord: "worker.json",
+    MonitorRecord: "monitor.json",
+    ManagerRecord: "manager.json",
+}
+_KEEP_LOGS_S = 24 * 3600.0  # a day to find out why a worker ended
+
+_Record = TypeVar("_Record", ClusterRecord, WorkerRecord, MonitorRecord, ManagerRecord)
+
+
+class RunFiles:
+    """The run directories of one user.
+
+    Args:
+        directories: Where to look; the first that can be had is where new records are written.
+    """
+
+    def __init__(self, directories: Sequence[Path]) -> None:
+        self._directories = tuple(directories)
+
+    def cluster_directory(self, port: int) -> Path:
+        """The private directory of the cluster on a port of this host, made if it is not there.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(self._own() / f"{host_name()}-{port}")
+
+    def worker_directory(self, node_id: str) -> Path:
+        """The private directory of a worker of this host, made; those of workers that ended are removed."""
+        parent = self._own()
+        for old in parent.glob(f"{host_name()}-worker-*"):
+            with contextlib.suppress(OSError):
+                if not (old / "worker.json").exists() and time.time() - old.stat().st_mtime > _KEEP_LOGS_S:
+                    shutil.rmtree(old)
+        return make_private_dir(parent / f"{host_name()}-{node_id}")
+
+    def monitor_directory(self, port: int) -> Path:
+        """The private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
+        return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
+
+    def manager_directory(self, port: int) -> Path:
+        """The private directory of the `RemoteManager` on a port of this host, made if it is not there.
+
+        Raises:
+            AuthenticationFailed: It is not private to this user.
+        """
+        return make_private_dir(self._own() / f"{host_name()}-manager-{port}")
+
+    def managers(self) -> Iterator[tuple[Path, ManagerRecord]]:
+        """All `RemoteManager`s on record, running or not."""
+        yield from self._records(ManagerRecord)
+
+    def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
+        """All clusters on record, running or not; records that are damaged or not ours are passed over."""
+        yield from self._records(ClusterRecord)
+
+    def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
+        """All workers on record, running or not."""
+        yield from self._records(WorkerRecord)
+
+    def monitors(self) -> Iterator[tuple[Path, MonitorRecord]]:
+        """All monitors on record, running or not."""
+        yield from self._records(MonitorRecord)
+
+    def _own(self) -> Path:
+        """Where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
+        for directory in self._directories[:-1]:
+            with contextlib.suppress(OSError, AuthenticationFailed):
+                return make_private_dir(directory)
+        return make_private_dir(self._directories[-1])
+
+    def _records(self, kind: type[_Record]) -> Iterator[tuple[Path, _Record]]:
+        for directory in self._directories:
+            try:
+                paths = sorted(directory.glob(f"*/{_FILES[kind]}"))
+            except OSError:  # a home that this user cannot even look into holds nothing of his
+                continue
+            for path in paths:
+                with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
+                    yield path.parent, from_json(kind, json.loads(read_private_file(path)), str(path))
+
+
+def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:
+    """Put a record into its directory, which exists."""
+    write_private_file(directory / _FILES[type(record)], json.dumps(to_json(record), indent=2) + "\n")
+
+
+def forget(directory: Path) -> None:
+    """Remove records and key after a clean end; logs stay until the next start."""
+    for name in ("cluster.json", "worker.json", "key"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def forget_monitor(directory: Path) -> None:
+    """Remove a monitor's record and token after its end."""
+    for name in ("monitor.json", "monitor.token"):
+        (directory / name).unlink(missing_ok=True)
+
+
+def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
+    """The key in a cluster's directory, a new one where there is none.
+
+    Args:
+        directory: The cluster's.
+        given: A key that was made elsewhere and shall be this cluster's from now on.
+
+    Raises:
+        AuthenticationFailed: The file there is not private or holds no key.
+    """
+    path = directory / "key"
+    if given is not None or not path.exists():
+        write_private_file(path, (given or ClusterKey.generate()).to_text() + "\n")
+    return ClusterKey.from_file(path)
+
+
+def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
+    """Send a signal to exactly the process on record; False if it has ended."""
+    if is_portable():
+        from parl_remote.portable.processes import send_signal
+
+        return send_signal(record.pid, record.started, int(number))
+    descriptor = record.open()
+    if descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _start_ticks(pid: int) -> int:
+    if is_portable():
+        from parl_remote.portable.processes import started
+
+        return started(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError as error:
+        raise ProcessLookupError(f"there is no process {pid}") from error
+    if fields[0] in {b"Z", b"X"}:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(fields[19])

@@ -1,0 +1,1 @@
+"""`ActorPool`: many items, a few actors."""

@@ -1,0 +1,357 @@
+"""What an actor pool has to do, and who does it: tasks, members, and the thread that brings them together.
+
+    submit, map --task--> Dispatcher --call--> a member's actor
+                              ^                     | answered: the task's future is settled
+                              `---- another member <' its actor died: the task is run again
+
+A task that was in flight when an actor died is run alone from then on, so that what kills actors is found out and
+what was merely beside it is not blamed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from typing import Any
+
+from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
+from parl_remote.future import RemoteFuture
+from parl_remote.program.proxy import RemoteObject, make_proxy, reference_of
+
+__all__ = ["Dispatcher", "Member", "PoolFuture", "Task"]
+
+_log = logging.getLogger("parl.remote")
+_FULL_RETRY_S = 0.01  # between attempts to give a task to an actor whose calls have reached their limit
+_LOOK_S = 1.0  # how often who waits for the dispatcher looks whether it has ended meanwhile
+
+
+class PoolFuture(concurrent.futures.Future[Any]):
+    """The result of a pool's task: a `concurrent.futures.Future` that can be awaited, too."""
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """PARL's name for `result`; `block=False` does not wait."""
+        return self.result(timeout if block else 0)
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        import asyncio
+
+        return asyncio.wrap_future(self).__await__()
+
+
+class Task:
+    """One thing to do.
+
+    Attributes:
+        index: Its number, for messages.
+        future: Settled with its result.
+        killed: How many actors have died while they worked on nothing else.
+        is_suspect: Whether it was in flight when an actor died, so that it is run alone.
+        is_hit: The same for a death of which its own future has not told yet.
+    """
+
+    __slots__ = ("_started", "call", "future", "index", "is_hit", "is_suspect", "killed")
+
+    def __init__(self, index: int, call: Callable[[RemoteObject], Any]) -> None:
+        self.index = index
+        self.call = call
+        self.future = PoolFuture()
+        self.killed = 0
+        self.is_suspect = False
+        self.is_hit = False
+        self._started = False
+
+    def may_start(self) -> bool:
+        """Whether nobody has cancelled it; it cannot be cancelled any more once this was true."""
+        if not self._started:
+            self._started = self.future.set_running_or_notify_cancel()
+        return self._started
+
+
+class Member:
+    """One actor of a pool.
+
+    Attributes:
+        actor: The handle that was given.
+        tasks: What it works on, oldest first.
+        is_reserved: Whether somebody wants it out of the pool, so that it gets no more tasks.
+
+    Raises:
+        TypeError: It is no remote object.
+    """
+
+    def __init__(self, actor: Any) -> None:
+        ref = reference_of(actor)
+        if ref is None:
+            raise TypeError(f"a pool's actors are objects of remote classes, not {actor!r}")
+        self.actor = actor
+        self.quick = make_proxy(type(actor), ref, wait=False)  # calls from the pool never wait
+        self.tasks: dict[Task, None] = {}
+        self.is_reserved = False
+
+
+class Dispatcher:
+    """Gives tasks to members, in one thread; everything else only leaves messages for it.
+
+    Args:
+        per_actor: Tasks that an actor has at a time: one that runs and others that wait there for their turn.
+        retries: How many more actors a task may kill after the first.
+        replace: Makes a new actor in place of one that died; None if the pool cannot.
+    """
+
+    def __init__(self, per_actor: int, retries: int, replace: Callable[[], Any] | None) -> None:
+        self._per_actor = per_actor
+        self._retries = retries
+        self._replace = replace
+        self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._todo: deque[Task] = deque()
+        self._members: dict[Member, None] = {}
+        self._wanted: deque[concurrent.futures.Future[Any]] = deque()  # of those who want an actor out of the pool
+        self._making = 0
+        self._open = 0  # tasks that are not settled
+        self._all_done: list[threading.Event] = []
+        self._why_none: BaseException | None = None
+        self._over = False
+        self._thread = threading.Thread(target=self._run, name="parl-pool", daemon=True)
+        self._thread.start()
+
+    # -- any thread --------------------------------------------------------------------------------------------------
+
+    @property
+    def actors(self) -> tuple[Any, ...]:
+        """The handles of the actors that it has now."""
+        return tuple(member.actor for member in tuple(self._members))
+
+    def add(self, actor: Any) -> None:
+        """Take an actor in."""
+        member = Member(actor)
+        done = threading.Event()
+
+        def add() -> None:
+            self._members[member] = None
+            done.set()
+
+        self._events.put(add)
+        self._await(done)
+
+    def do(self, task: Task) -> None:
+        """Have a task done."""
+
+        def queue_it() -> None:
+            self._open += 1
+            self._todo.append(task)
+
+        self._events.put(queue_it)
+
+    def take_out(self) -> concurrent.futures.Future[Any]:
+        """Ask for an actor that has nothing to do any more, and is no member from then on."""
+        wish: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._events.put(lambda: self._wanted.append(wish))
+        return wish
+
+    def await_all(self) -> None:
+        """Wait until all tasks so far are settled."""
+        done = threading.Event()
+        self._events.put(lambda: self._all_done.append(done))
+        self._await(done)
+
+    def stop(self) -> None:
+        """End: what has not started is cancelled, what runs goes on in its actor and nobody hears of it."""
+        self._events.put(self._end)
+
+    def _hand_in(self, event: Callable[[], None]) -> None:
+        """Tell what has become of an actor or a call; after the end nobody listens, and nothing is kept for it."""
+        self._events.put(event)
+        if self._over:
+            self._forget_events()
+
+    def _forget_events(self) -> None:
+        """Let go of what came too late: it holds actors, which would live on."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._events.get_nowait()
+
+    def _await(self, done: threading.Event) -> None:
+        while not done.wait(_LOOK_S):
+            if not self._thread.is_alive():
+                raise ActorError("the pool is closed")
+
+    # -- its own thread ----------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._over:
+            self._events.get()()
+            while not self._over:  # what else has come, before the members are looked at
+                try:
+                    event = self._events.get_nowait()
+                except queue.Empty:
+                    break
+                event()
+            if not self._over:
+                self._give_out()
+                self._settle_wishes()
+        self._forget_events()
+
+    def _give_out(self) -> None:
+        while self._todo:
+            member = self._free_member(alone=self._todo[0].is_suspect)
+            if member is None:
+                break
+            self._start(member, self._todo.popleft())
+        if self._todo and not self._members and not self._making:
+            self._fail_all()
+
+    def _free_member(self, *, alone: bool) -> Member | None:
+        most = 0 if alone else self._per_actor - 1
+        best: Member | None = None
+        for member in self._members:
+            load = len(member.tasks)
+            if member.is_reserved or load > most or (load and next(iter(member.tasks)).is_suspect):
+                continue
+            if not load:
+                return member
+            if best is None or load < len(best.tasks):
+                best = member
+        return best
+
+    def _start(self, member: Member, task: Task) -> None:
+        if not task.may_start():
+            self._open -= 1
+            return
+        try:
+            future = task.call(member.quick)
+            if not isinstance(future, RemoteFuture):
+                raise TypeError(
+                    "what a pool calls must return the call's future; inside it the actor's methods do not wait, so "
+                    f"`lambda actor, item: actor.method(item)` does. It returned {future!r}"
+                )
+        except TooManyPendingCalls:  # somebody else keeps it busy, too
+            member.tasks[task] = None
+            threading.Timer(_FULL_RETRY_S, self._hand_in, (lambda: self._put_back(member, task),)).start()
+            return
+        except BaseException as error:
+            task.future.set_exception(error)
+            self._open -= 1
+            return
+        member.tasks[task] = None
+        future.add_done_callback(lambda done: self._hand_in(lambda: self._answered(member, task, done)))
+
+    def _put_back(self, member: Member, task: Task) -> None:
+        member.tasks.pop(task, None)
+        self._todo.appendleft(task)
+
+    def _answered(self, member: Member, task: Task, done: concurrent.futures.Future[Any]) -> None:
+        error = concurrent.futures.CancelledError() if done.cancelled() else done.exception()
+        if isinstance(error, ActorLost) and not isinstance(error.__cause__, RemoteCallError):
+            self._lost(member, task, error)
+            return
+        member.tasks.pop(task, None)
+        if error is None:
+            task.future.set_result(done.result())
+        else:
+            task.future.set_exception(error)
+        self._open -= 1
+
+    def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
+        """An actor died with this task, and perhaps others."""
+        if not task.is_hit:  # the first of them that tells
+            task.killed += len(member.tasks) == 1  # of several nobody knows which one it was
+            for other in member.tasks:
+                other.is_hit = other.is_suspect = True
+        task.is_hit = False
+        member.tasks.pop(task, None)
+        if not error.is_restarting:
+            self._leave(member, error)
+        if task.killed <= self._retries:
+            self._todo.appendleft(task)
+            return
+        lost = ItemLost(
+            f"item {task.index} was given up: {task.killed} actors died while they worked on it alone; the last one: "
+            f"{error}",
+            index=task.index,
+            attempts=task.killed,
+        )
+        lost.__cause__ = error
+        task.future.set_exception(lost)
+        self._open -= 1
+
+    def _leave(self, member: Member, error: BaseException) -> None:
+        if self._members.pop(member, self) is self:
+            return
+        self._why_none = error
+        if self._replace is not None:
+            self._making += 1
+            threading.Thread(target=self._make, args=(self._replace,), name="parl-pool-actor", daemon=True).start()
+
+    def _make(self, replace: Callable[[], Any]) -> None:
+        """Make an actor, in a thread of its own, because it may have to wait for room."""
+        try:
+            member = Member(replace())
+        except BaseException as error:
+            failed = error
+            self._hand_in(lambda: self._made(None, failed))
+        else:
+            self._hand_in(lambda: self._made(member, None))
+
+    def _made(self, member: Member | None, error: BaseException | None) -> None:
+        self._making -= 1
+        if member is not None:
+            self._members[member] = None
+        else:
+            _log.warning("a pool could not replace an actor that died: %s", error)
+            self._why_none = error
+
+    def _fail_all(self) -> None:
+        """Nobody is left to work."""
+        while self._todo:
+            task = self._todo.popleft()
+            if task.may_start():
+                lost = ActorError(
+                    f"item {task.index} could not be done: the pool has no actors any more; push() another one"
+                )
+                lost.__cause__ = self._why_none
+                task.future.set_exception(lost)
+            self._open -= 1
+
+    def _settle_wishes(self) -> None:
+        """Give members away that nobody needs now, and wake who waits for the end of all tasks."""
+        for wish in list(self._wanted):
+            if wish.cancelled():
+                self._wanted.remove(wish)
+                continue
+            idle = next((m for m in self._members if not m.tasks), None)
+            if idle is None:
+                if not self._members and not self._making:
+                    self._wanted.remove(wish)
+                    wish.set_exception(ActorError("the pool has no actor that could be taken out"))
+                break
+            del self._members[idle]
+            self._wanted.remove(wish)
+            if wish.set_running_or_notify_cancel():
+                wish.set_result(idle.actor)
+            else:
+                self._members[idle] = None
+        if self._wanted or any(member.is_reserved for member in self._members):
+            by_load = sorted(self._members, key=lambda member: len(member.tasks))
+            for rank, member in enumerate(by_load):  # so many get no more tasks as are wanted
+                member.is_reserved = rank < len(self._wanted)
+        if not self._open:
+            for done in self._all_done:
+                done.set()
+            self._all_done.clear()
+
+    def _end(self) -> None:
+        self._over = True
+        for task in (*self._todo, *(task for member in self._members for task in member.tasks)):
+            if task.future.cancel():
+                task.future.set_running_or_notify_cancel()  # wakes who waits for it
+            elif not task.future.done():
+                task.future.set_exception(ActorError(f"the pool was closed before item {task.index} was finished"))
+        self._todo.clear()
+        self._members.clear()
+        for wish in self._wanted:
+            wish.cancel()

@@ -1,0 +1,123 @@
+"""What a client knows of one lease: how to reach the actor, and, later, why it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ActorLost, NotConnected
+from parl_remote.program.connection import Connection
+from parl_remote.transport import Channel
+
+if TYPE_CHECKING:
+    from parl_remote.program.restarts import Comeback
+
+__all__ = ["ActorRecord"]
+
+_UNKNOWN = "the connection to it broke, and nobody said why; Ctrl-C in the middle of a transfer does that"
+_CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
+
+
+def _nobody(names: tuple[str, ...]) -> None:
+    """Nobody wants to know."""
+
+
+class ActorRecord:
+    """One actor that this program has made or holds a handle of.
+
+    Attributes:
+        lease_id: Its lease.
+        node_id: The worker that it runs on.
+        class_name: Its class.
+        pid: Its process on its host; 0 for one that somebody else has made.
+        channel: The way to it, once there is one.
+        connection: What uses that way.
+        is_borrowed: Whether somebody else has made it.
+        on_names: Told the names of its attributes when they change.
+        is_detached: Whether it outlives this program.
+        forked: Whether it belongs to the process that this one was forked from.
+        comeback: What makes it again when it is lost; None for an actor that is lost once and for all.
+    """
+
+    def __init__(
+        self, lease_id: str, node_id: str, class_name: str, *, is_borrowed: bool = False, is_detached: bool = False
+    ) -> None:
+        self.is_borrowed = is_borrowed
+        self.is_detached = is_detached
+        self.lease_id = lease_id
+        self.node_id = node_id
+        self.class_name = class_name
+        self.pid = 0
+        self.channel: Channel | None = None
+        self.connection: Connection | None = None
+        self.forked = False
+        self.on_names: Callable[[tuple[str, ...]], None] = _nobody
+        self.comeback: Comeback | None = None
+        self._note = ""
+        self._comes_back = False
+        self._cause: DeathCause | None = None
+        self._ended = threading.Event()
+
+    @property
+    def cause(self) -> DeathCause | None:
+        """Why it ended, None while it has not."""
+        return self._cause
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its end is known."""
+        return self._cause is not None
+
+    @property
+    def outlives_us(self) -> bool:
+        """Whether it is none of this program's business how long the actor lives."""
+        return self.is_borrowed or self.is_detached
+
+    def end(self, cause: DeathCause) -> None:
+        """Note the first cause that comes; later ones know less."""
+        if self._cause is None:
+            self._cause = dataclasses.replace(
+                cause,
+                lease_id=cause.lease_id or self.lease_id,
+                class_name=cause.class_name or self.class_name,
+                pid=cause.pid or self.pid,
+                at=cause.at or round(time.time(), 3),
+            )
+            self._ended.set()
+
+    def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
+        """Add to the errors of its calls what becomes of it; before `end`, so that no error goes without.
+
+        Args:
+            note: In words.
+            comes_back: Whether it is made again.
+        """
+        self._note = note
+        self._comes_back = comes_back
+
+    def await_end(self) -> None:
+        """Wait for the cause, for a moment."""
+        self._ended.wait(_CAUSE_PATIENCE_S)
+
+    def error(self, running: str) -> ActorLost | NotConnected:
+        """The error for a call that will not be answered; see `Connection`."""
+        if self.forked:
+            return NotConnected(
+                f"this {self.class_name} belongs to the process that this one was forked from; "
+                "call parl.connect() here and make another one"
+            )
+        self.await_end()
+        cause = self._cause or DeathCause(DeathKind.NODE_LOST, detail=_UNKNOWN)
+        told = dataclasses.replace(cause, last_call=running or cause.last_call)
+        return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
+
+    def hang_up(self) -> None:
+        """Close the way to it."""
+        if self.connection is not None:
+            self.connection.hang_up()
+        elif self.channel is not None:
+            self.channel.close()

@@ -1,0 +1,213 @@
+"""`connect(logs=True)`: shows what a program's actors write, as lines of the program's own output.
+
+    worker --ActorsWrote--> thread "parl-logs" --"(Counter pid=4711) text"--> sys.stdout, sys.stderr
+           <-FollowActors-- the next question only after the lines are out, so a slow terminal holds up nobody
+
+It has links of its own to the workers, and one thread; without `logs=True` nothing of this is even loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TextIO
+
+from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
+from parl_remote.links.control_link import arrived_messages
+from parl_remote.links.loop import Loop
+from parl_remote.messages import LeaseGranted, encode
+from parl_remote.messages.logs import ActorOutput, ActorsWrote, FollowActors
+from parl_remote.transport import Channel
+from parl_remote.transport.unix import UnixChannel
+
+__all__ = ["LogForwarder", "show"]
+
+_WAIT_S = 30.0  # a question that is answered with nothing is asked anew
+_TRY_AGAIN_S = 1.0
+_TRIES = 5  # a network that was cut for longer than this comes back with the next actor
+_LAST_WORDS_S = 1.0  # what a program that ends may wait for the rest of its actors' output
+_LONGEST_LINE = 2**16  # a line that is longer is shown in parts
+_MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """One worker that is followed."""
+
+    granted: LeaseGranted
+    channel: Channel
+    shown: _Shown
+    question: int = 0
+
+
+class LogForwarder:
+    """Follows the actors of one program on all workers that it has actors on.
+
+    Args:
+        dial: Opens one more link to the worker of a lease, under the program's own id.
+        where: How lines from that worker say where it is; empty for this host.
+    """
+
+    def __init__(self, dial: Callable[[LeaseGranted], Channel], where: Callable[[LeaseGranted], str]) -> None:
+        self._dial = dial
+        self._where = where
+        self._loop = Loop()
+        self._workers: dict[str, _Worker] = {}
+        self._positions: dict[str, dict[str, int]] = {}
+        self._numbers = itertools.count(1)
+        self._closing = False
+        self._left = 0
+        self._all_said: Future[None] = Future()
+        self._thread = threading.Thread(target=self._loop.run, name="parl-logs", daemon=True)
+        self._thread.start()
+
+    def follow(self, granted: LeaseGranted) -> None:
+        """There is an actor on this lease; any thread may call this."""
+        if granted.node_id not in self._workers:
+            self._loop.call_soon(lambda: self._meet(granted))
+
+    def close(self) -> None:
+        """Show what is left, which may take a moment, and hang up."""
+        self._loop.call_soon(self._begin_to_close)
+        if self._thread is not threading.current_thread():
+            with contextlib.suppress(TimeoutError):
+                self._all_said.result(_LAST_WORDS_S)
+            self._loop.stop()
+            self._thread.join(_LAST_WORDS_S)
+        if not self._thread.is_alive():
+            for worker in self._workers.values():
+                worker.channel.close()
+            self._loop.close()
+
+    def abandon(self) -> None:
+        """Let go of the links in the child of a fork, which has no such thread."""
+        for worker in self._workers.values():
+            if isinstance(worker.channel, UnixChannel):
+                worker.channel.abandon()
+
+    # -- in the thread -------------------------------------------------------------------------------------------
+
+    def _meet(self, granted: LeaseGranted, tries: int = 0) -> None:
+        node_id = granted.node_id
+        if node_id in self._workers or self._closing:
+            return
+        try:
+            channel = self._dial(granted)
+        except (RemoteError, OSError) as error:
+            if tries:  # the connection was lost; the worker may be gone as well, and then there is nothing to show
+                self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(granted, tries - 1))
+            elif granted.node_id not in self._positions:
+                show(sys.stderr, f"(parl) cannot show what actors on {node_id} write: {error}\n")
+            return
+        self._workers[node_id] = worker = _Worker(granted, channel, _Shown(self._where(granted)))
+        self._loop.add(channel, lambda: self._hear(node_id, worker))
+        self._ask(node_id, worker, _WAIT_S)
+
+    def _ask(self, node_id: str, worker: _Worker, wait_s: float) -> None:
+        positions = self._positions.get(node_id, {}) if not worker.question else {}
+        worker.question = next(self._numbers)
+        try:
+            worker.channel.send([encode(FollowActors(worker.question, wait_s, positions))], _LAST_WORDS_S)
+        except (ChannelClosed, ResultTimeout):
+            self._part(node_id, worker)
+
+    def _hear(self, node_id: str, worker: _Worker) -> None:
+        for message in arrived_messages(worker.channel):
+            if message is None:
+                self._part(node_id, worker)
+                return
+            if isinstance(message, ActorsWrote):
+                self._note(node_id, message.outputs)
+                for is_error, text in worker.shown.paragraphs(message.outputs):
+                    show(sys.stderr if is_error else sys.stdout, text)
+                if message.request_id == worker.question:
+                    self._go_on(node_id, worker, message)
+
+    def _go_on(self, node_id: str, worker: _Worker, heard: ActorsWrote) -> None:
+        if not self._closing:
+            self._ask(node_id, worker, _WAIT_S)
+        elif heard.outputs and self._left:
+            self._left -= 1
+            self._ask(node_id, worker, 0.0)
+        else:
+            self._part(node_id, worker)
+
+    def _note(self, node_id: str, outputs: tuple[ActorOutput, ...]) -> None:
+        """Remember how far each actor was heard, for a link that has to be made anew."""
+        positions = self._positions.setdefault(node_id, {})
+        for output in outputs:
+            if output.ended:
+                positions.pop(output.lease_id, None)
+            else:
+                positions[output.lease_id] = output.end
+
+    def _part(self, node_id: str, worker: _Worker) -> None:
+        self._loop.remove(worker.channel)
+        worker.channel.close()
+        self._workers.pop(node_id, None)
+        if not self._closing:
+            self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(worker.granted, _TRIES))
+        self._end_if_over()
+
+    def _begin_to_close(self) -> None:
+        self._closing = True
+        self._left = _MOST_LAST_ANSWERS * max(1, len(self._workers))
+        for node_id, worker in list(self._workers.items()):
+            self._ask(node_id, worker, 0.0)
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if self._closing and not self._workers and not self._all_said.done():
+            self._all_said.set_result(None)
+
+
+def show(stream: TextIO | None, text: str) -> None:
+    """Write to one of the program's streams, as it is now: notebooks and tests put others in their place."""
+    if stream is not None:
+        with contextlib.suppress(OSError, ValueError):  # it is closed, and nobody reads any more
+            stream.write(text)
+            stream.flush()
+
+
+class _Shown:
+    """The lines of one worker's actors, of which the last may still lack its end, for each stream."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._begun: dict[tuple[str, bool], str] = {}
+
+    def paragraphs(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
+        """Texts to write at once, in order, each with whether it is for stderr."""
+        for is_error, lines in itertools.groupby(self._lines(outputs), lambda line: line[0]):
+            yield is_error, "".join(line for _, line in lines)
+
+    def _lines(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
+        for output in outputs:
+            name = f" {output.actor_name}" if output.actor_name else ""
+            prefix = f"({output.class_name}{name} pid={output.pid}{self._where}) "
+            if output.dropped:
+                lines = f"{output.dropped} line{'s' * (output.dropped != 1)}"
+                yield True, f"{prefix}[{lines} left out, it writes faster than they can be shown]\n"
+            for piece in output.pieces:
+                stream = output.lease_id, piece.is_error
+                *whole, begun = (self._begun.pop(stream, "") + piece.text).split("\n")
+                if len(begun) > _LONGEST_LINE:
+                    whole.append(begun)
+                elif begun:
+                    self._begun[stream] = begun
+                for line in whole:
+                    yield piece.is_error, f"{prefix}{_as_shown(line)}\n"
+            if output.ended:
+                for is_error in (False, True):
+                    if begun := self._begun.pop((output.lease_id, is_error), ""):
+                        yield is_error, f"{prefix}{_as_shown(begun)}\n"
+
+
+def _as_shown(line: str) -> str:
+    """A progress bar is written over and over in one line; what stays visible of it is the last."""
+    return line.rstrip("\r").rpartition("\r")[2]

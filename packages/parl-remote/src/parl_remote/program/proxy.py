@@ -1,0 +1,192 @@
+"""What a program holds instead of the object: it looks like the object, and everything happens in the actor.
+
+    proxy.method(...)   a call          len(proxy), proxy[i], proxy(...)   calls of special methods
+    proxy.name          a read          proxy.name = value                 a write
+
+Names are checked here against what the class and the actor's last reply say, so that a typing error is found at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from parl_remote.errors import RemoteError, SerializationError
+from parl_remote.future import RemoteFuture
+from parl_remote.program.actor_ref import ActorRef
+from parl_remote.program.answers import STAYS
+from parl_remote.program.handles import ActorPlace, arrive, arrive_method, luggage
+from parl_remote.serve_attribute import bound_to
+from parl_remote.shipping.class_spec import ClassSpec
+
+__all__ = ["RemoteMethod", "RemoteObject", "bound_method", "make_proxy", "proxy_class", "reference_of"]
+
+_set = object.__setattr__
+_get = object.__getattribute__
+
+
+class RemoteMethod:
+    """A method of a remote object, bound to it."""
+
+    __slots__ = ("__name__", "_ref", "_wait")
+
+    def __init__(self, ref: ActorRef, name: str, wait: bool) -> None:
+        self._ref = ref
+        self.__name__ = name
+        self._wait = wait
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self._wait:
+            return self._ref.submit(self.__name__, args, kwargs).result()
+        return self._ref.submit(self.__name__, args, kwargs)
+
+    def submit(self, /, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
+        """Call without waiting, whatever the class's `wait` says."""
+        return self._ref.submit(self.__name__, args, kwargs)
+
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]  # the method's own, not this class's
+        return getattr(getattr(self._ref.spec.cls, self.__name__, None), "__doc__", None)
+
+    @property
+    def __wrapped__(self) -> Callable[..., Any]:
+        """The function itself, so that `inspect.signature` and notebooks show its parameters."""
+        function = getattr(self._ref.spec.cls, self.__name__, None)
+        if function is None:
+            raise AttributeError(self.__name__)
+        method = getattr(function, "__get__", None)
+        return method(self._ref) if method is not None else function  # type: ignore[no-any-return]
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        handle = make_proxy(RemoteObject, self._ref, wait=self._wait)
+        return arrive_method, (handle, self.__name__, self._wait)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemoteMethod) and other._ref is self._ref and other.__name__ == self.__name__
+
+    def __hash__(self) -> int:
+        return hash((self._ref, self.__name__))
+
+    def __repr__(self) -> str:
+        return f"<remote method {self._ref.spec.name}.{self.__name__}>"
+
+
+class RemoteObject:
+    """Stands for an object that lives in an actor.
+
+    `isinstance` takes it for an object of its class. Attributes whose names begin with `_parl_` are the proxy's own.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "_parl_ref", "_parl_wait")
+
+    _parl_ref: ActorRef
+    _parl_wait: bool
+
+    def __getattr__(self, name: str) -> Any:
+        """Only names that the proxy itself does not have come here."""
+        if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
+            raise AttributeError(name)
+        ref: ActorRef = _get(self, "_parl_ref")
+        spec = ref.spec
+        if name in ref.attributes.names or name in spec.values:
+            return self._parl_read(name)
+        if name in spec.methods:
+            return RemoteMethod(ref, name, _get(self, "_parl_wait"))
+        if name == "destroy":
+            return ref.destroy
+        if name == "as_remote":
+            return bound_to(self)
+        if spec.dynamic:
+            return self._parl_read(name)
+        if ref.refresh() and name in ref.attributes:  # another caller's call has made it
+            return self._parl_read(name)
+        raise AttributeError(spec.unknown(name, ref.attributes.names), name=name)
+
+    def _parl_read(self, name: str) -> Any:
+        ref: ActorRef = _get(self, "_parl_ref")
+        value = ref.get(name)
+        return RemoteMethod(ref, name, _get(self, "_parl_wait")) if value is STAYS else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_parl_"):
+            raise AttributeError(f"names that begin with _parl_ are reserved, {name!r} does")
+        _get(self, "_parl_ref").set(name, value)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"attributes of a remote object cannot be deleted from outside ({name!r})")
+
+    @property  # type: ignore[misc]  # read-only here
+    def __class__(self) -> type:  # what isinstance looks at
+        return self._parl_ref.spec.cls
+
+    def __dir__(self) -> list[str]:
+        ref = self._parl_ref
+        ref.refresh()
+        return sorted({*ref.spec.names, *ref.spec.values, *ref.attributes.names})
+
+    def __repr__(self) -> str:
+        return f"<remote {self._parl_ref.spec.name}>"
+
+    def __eq__(self, other: object) -> bool:
+        return reference_of(other) is self._parl_ref
+
+    def __hash__(self) -> int:
+        return hash(self._parl_ref)
+
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        ref: ActorRef = _get(self, "_parl_ref")
+        if isinstance(ref.place, ActorPlace) and not ref.place.node_id:
+            raise TypeError(
+                f"a {ref.spec.name} that another program serves with as_remote is reached by the program with the "
+                "RemoteManager alone; call it there, and send what it answers"
+            )
+        luggage.note(ref)
+        return arrive, (ref.place, ref.spec.shipped(), _get(self, "_parl_wait"), tuple(ref.attributes.names))
+
+
+def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
+    """The class of a decorated class's proxies: special methods are looked up on an object's type."""
+    namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
+    if "__exit__" in namespace:
+        namespace["__exit__"] = _leave
+    namespace["__slots__"] = ()
+    namespace["__doc__"] = spec.cls.__doc__
+    namespace["__module__"] = spec.cls.__module__
+    return type(spec.cls.__name__, (RemoteObject,), namespace)
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def special(self: RemoteObject, *args: Any, **kwargs: Any) -> Any:
+        # Python itself needs the result of a special method, so it waits whatever `wait` says.
+        value = self._parl_ref.call(name, args, kwargs)
+        return self if value is STAYS else value
+
+    special.__name__ = name
+    return special
+
+
+def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseException | None, _: object, /) -> Any:
+    """`__exit__`, without the traceback: its frames stay here."""
+    try:
+        return self._parl_ref.call("__exit__", (kind, error, None), {})
+    except SerializationError:
+        told = RemoteError(f"{type(error).__name__}: {error}")
+        return self._parl_ref.call("__exit__", (RemoteError, told, None), {})
+
+
+def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
+    """A proxy of an actor."""
+    proxy = object.__new__(cls)
+    _set(proxy, "_parl_ref", ref)
+    _set(proxy, "_parl_wait", wait)
+    return proxy
+
+
+def bound_method(proxy: RemoteObject, name: str, *, wait: bool) -> RemoteMethod:
+    """A method of a proxy, also where an attribute of the same name hides it."""
+    return RemoteMethod(_get(proxy, "_parl_ref"), name, wait)
+
+
+def reference_of(proxy: object) -> ActorRef | None:
+    """The actor behind a proxy, None for anything else."""
+    return _get(proxy, "_parl_ref") if issubclass(type(proxy), RemoteObject) else None

@@ -1,0 +1,139 @@
+"""How a program finds a cluster by "host:port": which key to use, and what to say when it does not work.
+
+The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for
+a cluster that the same user started on this host, the one in its run files.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from parl_remote.config import Environment
+from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
+from parl_remote.links.identity import host_name
+from parl_remote.node.run_files import ClusterRecord, RunFiles
+from parl_remote.security import ClusterKey
+from parl_remote.system.facilities import own_user
+from parl_remote.transport import Channel
+from parl_remote.transport.addresses import Address, advertised_by, is_this_host
+
+__all__ = ["ClusterAddress", "find_key", "given_key"]
+
+
+class ClusterAddress:
+    """A cluster somewhere, with what it takes to connect to its master and its nodes.
+
+    Args:
+        address: "host:port" of the master.
+        environment: Where to look for the key; limits.
+        key_file: A file with the cluster's key; None looks further.
+
+    Raises:
+        ValueError: The address is not of that form.
+        AuthenticationFailed: No key can be found, or the file is not private.
+        ClusterUnreachable: No key can be found because nobody listens there.
+    """
+
+    def __init__(self, address: str, environment: Environment, key_file: str | os.PathLike[str] | None = None) -> None:
+        self.address = Address.parse(address)
+        self.key = find_key(self.address, environment, None if key_file is None else Path(key_file))
+        self._limits = environment.limits
+
+    def __str__(self) -> str:
+        return str(self.address)
+
+    def within(self, timeout_s: float) -> ClusterAddress:
+        """The same cluster for somebody with less patience."""
+        other = copy.copy(self)
+        other._limits = replace(self._limits, connect_timeout_s=min(timeout_s, self._limits.connect_timeout_s))
+        return other
+
+    def connect_master(self) -> Channel:
+        """A channel to the master.
+
+        Raises:
+            ClusterUnreachable: Nobody answers there.
+            AuthenticationFailed: It is another cluster's key.
+        """
+        return self._connect(self.address)
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """A channel to a worker, by the first of its addresses that answers.
+
+        Raises:
+            ClusterUnreachable: None does.
+        """
+        tried = []
+        for node_address in node_addresses:
+            try:
+                return self._connect(advertised_by(node_address, self.address))
+            except ClusterUnreachable as error:
+                tried.append(str(error))
+        reasons = "; ".join(tried) or "it has no address for other hosts"
+        raise ClusterUnreachable(f"a worker of the cluster at {self} cannot be reached from here: {reasons}")
+
+    def _connect(self, address: Address) -> Channel:
+        from parl_remote.transport.zmq import ZmqChannel  # programs with a private cluster never load zmq
+
+        return ZmqChannel.connect(str(address), self.key, limits=self._limits)
+
+
+def find_key(address: Address, environment: Environment, key_file: Path | None = None) -> ClusterKey:
+    """The key for the cluster at an address; see the module's text for where it is looked for.
+
+    Raises:
+        AuthenticationFailed: There is none, or the file is not private to this user.
+        ClusterUnreachable: There is none and nobody listens at the address.
+    """
+    given = given_key(environment, key_file)
+    if given is not None:
+        return given
+    known = list(RunFiles(environment.run_dirs).clusters())
+    for directory, record in known:
+        if record.port == address.port and _is_at(record, address.host):
+            return ClusterKey.from_file(directory / "key")
+    _check_somebody_listens(address, environment.limits.connect_timeout_s, [record for _, record in known])
+    raise AuthenticationFailed(
+        f"there is no key for {address}: you (user {own_user()}) have not started a cluster there from this host. "
+        "Copy the key file that `xparl start` names there, and pass it by key_file=, PARL_KEY_FILE or PARL_KEY"
+    )
+
+
+def given_key(environment: Environment, key_file: Path | None = None) -> ClusterKey | None:
+    """The key that somebody chose: by a file's name, `PARL_KEY_FILE` or `PARL_KEY`; None if nobody did.
+
+    Raises:
+        AuthenticationFailed: What was chosen is not private to this user, or is no key.
+    """
+    chosen = environment.key_file if key_file is None else key_file.expanduser()
+    if chosen is not None:
+        return ClusterKey.from_file(chosen)
+    if environment.key is not None:
+        return ClusterKey.from_text(environment.key, source="PARL_KEY")
+    return None
+
+
+def _is_at(record: ClusterRecord, host: str) -> bool:
+    if record.process.alive():
+        return is_this_host(host)
+    return record.host_name != host_name() and host in {record.host_name, record.host}  # in a shared home directory
+
+
+def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[ClusterRecord]) -> None:
+    try:
+        socket.create_connection((address.host, address.port), timeout_s).close()
+    except OSError as error:
+        running = sorted(record.port for record in known if record.process.alive())
+        ports = (
+            f"your clusters on this host have the ports {running}" if running else "you have no cluster on this host"
+        )
+        raise ClusterUnreachable(
+            f"nobody answers at {address} ({error.strerror or error}); {ports}. "
+            f"Start one with `xparl start --port {address.port}`, or check the address",
+            address=str(address),
+        ) from error

@@ -1,0 +1,304 @@
+"""`max_restarts`: an actor that was lost is made again, and the handle leads to the new one.
+
+                   +-- lost, and restarts are left --> being made --made--> alive
+    alive ---------+                                       `- failed, none left -+
+                   +-- lost, none left -----------------------------------------+--> over
+    calls: to the connection              held, in their order            the last cause, at once
+
+The process that made the actor makes it again: the constructor's arguments, and the state that the actor saved last
+(`__parl_save__`), are kept there. Other holders of handles ask the master for the new one.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, NotConnected
+from parl_remote.future import RemoteFuture
+from parl_remote.program.announced import Announced
+from parl_remote.program.borrowing import GonePath
+from parl_remote.program.held_calls import HeldCalls
+from parl_remote.transport import Buffer
+
+if TYPE_CHECKING:
+    from parl_remote.program.actor_record import ActorRecord
+    from parl_remote.program.actor_ref import CallPath
+    from parl_remote.program.recipe import Made
+
+__all__ = ["Again", "Comeback", "NotAgain"]
+
+_log = logging.getLogger("parl.remote")
+_FINAL = frozenset({DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT})
+_FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
+_LONGEST_DELAY_S = 5.0
+_PATIENCE_S = 2.0  # a connection that breaks and the report of the death come by different ways
+
+
+class NotAgain(Exception):  # it ends an attempt, nobody else sees it
+    """There will be no new actor, whatever is tried."""
+
+
+class Again(Protocol):
+    """Makes an actor again, or finds the one that somebody else has made."""
+
+    def __call__(self, lost: ActorRecord, restarts: int) -> Made:
+        """Blocks until it is there.
+
+        Args:
+            lost: The one that is gone.
+            restarts: How often that will have happened, this time included.
+
+        Raises:
+            NotAgain: There will be none; its text says why, if it has any.
+            Exception: It failed; there may be another attempt.
+        """
+
+
+class Comeback:
+    """The way to an actor that is made again when it is lost; fills `actor_ref.CallPath`.
+
+    Args:
+        made: The actor.
+        limit: How often it may be made again; -1 for as often as needed, None if somebody else counts.
+        again: Makes it, or finds the one that somebody else has made.
+        on_made: Told when there is a new one.
+        part: Lets an actor go that nobody needs any more.
+        give_up: Told of an actor that is not made again although it could be.
+        hope: What is done about it, in words, where `limit` is None.
+    """
+
+    def __init__(
+        self,
+        made: Made,
+        *,
+        limit: int | None,
+        again: Again,
+        on_made: Callable[[Made], None],
+        part: Callable[[Made], None],
+        give_up: Callable[[ActorRecord], None],
+        hope: str = "whoever made it may make it again",
+    ) -> None:
+        self._limit = limit
+        self._again = again
+        self._on_made = on_made
+        self._part = part
+        self._tell_given_up = give_up
+        self._hope = hope
+        self._changed = threading.Condition(threading.RLock())
+        self._made: Made | None = made
+        self._record = made.record
+        self._target: CallPath | None = made.path  # where calls that are held go; None while there is no actor
+        self._path: CallPath = made.path
+        self._restarts = 0
+        self._announced: Announced | None = None
+        self._over = False
+        self._ended = threading.Event()
+        made.record.comeback = self
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """See `actor_ref.CallPath`; what has not reached an actor that is gone goes to the next one."""
+        while True:
+            path = self._path
+            try:
+                return path.submit(kind, flags, index, payload, method, owner, future)
+            except ChannelClosed:
+                self._await_news(path)
+
+    def names_changed(self) -> bool:
+        """See `CallPath.names_changed`."""
+        target = self._target
+        return target is not None and target.names_changed()
+
+    def _await_news(self, path: CallPath) -> None:
+        """Wait until it is known what becomes of an actor whose connection is closed."""
+
+        def is_known() -> bool:
+            return path is not self._path and path is not self._target
+
+        with self._changed:
+            if self._record.forked or not self._changed.wait_for(is_known, _PATIENCE_S):
+                self._finish(self._record, "")  # the connection broke and the actor, for all we know, did not
+
+    def await_target(self) -> CallPath:
+        """Wait until there is an actor again, or will be none."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._target is not None)
+            assert self._target is not None
+            return self._target
+
+    # -- the actor's ends --------------------------------------------------------------------------------------------
+
+    @property
+    def restarts(self) -> int:
+        """How often it has been made again."""
+        return self._restarts
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no actor any more, and will be none."""
+        return isinstance(self._target, GonePath)
+
+    def lost(self, record: ActorRecord, cause: DeathCause) -> None:
+        """An actor has ended; called before anybody else learns of it."""
+        with self._changed:
+            if record is not self._record or self._made is None:
+                return
+            if self._over:
+                self._tell_given_up(record)
+                return
+            self._made = None
+            number = self._restarts + 1
+            if not cause.kind.is_loss or cause.kind in _FINAL:
+                self._finish(record, "")
+                return
+            if self._is_enough(number):
+                self._finish(record, self._said_enough())
+                return
+            record.tell_of_restart(self._what_happens(number))
+            self._target = None
+            announced = Announced("restart")
+            if not isinstance(self._path, HeldCalls):
+                self._path = HeldCalls(_Held(self), self._resume)
+            self._path.hold("restart", [announced.future], lambda _, future: future.settle(None), None)
+            self._changed.notify_all()
+        arguments = (record, number, announced)
+        threading.Thread(target=self._make, args=arguments, name="parl-restart", daemon=True).start()
+
+    def let_go(self) -> Made | None:
+        """Nobody needs it any more; gives the actor that is to be let go, if there is one."""
+        with self._changed:
+            self._over = True
+            self._ended.set()
+            return self._made
+
+    def end(self) -> Made | None:
+        """It is to be ended, and not made again; gives the actor that is there."""
+        with self._changed:
+            made = self.let_go()
+            if made is None and self._target is None:
+                self._finish(self._record, "and it was destroyed while it was being made again")
+            return made
+
+    # -- inner steps -------------------------------------------------------------------------------------------------
+
+    def _make(self, lost: ActorRecord, number: int, announced: Announced) -> None:
+        delay_s = _FIRST_DELAY_S
+        note = ""
+        while not self._over:
+            if self._limit is not None:
+                _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
+            try:
+                made = self._again(lost, number)
+            except NotAgain as error:
+                note = str(error)
+                break
+            except BaseException as error:
+                if isinstance(error, NotConnected) and not isinstance(error, ClusterUnreachable):
+                    note = f"it could not be made again: {error}"
+                    break
+                failed = f"{type(error).__name__}: {error}"
+                _log.warning("%s could not be made again: %s", lost.class_name, failed)
+                if self._is_enough(number + 1):
+                    note = f"{self._said_enough()}, and that failed: {failed}"
+                    break
+                number += 1
+                self._ended.wait(delay_s)
+                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+            else:
+                self._is_there(made, number, announced)
+                return
+        self._tell_given_up(lost)
+        with self._changed:
+            if self._target is None:
+                self._finish(lost, note)
+        announced.settle()
+
+    def _is_there(self, made: Made, number: int, announced: Announced) -> None:
+        with self._changed:
+            self._restarts = number
+            is_needed = not self._over
+            if is_needed:
+                self._made = made
+                self._record = made.record
+                self._target = made.path
+                made.record.comeback = self
+            elif self._target is None:
+                self._finish(made.record, "")
+            self._changed.notify_all()
+        if is_needed:
+            self._on_made(made)
+            if made.record.cause is not None:  # it ended before anybody listened
+                self.lost(made.record, made.record.cause)
+        else:
+            self._part(made)
+        announced.settle()  # and so send what was held
+
+    def _finish(self, record: ActorRecord, note: str) -> None:
+        """From now on every call says why the actor is gone."""
+        if note:
+            record.tell_of_restart(note, comes_back=False)
+        self._target = GonePath(record)
+        if not isinstance(self._path, HeldCalls):
+            self._path = self._target
+        self._changed.notify_all()
+
+    def _resume(self, held: HeldCalls) -> None:
+        with self._changed:
+            if self._path is held and held.is_empty and self._target is not None:
+                self._path = self._target
+
+    def _is_enough(self, number: int) -> bool:
+        return self._limit is not None and 0 <= self._limit < number
+
+    def _what_happens(self, number: int) -> str:
+        if self._limit is None:
+            return f"{self._hope}; later calls wait for that"
+        count = f"restart {number}" if self._limit < 0 else f"restart {number} of {self._limit}"
+        return f"it is being made again ({count}); later calls wait for that"
+
+    def _said_enough(self) -> str:
+        times = {1: "once", 2: "twice"}.get(self._limit or 0, f"{self._limit} times")
+        return f"it has been made again {times}, as often as max_restarts allows"
+
+
+class _Held:
+    """Where calls go that were held: to the actor that is there by then."""
+
+    def __init__(self, comeback: Comeback) -> None:
+        self._comeback = comeback
+
+    def submit(
+        self,
+        kind: int,
+        flags: int,
+        index: int,
+        payload: Sequence[Buffer],
+        method: str,
+        owner: object,
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        comeback = self._comeback
+        while True:
+            target = comeback.await_target()
+            try:
+                return target.submit(kind, flags, index, payload, method, owner, future)
+            except ChannelClosed:
+                comeback._await_news(target)
+
+    def names_changed(self) -> bool:
+        return self._comeback.names_changed()

@@ -1,0 +1,1 @@
+"""How a class and the modules that it needs get to where its actors are."""

@@ -1,0 +1,182 @@
+"""What is known of a class without asking any of its objects: methods, other attributes, parameters."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+__all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec"]
+
+# Looked up by Python on an object's type, so that the proxy's own class has to have them.
+FORWARDED = [
+    "__call__",
+    "__len__",
+    "__bool__",
+    "__getitem__",
+    "__setitem__",
+    "__delitem__",
+    "__contains__",
+    "__iter__",
+    "__next__",
+    "__enter__",
+    "__exit__",
+    "__reversed__",
+    *(
+        f"__{side}{name}__"
+        for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+        for side in ("", "r", "i")
+    ),
+    *(f"__{side}{name}__" for name in ("and", "or", "xor", "lshift", "rshift") for side in ("", "r", "i")),
+    "__divmod__",
+    "__rdivmod__",
+    "__neg__",
+    "__pos__",
+    "__abs__",
+    "__invert__",
+    "__round__",
+    "__lt__",
+    "__le__",
+    "__gt__",
+    "__ge__",
+    "__int__",
+    "__float__",
+    "__complex__",
+    "__index__",
+]
+
+# Found on the class, these give something that is called, although they cannot be called themselves.
+_METHODS = staticmethod, classmethod, functools.partialmethod, functools.singledispatchmethod
+
+
+class ClassAttribute:
+    """Base of what the decorator adds to a class and what is no part of the user's objects."""
+
+
+class ShippedSpec(NamedTuple):
+    """A class as it travels with a handle: what callers need at once, and the class itself, to be read when asked for.
+
+    Attributes:
+        cls: What `class_shipping.dumps_class` gave.
+        name: What messages call it.
+        names: Its methods in the order of their numbers.
+        values: Its other attributes.
+        dynamic: Whether it makes attributes up.
+    """
+
+    cls: bytes
+    name: str
+    names: tuple[str, ...]
+    values: tuple[str, ...]
+    dynamic: bool
+
+
+class ClassSpec:
+    """One decorated class.
+
+    Attributes:
+        name: What messages call it.
+        methods: Name -> number of everything that can be called, special methods included.
+        values: Other attributes of the class: constants and properties, read from the actor.
+        dynamic: Whether the class makes attributes up (`__getattr__`), so that any name may exist.
+    """
+
+    __slots__ = ("_cls", "_shipped", "dynamic", "methods", "name", "names", "values")
+
+    def __init__(self, cls: type) -> None:
+        self._cls: type | None = cls
+        self._shipped: ShippedSpec | None = None
+        self.name = cls.__qualname__.rpartition("<locals>.")[2]
+        callables: list[str] = []
+        values: list[str] = []
+        for name in dir(cls):
+            if name.startswith("__") and name.endswith("__") and name not in FORWARDED:
+                continue
+            attribute = inspect.getattr_static(cls, name)
+            if isinstance(attribute, ClassAttribute):
+                continue
+            is_method = isinstance(attribute, _METHODS) or (inspect.isroutine(attribute) and callable(attribute))
+            if name in FORWARDED and (not is_method or _is_inherited_from_object(cls, name)):
+                continue
+            (callables if is_method else values).append(name)
+        self.names = tuple(callables)
+        self.methods = {name: number for number, name in enumerate(callables)}
+        self.values = frozenset(values)
+        self.dynamic = "__getattr__" in dir(cls) or not _is_inherited_from_object(cls, "__getattribute__")
+
+    @classmethod
+    def of_shipped(cls, shipped: ShippedSpec) -> ClassSpec:
+        """What came with a handle from another process."""
+        spec = cls.__new__(cls)
+        spec._cls = None
+        spec._shipped = shipped
+        spec.name = shipped.name
+        spec.names = shipped.names
+        spec.methods = {name: number for number, name in enumerate(shipped.names)}
+        spec.values = frozenset(shipped.values)
+        spec.dynamic = shipped.dynamic
+        return spec
+
+    def shipped(self) -> ShippedSpec:
+        """What goes with a handle to another process.
+
+        Raises:
+            SerializationError: Something that the class needs cannot be sent.
+        """
+        if self._shipped is None:
+            from parl_remote.shipping.class_shipping import dumps_class
+
+            values = tuple(sorted(self.values))
+            self._shipped = ShippedSpec(dumps_class(self.cls), self.name, self.names, values, self.dynamic)
+        return self._shipped
+
+    @property
+    def cls(self) -> type:
+        """The class; one that came with a handle is read now, and is `object` if it cannot be read here."""
+        if self._cls is None:
+            self._cls = _read(self._shipped.cls) if self._shipped is not None else object
+        return self._cls
+
+    @property
+    def special_methods(self) -> list[str]:
+        """Special methods that the proxy's class must forward."""
+        return [name for name in self.names if name in FORWARDED]
+
+    def parameters(self, method: str) -> Callable[[], list[str]]:
+        """Gives the names of a method's positional parameters, without `self`; for error messages."""
+
+        def names() -> list[str]:
+            try:
+                attribute = inspect.getattr_static(self.cls, method)
+                signature = inspect.signature(getattr(attribute, "__func__", attribute))
+            except (TypeError, ValueError, AttributeError):
+                return []
+            found = [p.name for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+            return found if isinstance(attribute, staticmethod) else found[1:]
+
+        return names
+
+    def unknown(self, name: str, attributes: Iterable[str]) -> str:
+        """The message for a name that does not exist, with near ones."""
+        import difflib  # here, because most programs never need it
+
+        near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        return f"{self.name!r} actor has no attribute {name!r}{hint}"
+
+
+def _read(cls: bytes) -> type:
+    from parl_remote.data import serialize
+
+    try:
+        found: Any = serialize.loads(cls)
+    except Exception:  # a module that this process does not have: calls work without the class, isinstance cannot
+        return object
+    return found if isinstance(found, type) else object
+
+
+def _is_inherited_from_object(cls: type, name: str) -> bool:
+    """Whether the class has a special method only because every object has it, or because classes are callable."""
+    owner = next((base for base in cls.__mro__ if name in base.__dict__), object)
+    return owner is object

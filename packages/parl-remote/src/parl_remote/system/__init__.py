@@ -1,0 +1,1 @@
+"""The operating system: descriptors, signals, processes, and how busy the host is."""

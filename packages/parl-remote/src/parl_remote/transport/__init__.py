@@ -1,0 +1,115 @@
+"""The seam between peers: messages of frames over a connection, whatever carries them.
+
+    Channel                    Listener
+    one peer, blocking   <-->  many peers, never blocks, driven by one loop
+
+Three fills: `transport.memory` (one process, for tests and for a master and worker that share one),
+`transport.unix` (one host) and `transport.zmq` (between hosts). No socket and no zmq type appears here.
+A message is one or more frames; it arrives whole, once, in order, with its frames as they were cut, or the
+connection is reported as closed. A frame is flat bytes: memory of another shape is cast first (`view.cast("B")`,
+`PickleBuffer.raw()`), so that no transport has to look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+from parl_remote.records import Record, record
+
+__all__ = ["Buffer", "Channel", "Closed", "Event", "Listener", "Opened", "Pollable", "Received"]
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+@record
+class Opened(Record):
+    """A peer has connected; `peer` is its number at this listener and never used again."""
+
+    peer: int
+
+
+@record
+class Received(Record):
+    """A peer sent a message."""
+
+    peer: int
+    frames: list[memoryview]
+
+
+@record
+class Closed(Record):
+    """A peer is gone: it closed, its process ended, or it was silent for too long."""
+
+    peer: int
+    reason: str
+
+
+Event: TypeAlias = Opened | Received | Closed
+
+
+class Pollable(Protocol):
+    """Something that an event loop can wait for."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when there is something to do."""
+
+    def pending(self) -> bool:
+        """Whether there is something to do although the descriptor may not be readable.
+
+        A loop asks before it waits, because a transport may have read ahead.
+        """
+
+
+class Channel(Pollable, Protocol):
+    """A connection to one peer."""
+
+    def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
+        """Send one message; any thread may call this.
+
+        Args:
+            frames: One frame or more.
+            timeout_s: How long to wait while the peer does not keep up; None waits as long as it takes.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+            ResultTimeout: The time has passed and nothing was sent.
+        """
+
+    def receive(self, timeout_s: float | None = None) -> list[memoryview]:
+        """Wait for one message; one thread at a time may call this.
+
+        Args:
+            timeout_s: How long to wait; 0 only looks, None waits as long as it takes.
+
+        Raises:
+            ChannelClosed: The peer is gone and everything it had sent was received.
+            ResultTimeout: The time has passed.
+        """
+
+    def close(self) -> None:
+        """Hand over what was sent, then close; a second call does nothing."""
+
+
+class Listener(Pollable, Protocol):
+    """The end that peers connect to."""
+
+    @property
+    def address(self) -> str:
+        """Where peers connect: "host:port", a path, or a name within this process."""
+
+    def poll(self) -> list[Event]:
+        """What happened since the last call, in order for each peer; never waits."""
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message for a peer; never waits.
+
+        Raises:
+            ChannelClosed: The peer is gone.
+        """
+
+    def drop(self, peer: int) -> None:
+        """Close the connection to a peer after what was queued; no event follows. Unknown peers are ignored."""
+
+    def close(self) -> None:
+        """Drop all peers and stop listening; a second call does nothing."""

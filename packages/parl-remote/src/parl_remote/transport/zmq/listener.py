@@ -1,0 +1,237 @@
+"""The listening end: a ROUTER, its ZAP handler and its monitor, all served by whoever polls.
+
+zmq tells of lost connections by the number of their descriptor, and of messages by a routing id. A peer's first
+message (OPEN) has both, so from then on the one leads to the other. Descriptors are used again: a peer that opens on
+one that another peer had proves that the other is gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+
+import zmq
+
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, RemoteProtocolError
+from parl_remote.security import ClusterKey
+from parl_remote.system.pollers import IN, new_poller
+from parl_remote.transport import Buffer, Closed, Event, Opened, Received
+from parl_remote.transport.zmq.sockets import (
+    MORE_NOW,
+    NOW,
+    Context,
+    Curve,
+    configure,
+    connection_events,
+    descriptor,
+    monitored,
+    readable,
+    send_heartbeats,
+)
+from parl_remote.transport.zmq.wire import Kind, pack, pack_bare, unpack
+from parl_remote.transport.zmq.zap import ZapHandler
+
+__all__ = ["ZmqListener"]
+
+_AT_ONCE = 64  # messages a poll, then others on the loop have their turn
+_ROUTE_AND_MESSAGE = 2  # parts, where the message is short enough to be copied
+_BACKLOG = 1024  # a thousand workers may come back at the same moment
+
+
+class ZmqListener:
+    """Listens on one TCP port for holders of a cluster's key.
+
+    Args:
+        host: The interface to listen on: an address, a name, or "0.0.0.0" for all.
+        port: The port, 0 for a free one.
+        key: The cluster's key.
+        limits: Heartbeats, linger and the time a handshake may take.
+
+    Raises:
+        OSError: The port is in use, or the interface is not ours.
+    """
+
+    def __init__(self, host: str, port: int, key: ClusterKey, *, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self._context: Context = zmq.Context()  # ZAP's address is one for each context
+        curve = Curve.of(key)
+        self._zap = ZapHandler(self._context, curve.client_public)
+        self._socket = self._context.socket(zmq.ROUTER)
+        configure(self._socket, limits, ipv6=":" in host)
+        send_heartbeats(self._socket, limits)
+        self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        self._socket.setsockopt(zmq.SNDHWM, 0)  # sending never waits, nor loses anything
+        self._socket.setsockopt(zmq.BACKLOG, _BACKLOG)
+        self._socket.setsockopt(zmq.ZAP_DOMAIN, b"parl")
+        self._socket.curve_server = True
+        self._socket.curve_publickey = curve.server_public
+        self._socket.curve_secretkey = curve.server_secret
+        self._monitor = monitored(self._socket, zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
+        self._poller = new_poller()
+        self._closed = False
+        self._numbers = itertools.count(1)
+        self._peers: dict[bytes, int] = {}
+        self._routes: dict[int, bytes] = {}
+        self._connected: set[int] = set()  # descriptors of connections
+        self._peer_on: dict[int, int] = {}  # descriptor -> peer
+        self._lost: list[int] = []
+        self._more = False
+        try:
+            self._socket.bind(f"tcp://{_in_brackets(host)}:{port}")
+        except zmq.ZMQError as error:
+            self.close()
+            raise OSError(error.errno, f"cannot listen on {host}:{port}: {error.strerror}") from error
+        endpoint = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
+        self._address = endpoint.removeprefix("tcp://")
+        self._messages_by = descriptor(self._socket)
+        self._zap_by = descriptor(self._zap.socket)
+        self._monitored_by = descriptor(self._monitor)
+        for source in (self._messages_by, self._zap_by, self._monitored_by):
+            self._poller.register(source, IN)
+        self._zap.serve()  # zmq announces something only after it has been seen that there was nothing
+        self._note_connections()
+        self._more = True
+
+    @property
+    def address(self) -> str:
+        """The interface and port, "host:port"."""
+        return self._address
+
+    @property
+    def refused(self) -> int:
+        """How many connections came without the key."""
+        return self._zap.refused
+
+    def poll(self) -> list[Event]:
+        """What happened since the last call."""
+        announced = {source for source, _ in self._poller.poll(0)}
+        if self._zap_by in announced:
+            self._zap.serve()
+        if self._monitored_by in announced:
+            self._note_connections()
+        events: list[Event] = []
+        drained = (not self._more and self._messages_by not in announced) or self._take_messages(events)
+        if drained:  # what lost peers sent before they went has been taken
+            events += [Closed(peer, "the connection was lost") for peer in self._lost if self._forget(peer)]
+            self._lost.clear()
+        self._more = not drained
+        return events
+
+    def send(self, peer: int, frames: Sequence[Buffer]) -> None:
+        """Queue one message; zmq reads the memory of long frames later, so they must not change any more."""
+        route = self._routes.get(peer)
+        if route is None:
+            raise ChannelClosed(f"peer {peer} of {self._address} is gone")
+        self._send_parts(peer, [route, *pack(frames)])
+
+    def drop(self, peer: int) -> None:
+        """Say goodbye to a peer and forget it."""
+        if peer in self._routes:
+            with contextlib.suppress(ChannelClosed):
+                self._send_parts(peer, [self._routes[peer], pack_bare(Kind.BYE)])
+            self._forget(peer)
+
+    def fileno(self) -> int:
+        """Readable when `poll` may have something."""
+        return self._poller.fileno()
+
+    def pending(self) -> bool:
+        """Whether messages wait that zmq has already announced."""
+        return self._more
+
+    def close(self) -> None:
+        """Say goodbye to all and stop listening."""
+        if self._closed:
+            return
+        self._closed = True
+        for peer in list(self._routes):
+            self.drop(peer)
+        self._more = False
+        self._poller.close()
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close()
+        self._zap.close()
+        self._context.term()
+
+    def _note_connections(self) -> None:
+        for event, fileno in connection_events(self._monitor):
+            if event == zmq.EVENT_ACCEPTED:
+                self._connected.add(fileno)
+            else:
+                self._connected.discard(fileno)
+                self._lose(self._peer_on.pop(fileno, None))
+
+    def _lose(self, peer: int | None) -> None:
+        if peer is not None:
+            self._lost.append(peer)
+
+    def _take_messages(self, events: list[Event]) -> bool:
+        """Take messages until none is left, at most `_AT_ONCE`; whether none is left."""
+        receive = self._socket.recv
+        for _ in range(_AT_ONCE):
+            if not readable(self._socket):
+                return True
+            route = receive(NOW)
+            parts = [part := receive(NOW, copy=False)]
+            while part.more:
+                parts.append(part := receive(NOW, copy=False))
+            self._take(route, parts, events)
+        return False
+
+    def _take(self, route: bytes, parts: list[zmq.Frame], events: list[Event]) -> None:
+        peer = self._peers.get(route)
+        try:
+            kind, frames = unpack([part.buffer for part in parts])
+        except RemoteProtocolError as error:
+            if peer is not None:
+                self.drop(peer)
+                events.append(Closed(peer, f"it sent what is no message: {error}"))
+            return
+        if peer is None:
+            if kind is Kind.OPEN:
+                events.append(Opened(self._admit(route, int(parts[0].get(zmq.SRCFD)))))
+        elif kind is Kind.BYE:
+            self._forget(peer)
+            events.append(Closed(peer, "it closed the connection"))
+        elif kind is not Kind.OPEN:
+            events.append(Received(peer, frames))
+
+    def _admit(self, route: bytes, fileno: int) -> int:
+        peer = next(self._numbers)
+        self._peers[route] = peer
+        self._routes[peer] = route
+        if fileno not in self._connected:
+            self._note_connections()  # that it was accepted is told before its first message
+        self._lose(self._peer_on.pop(fileno, None))
+        if fileno in self._connected:
+            self._peer_on[fileno] = peer
+        else:
+            self._lose(peer)
+        return peer
+
+    def _forget(self, peer: int) -> bool:
+        route = self._routes.pop(peer, None)
+        if route is not None:
+            del self._peers[route]
+        return route is not None
+
+    def _send_parts(self, peer: int, parts: list[Buffer]) -> None:
+        try:
+            if len(parts) == _ROUTE_AND_MESSAGE:
+                self._socket.send(parts[0], MORE_NOW)
+                self._socket.send(parts[1], NOW)
+            else:
+                self._socket.send_multipart(parts, NOW, copy=False)
+        except zmq.ZMQError as error:
+            self._lose(peer)
+            self._more = True
+            raise ChannelClosed(f"peer {peer} of {self._address} is gone: {error}") from error
+        if readable(self._socket):
+            self._more = True
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host

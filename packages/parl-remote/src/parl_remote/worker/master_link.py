@@ -1,0 +1,170 @@
+"""A worker's connection to its master, whatever carries it: Hello, NodeJoin, heartbeats, and the end.
+
+    worker --Hello-->  master
+           <-Welcome-
+           --NodeJoin (what it offers, what already runs), Heartbeat, LeaseEnded-->
+           <-LeaseAssigned, LeaseRevoked, Heartbeat, Bye--
+
+It never blocks, so that master and worker may share one loop. Coming back to a master that was restarted is `rejoin`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.links.identity import versions
+from parl_remote.links.loop import Loop, Timer
+from parl_remote.messages import (
+    PROTOCOL_MAX,
+    PROTOCOL_MIN,
+    Bye,
+    GpuUse,
+    Heartbeat,
+    Hello,
+    Message,
+    NodeJoin,
+    Refused,
+    Role,
+    Welcome,
+    decode,
+    encode,
+)
+from parl_remote.system.host_load import HostLoad, load_average
+from parl_remote.system.host_memory import host_memory
+from parl_remote.transport import Channel
+
+__all__ = ["MasterLink", "worker_hello"]
+
+
+def worker_hello(joined: NodeJoin) -> Hello:
+    """How the worker of a node introduces itself to the master."""
+    return Hello(
+        role=Role.WORKER,
+        to=Role.MASTER,
+        id=joined.node_id,
+        protocol_min=PROTOCOL_MIN,
+        protocol_max=PROTOCOL_MAX,
+        host_id=joined.host_id,
+        pid=os.getpid(),
+        versions=versions(),
+        name=joined.name,
+    )
+
+
+class MasterLink:
+    """One connection of a worker to its master, until it is lost or closed.
+
+    Args:
+        loop: The worker's loop.
+        channel: A fresh channel to the master; the link owns it from now on.
+        joined: What the worker offers, with the leases that run now.
+        on_message: Takes the master's messages about leases.
+        on_lost: Called once with the reason when the connection is lost or the master is silent for too long.
+        on_bye: Called instead when the master ends the link on purpose; `on_lost` if None.
+        limits: Times.
+        gpus: Says how busy the node's GPUs are.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        channel: Channel,
+        *,
+        joined: Callable[[], NodeJoin],
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[str], None],
+        on_bye: Callable[[str], None] | None = None,
+        limits: Limits,
+        gpus: Callable[[], tuple[GpuUse, ...]] = tuple,
+    ) -> None:
+        self._loop = loop
+        self._channel = channel
+        self._joined = joined
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_bye = on_bye or on_lost
+        self._limits = limits
+        self._gpus = gpus
+        self._heard = self._last_beat = loop.now()
+        self._beats = 0
+        self._load = HostLoad()
+        self._timer: Timer | None = None
+        self._over = False
+        loop.add(channel, self._hear)
+        self.tell(worker_hello(joined()))
+
+    def tell(self, message: Message) -> None:
+        """Send a message; once the connection is lost it goes nowhere."""
+        if self._over:
+            return
+        try:
+            self._channel.send([encode(message)], self._limits.linger_s)
+        except (ChannelClosed, ResultTimeout) as error:
+            self._end(self._on_lost, str(error))
+
+    def close(self, reason: str = "the worker was stopped") -> None:
+        """Say goodbye; neither `on_lost` nor `on_bye` is called."""
+        self.tell(Bye(reason))
+        self._end(None, reason)
+
+    def _hear(self) -> None:
+        try:
+            while not self._over:
+                message = decode(self._channel.receive(0.0)[0])
+                self._heard = self._loop.now()
+                self._take(message)
+        except ResultTimeout:
+            pass
+        except (ChannelClosed, RemoteProtocolError) as error:
+            self._end(self._on_lost, str(error))
+
+    def _take(self, message: Message) -> None:
+        match message:
+            case Welcome():
+                self.tell(self._joined())
+                self._beat()
+            case Bye(reason=reason) | Refused(reason=reason):
+                self._end(self._on_bye, reason)
+            case Heartbeat():
+                pass  # it was heard, and that is all
+            case _:
+                self._on_message(message)
+
+    def _beat(self) -> None:
+        now = self._loop.now()
+        if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
+            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+        self._last_beat = now
+        silent_s = now - self._heard
+        if silent_s > self._limits.liveness_limit_s:
+            self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
+            return
+        self._beats += 1
+        # Not a moment later than the limit, so that the last wait may be a short one.
+        left_s = max(0.01, self._heard + self._limits.liveness_limit_s - self._loop.now() + 0.001)
+        self._timer = self._loop.call_later(min(self._limits.heartbeat_interval_s, left_s), self._beat)
+        memory = host_memory()
+        self.tell(
+            Heartbeat(
+                self._beats,
+                load_average(),
+                memory.available,
+                memory.total,
+                cpu_busy=self._load.busy(),
+                gpus=self._gpus(),
+            )
+        )
+
+    def _end(self, tell: Callable[[str], None] | None, reason: str) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self._loop.remove(self._channel)
+        self._channel.close()
+        if tell is not None:
+            tell(reason)
