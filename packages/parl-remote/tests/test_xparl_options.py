@@ -255,7 +255,7 @@ def test_stop_ends_frozen_processes_within_three_seconds_and_no_others(xparl: Xp
     for process in family:
         os.kill(process.pid, signal.SIGSTOP)
     began = time.monotonic()
-    said = stop_all(RunFiles(found.run_dirs), port, Limits())
+    said = stop_all(RunFiles(found.run_dirs), (port,), Limits())
     took_s = time.monotonic() - began
     assert took_s < 3.0
     assert "was killed, it did not end by itself" in said[0]
@@ -263,6 +263,17 @@ def test_stop_ends_frozen_processes_within_three_seconds_and_no_others(xparl: Xp
     assert all(process.is_running() for process in others)
     assert bystander.poll() is None
     bystander.communicate()
+
+
+def test_stop_takes_several_ports_and_leaves_other_clusters(xparl: Xparl) -> None:
+    ports = [free_port() for _ in range(3)]
+    for port in ports:
+        assert xparl("start", "--port", port, "--cpu_num", 1).returncode == 0
+    assert xparl("stop", "--port", ports[0], "--port", ports[1]).returncode == 0
+    left = {record.port for _, record in RunFiles(environment().run_dirs).clusters() if record.process.alive()}
+    assert left == {ports[2]}
+    nothing = xparl("stop", "--port", ports[0], "--port", ports[1]).stdout
+    assert f"no cluster on port {ports[0]} or {ports[1]}" in nothing
 
 
 def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path) -> None:

@@ -52,7 +52,19 @@ def command(
       xparl logs 9f86d081 -n 20
       xparl logs trainer -f
     """
-    with open_session("xparl logs", port, address, key_file) as session, _worker_of(session, actor) as (worker, lease):
+    with contextlib.suppress(KeyboardInterrupt) if follow else contextlib.nullcontext():  # the usual way to leave
+        _print_log(actor, lines, open_session("xparl logs", port, address, key_file), follow=follow, as_json=as_json)
+
+
+def _print_log(
+    actor: str,
+    lines: int | None,
+    opened: contextlib.AbstractContextManager[Session],
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    with opened as session, _worker_of(session, actor) as (worker, lease):
         piece = _first(worker, lease, lines)
         _show(piece, as_json)
         while not piece.ended and (follow or piece.end < piece.size):

@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TypeAlias
 
@@ -35,21 +35,24 @@ _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process eit
 _LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
 
 
-def stop_all(run_files: RunFiles, port: int | None, limits: Limits) -> list[str]:
+def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> list[str]:
     """Stop this user's nodes and monitors on this host.
 
     Args:
         run_files: Where they are on record.
-        port: Only the cluster on this port and its workers here; None stops all.
+        ports: Only the clusters on these ports and their workers here; none stops all.
         limits: How long to be polite.
 
     Returns:
         A line for each process, saying how it ended; monitors that went with their cluster are not mentioned.
     """
+    def is_meant(port: int) -> bool:
+        return not ports or port in ports
+
     nodes: list[tuple[Path, _Record]] = [
-        *((where, one) for where, one in run_files.clusters() if port in {None, one.port}),
-        *((where, one) for where, one in run_files.workers() if port in {None, Address.parse(one.master).port}),
-        *((where, one) for where, one in run_files.monitors() if port in {None, Address.parse(one.master).port}),
+        *((where, one) for where, one in run_files.clusters() if is_meant(one.port)),
+        *((where, one) for where, one in run_files.workers() if is_meant(Address.parse(one.master).port)),
+        *((where, one) for where, one in run_files.monitors() if is_meant(Address.parse(one.master).port)),
     ]
     places = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     family = list(_descendants(node.process for _, node in nodes))

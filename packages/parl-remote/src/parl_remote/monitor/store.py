@@ -236,10 +236,10 @@ def totals_of(snapshot: Snapshot) -> Totals:
     return Totals(
         nodes=len(nodes),
         cpus=sum(node.cpus for node in nodes),
-        cpus_used=sum(node.cpus_used for node in nodes),
+        cpus_used=round(sum(node.cpus_used for node in nodes), 3),
         cpu_busy=sum(busy * weight for busy, weight in cpu) / sum(weight for _, weight in cpu) if cpu else None,
         gpus=sum(node.gpus for node in nodes),
-        gpus_used=sum(node.gpus_used for node in nodes),
+        gpus_used=round(sum(node.gpus_used for node in nodes), 3),
         gpu_busy=sum(gpu) / len(gpu) if gpu else None,
         memory_total=_sum(node.memory_total for node in nodes),
         memory_used=_sum(node.memory_used for node in nodes),
