@@ -3,8 +3,8 @@
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 
 An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
-Here live the three protocols, `InProcessActors`, and `open_actors`, which finds other fills by entry point
-(group `parl.actors`; parl-remote registers `remote` there). No fill for other processes lives here.
+Here live the three protocols, `InProcessActors`, and `open_actors`, which finds other fills: `subprocess`, which needs
+nothing but this package, and what is registered as an entry point (group `parl.actors`; parl-remote's is `remote`).
 """
 
 from concurrent.futures import Future
@@ -18,6 +18,7 @@ __all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "open
 
 ENTRY_POINT_GROUP = "parl.actors"
 IN_PROCESS = "in-process"
+SUBPROCESS = "subprocess"
 
 
 class ActorFuture(Protocol):
@@ -137,8 +138,9 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     """Open an actor system by its name.
 
     Args:
-        name: `"in-process"`, or a name that an installed package registered, such as `"remote"`.
-        options: passed to the system's constructor, such as `cpu_num=2` for `"remote"`.
+        name: `"in-process"`, `"subprocess"`, or a name that an installed package registered, such as `"remote"`.
+        options: passed to the system's constructor, such as `processes=2` for `"subprocess"`, `cpu_num=2` for
+            `"remote"`.
 
     Returns:
         the system, ready to create actors; use it in a `with` statement or close it.
@@ -148,9 +150,13 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     """
     if name == IN_PROCESS:
         return InProcessActors(**options)
+    if name == SUBPROCESS:
+        from parl_core.subprocess_actors import SubprocessActors
+
+        return SubprocessActors(**options)
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([IN_PROCESS, *sorted(found)])
+        known = ", ".join([IN_PROCESS, SUBPROCESS, *sorted(found)])
         hint = "; install it with: pip install parl-remote" if name == "remote" else ""
         raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
     system: ActorSystem = found[name].load()(**options)

@@ -6,6 +6,7 @@
     ├─ WeightsMismatchError (ValueError)
     ├─ CheckpointError (ValueError)
     ├─ DivergedError (ArithmeticError)
+    ├─ ActorProcessLost (ConnectionError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
        └─ UnknownBackend (ValueError)
@@ -14,6 +15,7 @@
 """
 
 __all__ = [
+    "ActorProcessLost",
     "BackendError",
     "BackendNotInstalled",
     "CheckpointError",
@@ -48,6 +50,10 @@ class CheckpointError(ParlError, ValueError):
 
 class DivergedError(ParlError, ArithmeticError):
     """A loss or another figure of an update is NaN or infinite: learning on would only spoil the weights further."""
+
+
+class ActorProcessLost(ParlError, ConnectionError):
+    """The process of an actor ended while calls on it waited; the message says how."""
 
 
 class BackendError(ParlError):

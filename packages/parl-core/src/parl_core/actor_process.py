@@ -1,0 +1,89 @@
+"""The process of one of `subprocess_actors`: makes an object, and calls its methods one after another.
+
+    first frame: (class, args, kwargs) ─> ("answer", None) or ("error", exception)
+    every other: (method, args, kwargs) ─> ("answer", value) or ("error", exception)
+
+It ends when its parent closes the connection, and, in the middle of a call too, when its parent dies: then the lifeline,
+a pipe that only the parent could write to, reports its end.
+"""
+
+import os
+import pickle
+import signal
+import socket
+import struct
+import threading
+import traceback
+from typing import Any
+
+from parl_core.errors import ParlError
+
+__all__ = ["LENGTH", "main"]
+
+LENGTH = struct.Struct("<Q")
+"""Each frame is its length and a pickle."""
+
+
+def main(connection: int, lifeline: int) -> None:
+    """Serve until the parent closes the connection.
+
+    Args:
+        connection: descriptor of a stream socket to the parent.
+        lifeline: descriptor of a pipe's reading end.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
+    threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    with socket.socket(fileno=connection) as link:
+        instance: Any = None
+        while (frame := _receive(link)) is not None:
+            try:
+                target, args, kwargs = pickle.loads(frame)
+                if instance is None:
+                    wrapped = target
+                    cls, args, kwargs = wrapped.fn if hasattr(wrapped, "fn") else wrapped
+                    instance, answer = cls(*args, **kwargs), None
+                else:
+                    answer = getattr(instance, target)(*args, **kwargs)
+                reply = pickle.dumps(("answer", answer), 5)
+            except Exception as error:  # any: an exception of the user's method is the answer
+                reply = _packed_error(error)
+            try:
+                link.sendall(LENGTH.pack(len(reply)))
+                link.sendall(reply)
+            except OSError:
+                return  # the parent does not want to know
+
+
+def _receive(link: socket.socket) -> bytearray | None:
+    header = _exactly(link, LENGTH.size)
+    return None if header is None else _exactly(link, LENGTH.unpack(header)[0])
+
+
+def _exactly(link: socket.socket, size: int) -> bytearray | None:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        try:
+            count = link.recv_into(view)
+        except OSError:
+            return None
+        if not count:
+            return None
+        view = view[count:]
+    return data
+
+
+def _packed_error(error: Exception) -> bytes:
+    trace = "".join(traceback.format_exception(error))
+    error.add_note(f"in the actor's process {os.getpid()}:\n{trace}")
+    try:
+        packed = pickle.dumps(("error", error.with_traceback(None)), 5)
+        pickle.loads(packed)  # some exceptions can be pickled, but not made again
+    except Exception:  # any: whatever the exception's own methods raise
+        return pickle.dumps(("error", ParlError(f"{type(error).__name__} in an actor's process:\n{trace}")), 5)
+    return packed
+
+
+def _end_with_parent(lifeline: int) -> None:
+    os.read(lifeline, 1)  # nobody ever writes: this returns when the other end is closed
+    os._exit(1)

@@ -1,0 +1,257 @@
+"""Actors in plain processes of this machine, without parl-remote: one process an actor, a socket pair to each.
+
+    SubprocessActors ── create ──> Popen ──> actor_process.main
+    handle.submit ── frame ──> process ── frame ──> future.result()
+
+Every process is a fresh Python: it does not import the program that made it, so scripts need no `if __name__ ==
+"__main__"`, and no lock or thread is inherited. parl-remote's actors are faster and can be on other machines.
+"""
+
+import os
+import pickle
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, Self
+
+from parl_core.actor_process import LENGTH
+from parl_core.actors import ActorFuture, ActorHandle
+from parl_core.checks import check_int
+from parl_core.errors import ActorProcessLost, ParlError
+
+__all__ = ["SubprocessActors"]
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_core.actor_process import main; main({link}, {lifeline})"
+CLOSE_TIMEOUT_S = 5.0
+"""How long a process may take to end after its connection was closed, before it is killed."""
+_CHUNK = 1 << 18
+
+
+class SubprocessActors:
+    """An actor system (`parl_core.actors.ActorSystem`) of processes on this machine.
+
+    Args:
+        processes: how many actors are planned, started at once; default: the cores that this process may use.
+
+    Raises:
+        HyperparameterError: the number is below 1.
+    """
+
+    def __init__(self, processes: int | None = None) -> None:
+        count = len(os.sched_getaffinity(0)) if processes is None else check_int("processes", processes)
+        self._slots = count
+        self._handles: list[_Process] = []
+        self._spare = deque(_Process() for _ in range(count))
+
+    @property
+    def slots(self) -> int:
+        """How many actors were planned; more can be made."""
+        return self._slots
+
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Construct `cls(*args, **kwargs)` in a process of its own; an exception of the constructor is raised here."""
+        process = self._spare.popleft() if self._spare else _Process()
+        self._handles.append(process)
+        try:
+            process.send_object((_shipped((cls, args, kwargs)), (), {})).result()
+        except BaseException:
+            process.close()
+            raise
+        return process
+
+    def close(self) -> None:
+        """End all processes; a second call does nothing."""
+        for process in [*self._handles, *self._spare]:
+            process.begin_close()
+        for process in [*self._handles, *self._spare]:
+            process.close()
+        self._handles.clear()
+        self._spare.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Process:
+    """One actor's process and the calls that it has not answered yet, oldest first."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair()
+        lifeline_end, self._lifeline = os.pipe()
+        program = _PROGRAM.format(path=sys.path, link=theirs.fileno(), lifeline=lifeline_end)
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), lifeline_end)
+            )
+        except BaseException:
+            ours.close()
+            os.close(self._lifeline)
+            raise
+        finally:
+            theirs.close()
+            os.close(lifeline_end)
+        ours.setblocking(False)
+        self._socket = ours
+        self._lock = threading.RLock()
+        self._pending: deque[Future[Any]] = deque()
+        self._received = bytearray()
+        self._closed = False
+        self._loss = ""  # how the process ended, where it did so by itself
+        self._incoming, self._both = select.poll(), select.poll()
+        self._incoming.register(ours, select.POLLIN)
+        self._both.register(ours, select.POLLIN | select.POLLOUT)
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.submit(method, *args, **kwargs).result()
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
+        if self._closed and not self._loss:
+            raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
+        return self.send_object((method, args, kwargs))
+
+    def send_object(self, message: Any) -> "_Answer":
+        future: Future[Any] = Future()
+        try:
+            payload = pickle.dumps(message, 5)
+        except Exception as error:  # any: whatever the argument's own methods raise
+            error.add_note("an argument of a call on an actor could not be pickled")
+            future.set_exception(error)
+            return _Answer(self, future)
+        with self._lock:
+            self._pending.append(future)
+            if self._loss:
+                self._fail(self._loss)
+            else:
+                self._send(LENGTH.pack(len(payload)) + payload)
+        return _Answer(self, future)
+
+    def begin_close(self) -> None:
+        """Tell the process to end, without waiting for it."""
+        self._loss = ""
+        if not self._closed:
+            self._closed = True
+            self._socket.close()
+            self._fail("its handle was closed")
+
+    def close(self) -> None:
+        """End the process; a second call does nothing."""
+        self.begin_close()
+        if self._lifeline >= 0:
+            try:
+                self._process.wait(CLOSE_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            os.close(self._lifeline)
+            self._lifeline = -1
+
+    def receive(self, future: Future[Any], timeout: float | None) -> None:
+        """Read answers until this one is there; `timeout` is the longest silence, in seconds."""
+        with self._lock:
+            while not future.done():
+                if not self._incoming.poll(None if timeout is None else timeout * 1000):
+                    raise TimeoutError(f"the actor's process {self._process.pid} did not answer within {timeout} s")
+                self._read()
+
+    def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view and not self._closed:
+            try:
+                view = view[self._socket.send(view) :]
+            except BlockingIOError:
+                # Answers are read meanwhile: a process that cannot get rid of one takes no call.
+                if self._both.poll()[0][1] & ~select.POLLOUT:
+                    self._read()
+            except OSError:
+                self._lost()
+                return
+
+    def _read(self) -> None:
+        try:
+            chunk = self._socket.recv(_CHUNK)
+        except BlockingIOError:
+            return
+        except OSError:
+            chunk = b""
+        if not chunk:
+            self._lost()
+            return
+        self._received += chunk
+        while len(self._received) >= LENGTH.size:
+            end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
+            if len(self._received) < end:
+                return
+            frame = bytes(memoryview(self._received)[LENGTH.size : end])
+            del self._received[:end]
+            self._answer(self._pending.popleft(), frame)
+
+    @staticmethod
+    def _answer(future: Future[Any], frame: bytes) -> None:
+        try:
+            kind, value = pickle.loads(frame)
+        except Exception as error:  # any: the answer's class may not be importable here
+            error.add_note("an answer of an actor could not be unpickled")
+            future.set_exception(error)
+            return
+        if kind == "error":
+            future.set_exception(value)
+        else:
+            future.set_result(value)
+
+    def _lost(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._socket.close()
+        try:
+            code = self._process.wait(CLOSE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        self._loss = f"it {how}; see what it printed, and create a new one"
+        self._fail(self._loss)
+
+    def _fail(self, reason: str) -> None:
+        while self._pending:
+            future = self._pending.popleft()
+            future.set_exception(ActorProcessLost(f"the actor's process {self._process.pid} gives no answer: {reason}"))
+
+
+class _Answer:
+    """The answer of one call; whoever asks for it reads from the socket."""
+
+    def __init__(self, process: _Process, future: Future[Any]) -> None:
+        self._process, self._future = process, future
+
+    def result(self, timeout: float | None = None) -> Any:
+        if not self._future.done():
+            self._process.receive(self._future, timeout)
+        return self._future.result()
+
+    def done(self) -> bool:
+        if not self._future.done():
+            try:
+                self._process.receive(self._future, 0.0)
+            except TimeoutError:
+                return False
+        return self._future.done()
+
+
+def _shipped(constructor: tuple[Any, ...]) -> Any:
+    """By value where Gymnasium, which brings the means, is installed: lambdas and classes of the main program too."""
+    try:
+        from gymnasium.vector.utils import CloudpickleWrapper
+    except ImportError:
+        return constructor
+    wrapper: Any = CloudpickleWrapper
+    return wrapper(constructor)

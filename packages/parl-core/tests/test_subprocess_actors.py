@@ -1,0 +1,200 @@
+"""Actors in plain processes: calls, errors, lost processes, and nothing left behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_core.actors import open_actors
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
+from parl_core.subprocess_actors import SubprocessActors
+
+DEADLINE_S = 60.0
+
+
+class Odd(Exception):
+    """Cannot be made again from its arguments."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} and {two}")
+
+
+class Worker:
+    def __init__(self, start: int = 0, *, fail: bool = False) -> None:
+        if fail:
+            raise LookupError("no start")
+        self.count = start
+
+    def add(self, number: int = 1) -> int:
+        self.count += number
+        return self.count
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def echo(self, value: Any) -> Any:
+        return value
+
+    def fail(self, odd: bool = False) -> None:
+        if odd:
+            raise Odd(1, 2)
+        raise KeyError("missing")
+
+    def end(self) -> None:
+        os._exit(7)
+
+    def wait_for_ever(self) -> None:
+        threading.Event().wait()
+
+    def secret(self) -> Any:
+        return lambda: 1
+
+
+@pytest.fixture(scope="module")
+def actors() -> Iterator[SubprocessActors]:
+    with SubprocessActors(2) as system:
+        yield system
+
+
+def test_calls_run_in_order_in_another_process(actors: SubprocessActors) -> None:
+    handle = actors.create(Worker, 5)
+    futures = [handle.submit("add", n) for n in range(100)]
+    assert [future.result(DEADLINE_S) for future in futures] == [5 + n * (n + 1) // 2 for n in range(100)]
+    assert handle.call("pid") != os.getpid()
+    handle.close()
+    handle.close()
+    with pytest.raises(ParlError, match="closed"):
+        handle.submit("add")
+
+
+def test_large_calls_and_answers_may_cross(actors: SubprocessActors) -> None:
+    handle = actors.create(Worker)
+    arrays = [np.full(1_000_000, n) for n in range(5)]
+    futures = [handle.submit("echo", array) for array in arrays]
+    for future, array in zip(futures, arrays, strict=True):
+        np.testing.assert_array_equal(future.result(DEADLINE_S), array)
+    handle.close()
+
+
+def test_exceptions_come_as_their_own_type_and_the_actor_lives_on(actors: SubprocessActors) -> None:
+    handle = actors.create(Worker)
+    with pytest.raises(KeyError, match="missing") as caught:
+        handle.call("fail")
+    assert "in fail" in caught.value.__notes__[0]
+    with pytest.raises(ParlError, match=r"Odd in an actor's process(.|\n)*1 and 2"):
+        handle.call("fail", odd=True)
+    with pytest.raises(AttributeError, match="pickle"):
+        handle.call("secret")
+    with pytest.raises(AttributeError, match="no_such"):
+        handle.call("no_such")
+    with pytest.raises(Exception, match="pickle"):
+        handle.call("echo", lambda: 1)
+    assert handle.call("add") == 1
+    handle.close()
+
+
+def test_a_failing_constructor_raises_here(actors: SubprocessActors) -> None:
+    with pytest.raises(LookupError, match="no start"):
+        actors.create(Worker, fail=True)
+
+
+def test_a_process_that_ends_is_reported_with_its_exit_code_or_signal(actors: SubprocessActors) -> None:
+    handle = actors.create(Worker)
+    with pytest.raises(ActorProcessLost, match="exit code 7"):
+        handle.call("end")
+    later = handle.submit("add")
+    with pytest.raises(ActorProcessLost, match="exit code 7"):
+        later.result(DEADLINE_S)
+    handle.close()
+
+    handle = actors.create(Worker)
+    pid = handle.call("pid")
+    waiting = handle.submit("wait_for_ever")
+    assert not waiting.done()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(ActorProcessLost, match="signal 9"):
+        waiting.result(DEADLINE_S)
+    handle.close()
+
+
+def test_a_result_that_does_not_come_in_time_raises_and_can_be_asked_for_again(actors: SubprocessActors) -> None:
+    handle = actors.create(Worker)
+    future = handle.submit("wait_for_ever")
+    for _ in range(2):
+        with pytest.raises(TimeoutError, match="did not answer within"):
+            future.result(0.01)
+    os.kill(_pid_of(handle), signal.SIGKILL)
+    handle.close()
+
+
+def test_environments_in_processes_give_the_same_numbers_as_here() -> None:
+    runs = []
+    with open_actors("subprocess", processes=2) as system:
+        for where in (None, system):
+            envs = make_vector_env("CartPole-v1", 5, actors=where)
+            rng = np.random.default_rng(1)
+            steps = [envs.reset(seed=4)[0]]
+            steps += [np.asarray(part) for _ in range(60) for part in envs.step(rng.integers(2, size=5))[:4]]
+            envs.close()
+            runs.append(steps)
+    for here, there in zip(*runs, strict=True):
+        np.testing.assert_array_equal(here, there)
+
+
+PROGRAM = """
+import os, sys, threading
+import gymnasium
+from parl_core.env.vector import make_vector_env
+from parl_core.subprocess_actors import SubprocessActors
+
+class Mine(gymnasium.Env):  # of the main program, which no process imports again
+    observation_space = gymnasium.spaces.Box(0, 1, (1,))
+    action_space = gymnasium.spaces.Discrete(2)
+    def __init__(self, pids): self.pids = pids
+    def reset(self, *, seed=None, options=None):
+        os.write(self.pids, b"%d\\n" % os.getpid())
+        return self.observation_space.low, {}
+    def step(self, action):
+        threading.Event().wait()
+
+actors = SubprocessActors(2)
+"""
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_processes_end_with_a_parent_that_is_killed_in_a_call_too(busy: bool) -> None:
+    read, write = os.pipe()
+    program = PROGRAM + (
+        "import parl_core.subprocess_actors as module\n"
+        "popen = module.subprocess.Popen\n"
+        # The processes get the pipe's end as well: it is closed when the last of them has ended.
+        f"actors.close()\n"
+        f"module.subprocess.Popen = lambda *a, pass_fds, **k: popen(*a, pass_fds=(*pass_fds, {write}), **k)\n"
+        "actors = SubprocessActors(2)\n"
+        f"envs = make_vector_env(lambda: Mine({write}), 2, actors=actors)\n"
+        "envs.reset(seed=0)\n"
+        "print('ready', flush=True)\n" + ("envs.step([0, 0])\n" if busy else "threading.Event().wait()\n")
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, pass_fds=(write,)) as parent:
+        os.close(write)
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        parent.kill()
+    with os.fdopen(read, "rb") as pids:
+        assert len(set(pids.read().split())) == 2  # read to the end: all processes are gone
+
+
+def test_zero_processes_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="processes must be at least 1, got 0"):
+        SubprocessActors(0)
+
+
+def _pid_of(handle: Any) -> int:
+    return int(handle._process.pid)
