@@ -125,7 +125,7 @@ def test_a_class_with_slots_has_them_elsewhere_too_so_that_its_objects_come_home
     coin = Coin()
     coin.value = 5
     program = (
-        "import sys; from parl_remote import serialize; coin = serialize.loads(sys.stdin.buffer.read()); "
+        "import sys; from parl_remote.data import serialize; coin = serialize.loads(sys.stdin.buffer.read()); "
         "assert not hasattr(coin, '__dict__'); sys.stdout.buffer.write(serialize.dumps(coin)[0])"
     )
     sent = bytes(serialize.dumps(coin)[0])

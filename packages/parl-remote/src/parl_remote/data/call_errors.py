@@ -131,9 +131,13 @@ def _text(error: BaseException) -> str:
 def _traceback(error: BaseException) -> str:
     """The traceback from the user's first frame on."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_globals.get("__package__") == __package__:
+    while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
     try:
         return "".join(traceback.format_exception(type(error), error, trace))
     except Exception:
         return f"{_name(type(error))}: {_text(error)}\n"
+
+
+def _is_ours(package: str | None) -> bool:
+    return package is not None and package.partition(".")[0] == __package__.partition(".")[0]
