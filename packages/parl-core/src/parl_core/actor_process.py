@@ -3,7 +3,7 @@
     first frame: (class, args, kwargs) ─> ("answer", None) or ("error", exception)
     every other: (method, args, kwargs) ─> ("answer", value) or ("error", exception)
 
-It ends when its parent closes the connection, and, in the middle of a call too, when its parent dies: then the lifeline,
+It ends when its parent closes the connection, and, within a call too, when its parent dies: then the lifeline,
 a pipe that only the parent could write to, reports its end.
 """
 

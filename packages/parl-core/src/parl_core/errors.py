@@ -6,6 +6,7 @@
     ├─ WeightsMismatchError (ValueError)
     ├─ CheckpointError (ValueError)
     ├─ DivergedError (ArithmeticError)
+    ├─ EnvironmentContractError (TypeError)
     ├─ ActorProcessLost (ConnectionError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
@@ -20,6 +21,7 @@ __all__ = [
     "BackendNotInstalled",
     "CheckpointError",
     "DivergedError",
+    "EnvironmentContractError",
     "HyperparameterError",
     "ModelContractError",
     "ParlError",
@@ -50,6 +52,10 @@ class CheckpointError(ParlError, ValueError):
 
 class DivergedError(ParlError, ArithmeticError):
     """A loss or another figure of an update is NaN or infinite: learning on would only spoil the weights further."""
+
+
+class EnvironmentContractError(ParlError, TypeError):
+    """An environment breaks the rules of Gymnasium's API that training relies on; the message lists how."""
 
 
 class ActorProcessLost(ParlError, ConnectionError):

@@ -16,7 +16,13 @@ if TYPE_CHECKING:
     from parl.env.compat_wrappers import is_gym_version_ge as is_gym_version_ge
     from parl.env.continuous_wrappers import ActionMappingWrapper as ActionMappingWrapper
     from parl.env.mujoco_wrappers import wrap_rms as wrap_rms
+    from parl.env.multiagent_env import MAenv as MAenv
+    from parl.env.multiagent_env import ParallelAgents as ParallelAgents
     from parl.env.vector_env import VectorEnv as VectorEnv
+    from parl_core.env.check import check_env as check_env
+    from parl_core.env.native import make_native_vector_env as make_native_vector_env
+    from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
+    from parl_core.env.same_step import in_same_step as in_same_step
     from parl_core.env.vector import make_vector_env as make_vector_env
 
 if find_spec("gymnasium") is None:
@@ -25,8 +31,14 @@ if find_spec("gymnasium") is None:
 _HOME = {
     "ActionMappingWrapper": "parl.env.continuous_wrappers",
     "CompatWrapper": "parl.env.compat_wrappers",
+    "MAenv": "parl.env.multiagent_env",
+    "NormalizeVector": "parl_core.env.normalize_vector",
+    "ParallelAgents": "parl.env.multiagent_env",
     "VectorEnv": "parl.env.vector_env",
+    "check_env": "parl_core.env.check",
+    "in_same_step": "parl_core.env.same_step",
     "is_gym_version_ge": "parl.env.compat_wrappers",
+    "make_native_vector_env": "parl_core.env.native",
     "make_vector_env": "parl_core.env.vector",
     "wrap_deepmind": "parl.env.atari_wrappers",
     "wrap_rms": "parl.env.mujoco_wrappers",
@@ -35,8 +47,14 @@ _HOME = {
 __all__ = [
     "ActionMappingWrapper",
     "CompatWrapper",
+    "MAenv",
+    "NormalizeVector",
+    "ParallelAgents",
     "VectorEnv",
+    "check_env",
+    "in_same_step",
     "is_gym_version_ge",
+    "make_native_vector_env",
     "make_vector_env",
     "wrap_deepmind",
     "wrap_rms",

@@ -1,0 +1,175 @@
+"""Running normalisation of a vector of environments, with one set of statistics, which belongs to the checkpoint.
+
+    train = NormalizeVector(make_vector_env("HalfCheetah-v5", 8), gamma=0.99)
+    test_env = lambda: wrap_rms(gymnasium.make("HalfCheetah-v5"), gamma=None, test=True, ob_rms=train.ob_rms)
+    agent.save("run/agent.ckpt"); train.save("run/normalization.npz")
+
+`normalize` has the same for a single environment.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.vector import VectorWrapper
+from numpy.typing import NDArray
+
+from parl_core.checks import check_fraction, check_positive
+from parl_core.env.same_step import AnyVector, in_same_step
+from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.replay.files import read_snapshot, write_snapshot
+from parl_core.stats import RunningMeanStd
+
+__all__ = ["NormalizeVector"]
+
+
+class NormalizeVector(VectorWrapper):
+    """Shifts and scales observations by their running mean and deviation, and scales rewards.
+
+    Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
+    observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
+    being counted. Returns in `infos["episode"]` stay as the environments gave them.
+
+    Args:
+        envs: a vector environment with `Box` observations, of any autoreset mode.
+        obs: whether to normalise observations.
+        reward: whether to scale rewards.
+        clip_obs: observations are cut to [-clip_obs, clip_obs].
+        clip_reward: rewards are cut to [-clip_reward, clip_reward].
+        gamma: discount of the sums whose spread scales the rewards, in [0, 1]: the algorithm's.
+        epsilon: added to variances before the division.
+
+    Attributes:
+        ob_rms: statistics of observations; None where they are not normalised. Evaluation environments may share them.
+        ret_rms: statistics of the discounted sums; None where rewards are not scaled.
+        training: whether the statistics learn from what comes.
+
+    Raises:
+        HyperparameterError: a number is out of its range, or the observations are no `Box`.
+    """
+
+    def __init__(
+        self,
+        envs: AnyVector,
+        *,
+        obs: bool = True,
+        reward: bool = True,
+        clip_obs: float = 10.0,
+        clip_reward: float = 10.0,
+        gamma: float = 0.99,
+        epsilon: float = 1e-8,
+    ) -> None:
+        super().__init__(in_same_step(envs))
+        self._envs: Any = self.env
+        space = self._envs.single_observation_space
+        if obs and not isinstance(space, gymnasium.spaces.Box):
+            raise HyperparameterError(
+                f"NormalizeVector normalises Box observations, got {space}: wrap each environment in "
+                "gymnasium.wrappers.FlattenObservation, or pass obs=False"
+            )
+        self.clip_obs = check_positive("clip_obs", clip_obs)
+        self.clip_reward = check_positive("clip_reward", clip_reward)
+        self.gamma = check_fraction("gamma", gamma)
+        self.epsilon = check_positive("epsilon", epsilon)
+        shape = tuple(space.shape or ())
+        self.ob_rms = RunningMeanStd(shape) if obs else None
+        self.ret_rms = RunningMeanStd() if reward else None
+        self.training = True
+        self._sums = np.zeros(self.num_envs)
+        if obs:
+            self._single_observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, shape, np.float32)
+            batched = (self.num_envs, *shape)
+            self._observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, batched, np.float32)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode in every environment."""
+        observations, infos = self._envs.reset(seed=seed, options=options)
+        mask = None if options is None else options.get("reset_mask")
+        self._sums[slice(None) if mask is None else mask] = 0.0
+        return self._counted(observations), infos
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step every environment once."""
+        observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+        if self.ret_rms is not None:
+            self._sums = self._sums * self.gamma + rewards
+            if self.training:
+                self.ret_rms.update(self._sums)
+            deviation = np.sqrt(self.ret_rms.var + self.epsilon)
+            rewards = np.clip(rewards / deviation, -self.clip_reward, self.clip_reward)
+            self._sums[terminated | truncated] = 0.0
+        observations = self._counted(observations)
+        if self.ob_rms is not None and "final_obs" in infos:
+            ended = np.flatnonzero(terminated | truncated)
+            final_obs = np.full(self.num_envs, None, object)
+            for index in ended:
+                final_obs[index] = self.normalize_obs(infos["final_obs"][index])
+            infos = {**infos, "final_obs": final_obs}
+        return observations, rewards, terminated, truncated, infos
+
+    def normalize_obs(self, observations: Any) -> Any:
+        """Observations `[..., *obs]` as the agent sees them; they are not counted."""
+        if self.ob_rms is None:
+            return observations
+        scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
+        return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
+
+    def train(self) -> None:
+        """Let the statistics learn from what comes (as they do from the start)."""
+        self.training = True
+
+    def eval(self) -> None:
+        """Keep the statistics as they are."""
+        self.training = False
+
+    def get_state(self) -> dict[str, NDArray[np.float64]]:
+        """Copies of all statistics, by name."""
+        return {
+            f"{part}_{name}": np.array(value, np.float64)
+            for part, rms in self._statistics().items()
+            for name, value in rms.state_dict().items()
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Go on from what `get_state` returned, of environments with the same observations.
+
+        Raises:
+            CheckpointError: statistics are missing, of another shape, or not finite; nothing was changed.
+        """
+        loaded: dict[str, RunningMeanStd] = {}
+        for part, rms in self._statistics().items():
+            names = {name: f"{part}_{name}" for name in ("mean", "var", "count")}
+            if missing := [name for name in names.values() if name not in state]:
+                raise CheckpointError(f"the saved normalisation lacks {', '.join(missing)}; it has {sorted(state)}")
+            if spoiled := [name for name in names.values() if not np.isfinite(state[name]).all()]:
+                raise CheckpointError(f"the saved normalisation is not finite in {', '.join(spoiled)}")
+            loaded[part] = RunningMeanStd(rms.mean.shape)
+            try:
+                loaded[part].load_state_dict({name: state[key] for name, key in names.items()})
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
+        for part, rms in self._statistics().items():  # into the objects that are there: others may share them
+            rms.load_state_dict(loaded[part].state_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the statistics to an `.npz` file, under its name only when it is complete, and return its path."""
+        return write_snapshot(path, self.get_state())
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file of `save`.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or of other observations.
+        """
+        self.set_state(dict(read_snapshot(path, set(self.get_state()))))
+
+    def _statistics(self) -> dict[str, RunningMeanStd]:
+        both = {"ob": self.ob_rms, "ret": self.ret_rms}
+        return {part: rms for part, rms in both.items() if rms is not None}
+
+    def _counted(self, observations: Any) -> Any:
+        if self.ob_rms is not None and self.training:
+            self.ob_rms.update(observations)
+        return self.normalize_obs(observations)

@@ -1,0 +1,190 @@
+"""The environment checker finds what would break training, says where, and what to do."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl.env import check_env
+from parl_core.errors import EnvironmentContractError
+
+BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class Good(gymnasium.Env[Any, Any]):
+    """Does everything right; tests change one thing at a time."""
+
+    observation_space: Any = BOX
+    action_space: Any = gymnasium.spaces.Discrete(2)
+
+    def observe(self) -> Any:
+        return self.np_random.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.observe(), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return self.observe(), float(self.np_random.normal()), self.t == 10, False, {}
+
+
+def refused(cls: type[Any]) -> str:
+    with pytest.raises(EnvironmentContractError) as caught:
+        check_env(cls())
+    return str(caught.value)
+
+
+def test_a_sound_environment_needs_no_advice() -> None:
+    assert check_env(Good()) == []
+    assert check_env(Good) == []
+
+
+@pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1", "Acrobot-v1", "FrozenLake-v1"])
+def test_gymnasiums_own_environments_pass(name: str) -> None:
+    check_env(name)
+
+
+def test_missing_spaces_and_methods_are_listed_together() -> None:
+    class Empty:
+        step = None
+
+    message = refused(Empty)
+    assert "Empty would break training" in message
+    assert "1. observation_space is None" in message
+    assert "2. action_space is None" in message
+    assert "no method reset()" in message
+
+
+def test_a_reset_of_gyms_old_kind_is_refused() -> None:
+    class Old(Good):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=seed)[0]
+
+    assert "reset() returned an array of shape [2]: return the pair (observation, info)" in refused(Old)
+
+
+def test_a_reset_without_a_seed_is_refused() -> None:
+    class Seedless(Good):
+        def reset(self) -> Any:  # type: ignore[override]  # that is the mistake
+            return super().reset()
+
+    assert "reset() takes no seed" in refused(Seedless)
+
+
+def test_a_step_of_gyms_old_kind_is_refused() -> None:
+    class Old(Good):
+        def step(self, action: Any) -> Any:
+            obs, reward, done, _, info = super().step(action)
+            return obs, reward, done, info
+
+    message = refused(Old)
+    assert "step() returned a tuple of 4" in message
+    assert "`done` is two" in message
+
+
+def test_random_numbers_from_elsewhere_are_found() -> None:
+    rng = np.random.default_rng()
+
+    class Elsewhere(Good):
+        def observe(self) -> Any:
+            return rng.uniform(-1.0, 1.0, 2).astype(np.float32)
+
+    assert "two episodes with seed 0 and the same actions differ" in refused(Elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("observation", "message"),
+    [
+        ([0.0, 0.0], "is [0.0, 0.0] of type list: return a numpy array"),
+        (np.zeros(3, np.float32), "has shape [3], the space [2]"),
+        (np.zeros(2), "has dtype float64, the space float32"),
+        (np.array([0.0, np.nan], np.float32), "the observation[1] is nan"),
+        (np.array([0.0, -3.0], np.float32), "the observation[1] is -3.0, outside of its bounds [-1, 1]"),
+    ],
+)
+def test_observations_that_do_not_fit_are_named_with_place_and_value(observation: Any, message: str) -> None:
+    class Wrong(Good):
+        def observe(self) -> Any:
+            return observation
+
+    assert message in refused(Wrong)
+
+
+def test_parts_of_a_dictionary_are_named_by_their_keys() -> None:
+    class Parts(Good):
+        observation_space = gymnasium.spaces.Dict({"eye": BOX, "mode": gymnasium.spaces.Discrete(3)})
+
+        def observe(self) -> Any:
+            return {"eye": np.full(2, 2.0, np.float32), "mode": 3}
+
+    message = refused(Parts)
+    assert "the observation['eye'][0] is 2.0" in message
+    assert "the observation['mode'] is 3 of type int, which is not in Discrete(3)" in message
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({1: np.inf}, "the reward is inf"),
+        ({1: np.zeros(1)}, "the reward is an array of shape [1]"),
+        ({1: None}, "the reward is None"),
+        ({2: 1}, "terminated is 1 of type int: return a bool"),
+        ({3: "no"}, "truncated is 'no'"),
+        ({4: None}, "info is None"),
+    ],
+)
+def test_rewards_flags_and_infos_of_another_kind_are_refused(changed: dict[int, Any], message: str) -> None:
+    class Wrong(Good):
+        def step(self, action: Any) -> Any:
+            answer = list(super().step(action))
+            for index, value in changed.items():
+                answer[index] = value
+            return tuple(answer)
+
+    assert message in refused(Wrong)
+
+
+def test_unbounded_actions_are_refused() -> None:
+    class Unbounded(Good):
+        action_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float32)
+
+    assert "is not bounded" in refused(Unbounded)
+
+
+def test_what_could_go_better_is_advice() -> None:
+    class Poor(Good):
+        observation_space = gymnasium.spaces.Box(-1e4, 1e4, (2,), np.float64)
+        action_space = gymnasium.spaces.Box(-2.0, 2.0, (1,), np.float32)
+        seen = np.zeros(2)
+
+        def observe(self) -> Any:
+            self.seen[:] = self.np_random.uniform(-1e4, 1e4, 2)
+            return self.seen
+
+        def step(self, action: Any) -> Any:
+            return self.observe()[:], 1.0, False, False, {}
+
+    advice = "\n".join(check_env(Poor()))
+    for part in (
+        "float64",
+        "[-2, 2]",
+        "ActionMappingWrapper",
+        "observations reach",
+        "no time limit",
+        "gave the reward 1",
+        "changes the array",
+    ):
+        assert part in advice
+
+
+def test_an_exception_of_the_environment_comes_as_it_is() -> None:
+    class Broken(Good):
+        def step(self, action: Any) -> Any:
+            raise ZeroDivisionError("physics")
+
+    with pytest.raises(ZeroDivisionError, match="physics") as caught:
+        check_env(Broken())
+    assert "while Broken was checked" in caught.value.__notes__

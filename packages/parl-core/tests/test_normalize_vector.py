@@ -1,0 +1,141 @@
+"""Normalisation of a vector of environments: numbers by hand, last observations, and what a checkpoint holds."""
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl.env.mujoco_wrappers import wrap_rms
+from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import CheckpointError, HyperparameterError
+
+
+class Ramp(gymnasium.Env[Any, Any]):
+    """Observes (10 t, -t); reward 2; truncated after 4 steps."""
+
+    observation_space = gymnasium.spaces.Box(-100.0, 100.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.array([10.0 * self.t, -self.t], np.float32), 2.0, False, self.t == 4, {}
+
+
+def normalized(n: int = 2, **options: Any) -> NormalizeVector:
+    return NormalizeVector(make_vector_env(Ramp, n), **options)
+
+
+def step(envs: NormalizeVector) -> Any:
+    return envs.step(np.zeros(envs.num_envs, int))
+
+
+def test_observations_are_normalised_by_all_that_was_seen() -> None:
+    envs = normalized()
+    envs.reset(seed=0)
+    for _ in range(3):
+        obs, *_ = step(envs)
+    # Seen: t = 0, 1, 2, 3 in both environments; the weight of the start is 1e-4 samples.
+    np.testing.assert_allclose(obs[:, 0], (30 - 15) / np.sqrt(125), rtol=1e-3)
+    np.testing.assert_allclose(obs[:, 1], (-3 + 1.5) / np.sqrt(1.25), rtol=1e-3)
+    assert obs.dtype == np.float32
+    assert envs.observation_space.contains(obs)
+
+
+def test_rewards_are_scaled_by_the_spread_of_discounted_sums_which_begin_anew_with_each_episode() -> None:
+    envs = normalized(gamma=0.5)
+    envs.reset(seed=0)
+    sums, total = [], 0.0
+    for t in range(10):
+        _, reward, *_ = step(envs)
+        total = total * 0.5 + 2.0
+        sums += [total, total]
+        variance = envs.ret_rms.var if envs.ret_rms else None
+        np.testing.assert_allclose(variance, np.var(sums), atol=2e-3)
+        np.testing.assert_allclose(reward, np.minimum(2.0 / np.sqrt(variance), 10.0), rtol=1e-6)
+        if t % 4 == 3:
+            total = 0.0
+
+
+def test_last_observations_are_normalised_but_not_counted_and_returns_stay_raw() -> None:
+    envs = normalized()
+    envs.reset(seed=0)
+    for _ in range(4):
+        *_, infos = step(envs)
+    assert envs.ob_rms is not None
+    assert round(envs.ob_rms.count) == 2 * 5  # two resets at the end of the episode, not the last observations
+    expected = (np.array([40.0, -4.0]) - envs.ob_rms.mean) / np.sqrt(envs.ob_rms.var + 1e-8)
+    for last in infos["final_obs"]:
+        np.testing.assert_allclose(last, expected, rtol=1e-5)
+    np.testing.assert_array_equal(infos["episode"]["r"], [8.0, 8.0])
+
+
+def test_evaluation_shares_the_statistics_and_does_not_change_them() -> None:
+    envs = normalized()
+    envs.reset(seed=0)
+    step(envs)
+    test = wrap_rms(Ramp(), gamma=None, test=True, ob_rms=envs.ob_rms)
+    before = envs.get_state()
+    test.reset(seed=1)
+    seen, reward, *_ = test.step(0)
+    np.testing.assert_array_equal(seen, envs.normalize_obs(np.array([10.0, -1.0])))
+    assert reward == 2.0
+    envs.eval()
+    envs.reset(seed=0)
+    step(envs)
+    np.testing.assert_equal(envs.get_state(), before)
+
+
+def test_a_saved_state_goes_on_as_before_in_the_very_same_statistics(tmp_path: Path) -> None:
+    one, other = normalized(), normalized()
+    one.reset(seed=0)
+    for _ in range(7):
+        step(one)
+    shared = other.ob_rms
+    other.restore(one.save(tmp_path / "normalization.npz"))
+    assert other.ob_rms is shared
+    np.testing.assert_equal(other.get_state(), one.get_state())
+    for envs in (one, other):
+        envs.reset(seed=0)
+    np.testing.assert_equal(step(one)[:2], step(other)[:2])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ob_mean": None}, "lacks ob_mean"),
+        ({"ob_mean": np.zeros(3), "ob_var": np.ones(3)}, "another observation space"),
+        ({"ret_var": np.array(np.inf)}, "not finite in ret_var"),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[str, Any], message: str) -> None:
+    envs = normalized()
+    before = envs.get_state()
+    state = {name: value for name, value in {**before, **change}.items() if value is not None}
+    state["ob_count"] = np.array(99.0)
+    with pytest.raises(CheckpointError, match=message):
+        envs.set_state(state)
+    np.testing.assert_equal(envs.get_state(), before)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "bad.npz").write_bytes(b"nothing")
+    with pytest.raises(CheckpointError, match=r"bad\.npz"):
+        normalized().restore(tmp_path / "bad.npz")
+
+
+def test_observations_that_are_no_box_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="FlattenObservation"):
+        NormalizeVector(make_vector_env("Taxi-v4", 1))
+
+
+def test_numbers_out_of_range_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="gamma"):
+        normalized(gamma=1.5)
