@@ -3,6 +3,7 @@
     ParlError
     └─ EvolutionError
        ├─ ConfigError (ValueError)
+       ├─ EvaluationFailed
        ├─ InvalidKey (ValueError)
        ├─ InvalidReward (ValueError)
        ├─ LayoutMismatch (ValueError)
@@ -10,7 +11,10 @@
        ├─ NoiseDataError
        ├─ NothingToUpdate
        ├─ RecordError (ValueError)
-       └─ SolverError
+       ├─ SolverError
+       ├─ StorageError
+       ├─ UpdateLocked
+       └─ WorkersLost
 
 An `EvolutionError` that is none of its branches reports a call that the object does not offer.
 """
@@ -20,10 +24,13 @@ from typing import TYPE_CHECKING
 from parl_core.errors import ParlError
 
 if TYPE_CHECKING:
+    from parl_evokit.parallel.sampling import Sampled
+    from parl_evokit.records import SamplingInfo
     from parl_evokit.report import UpdateReport
 
 __all__ = [
     "ConfigError",
+    "EvaluationFailed",
     "EvolutionError",
     "InvalidKey",
     "InvalidReward",
@@ -33,6 +40,9 @@ __all__ = [
     "NothingToUpdate",
     "RecordError",
     "SolverError",
+    "StorageError",
+    "UpdateLocked",
+    "WorkersLost",
 ]
 
 
@@ -42,6 +52,24 @@ class EvolutionError(ParlError):
 
 class ConfigError(EvolutionError, ValueError):
     """A configuration cannot be read, or a setting is unknown, repeated, mistyped or out of its range."""
+
+
+class EvaluationFailed(EvolutionError):
+    """A function that evaluates samples raised; the message has the traceback of the worker in which it did.
+
+    Attributes:
+        summary: The exception in one line.
+        info: Of which sample; None if it was raised while a worker was made ready.
+        sampled: What had come back by then (`parallel.Sampled`).
+    """
+
+    def __init__(self, summary: str, trace: str = "", info: "SamplingInfo | None" = None) -> None:
+        where = f"for {info}" if info is not None else "while a worker was made ready"
+        framed = "".join(f"\n  | {line}" for line in trace.rstrip().splitlines())
+        super().__init__(f"evaluate raised {summary} {where}; in the worker:{framed}" if framed else summary)
+        self.summary = summary
+        self.info = info
+        self.sampled: Sampled | None = None
 
 
 class InvalidKey(EvolutionError, ValueError):
@@ -82,3 +110,21 @@ class RecordError(EvolutionError, ValueError):
 
 class SolverError(EvolutionError):
     """A call comes before another that it needs, or a solver's files are damaged or belong to another model."""
+
+
+class StorageError(EvolutionError):
+    """Files cannot be written: the disk is full, or a permission is missing. What was there before is still there."""
+
+
+class UpdateLocked(EvolutionError):
+    """Another update of the same directory is under way."""
+
+
+class WorkersLost(EvolutionError):
+    """Workers of a pool end again and again, or none can be made.
+
+    Attributes:
+        sampled: What had come back by then (`parallel.Sampled`).
+    """
+
+    sampled: "Sampled | None" = None

@@ -26,13 +26,18 @@ class SamplerSource(Protocol):
     def keys(self) -> KeySource:
         """Where samples get their keys."""
 
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Whether samples of older models are of use."""
+
 
 class FixedModel:
-    """A `SamplerSource` that never changes: what a clone in another process has."""
+    """A `SamplerSource` that changes only when somebody sets its sampler: what a clone in another process has."""
 
-    def __init__(self, sampler: Sampler, keys: KeySource) -> None:
+    def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
         self.sampler = sampler
         self.keys = keys
+        self.takes_stale_samples = takes_stale_samples
 
 
 class SamplingAgent:
@@ -62,16 +67,25 @@ class SamplingAgent:
         Returns:
             The sample's record, to be logged beside its reward.
         """
-        source = self._source
-        sampler = source.sampler
-        key = CONTROL_KEY if evaluate else source.keys.draw()
-        if sampler.control_share and sampler.is_control(key):
-            key = CONTROL_KEY
+        sampler = self._source.sampler
+        key = CONTROL_KEY if evaluate else self._draw(sampler)
         sampler.perturb(key, self._buffer)
         self._model.refresh()
         info = SamplingInfo() if info is None else info
         info.fill(key, sampler.model_iter_id, sampler.fingerprint)
         return info
+
+    def draw(self, n: int) -> list[SamplingInfo]:
+        """Records as `n` calls of `add_noise` would give them, to be evaluated elsewhere (see `apply_noise`)."""
+        sampler = self._source.sampler
+        infos = [SamplingInfo() for _ in range(n)]
+        for info in infos:
+            info.fill(self._draw(sampler), sampler.model_iter_id, sampler.fingerprint)
+        return infos
+
+    def _draw(self, sampler: Sampler) -> int:
+        key = self._source.keys.draw()
+        return CONTROL_KEY if sampler.control_share and sampler.is_control(key) else key
 
     def apply_noise(self, info: SamplingInfo) -> None:
         """Perturb the newest parameters as `info` says: to evaluate samples that were drawn elsewhere.
@@ -84,6 +98,20 @@ class SamplingAgent:
         sampler.require_own(info)
         sampler.perturb(info.noise_key, self._buffer)
         self._model.refresh()
+
+    @property
+    def source(self) -> SamplerSource:
+        """Where the newest model comes from."""
+        return self._source
+
+    def follow(self, source: SamplerSource) -> None:
+        """Take the newest model and keys from somewhere else from now on."""
+        self._source = source
+
+    @property
+    def model(self) -> ModelAdapter:
+        """The model that is perturbed."""
+        return self._model
 
     def predict(self, x: Any) -> Any:
         """The perturbed model's output for `x`."""
@@ -110,7 +138,11 @@ class SamplingAgent:
         raise EvolutionError("a clone is not cloned again: call clone() of the agent that it was cloned from")
 
     def __reduce__(self) -> tuple[Callable[..., "SamplingAgent"], tuple[Any, ...]]:
-        return _restored, (FixedModel(self._source.sampler, self._source.keys), self._model, self._buffer)
+        return _restored, (self._fixed(), self._model, self._buffer)
+
+    def _fixed(self) -> FixedModel:
+        source = self._source
+        return FixedModel(source.sampler, source.keys, source.takes_stale_samples)
 
 
 def _restored(source: FixedModel, model: ModelAdapter, buffer: FlatVector) -> SamplingAgent:

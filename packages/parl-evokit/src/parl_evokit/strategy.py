@@ -93,6 +93,11 @@ class Strategy(ABC):
         return self._sampler.parameters
 
     @property
+    def max_age(self) -> int:
+        """How many updates older a sample's model may be, for the sample to count."""
+        return self._max_age
+
+    @property
     def best(self) -> Best | None:
         """The best sample that `tell` saw of a model that was present then; None before the first."""
         return self._best
@@ -189,6 +194,10 @@ class Strategy(ABC):
         self.keys.start_pair()
         return replace(report, gradient_norm=step.gradient_norm, update_norm=update_norm, parameters=parameters)
 
+    def number_from(self, model_iter_id: int) -> None:
+        """Give the present model this number; before its first sample."""
+        self._sampler = replace(self._sampler, model_iter_id=model_iter_id)
+
     def should_stop(self) -> str:
         """Why going on is of no use; empty while it may be.
 
@@ -230,6 +239,11 @@ class Strategy(ABC):
     @property
     def _min_samples(self) -> int:
         return self.config.solver.update.min_samples
+
+    @property
+    def takes_stale_samples(self) -> bool:
+        """Whether samples of older models are of use; those of CMA are not."""
+        return self._max_age > 0
 
     @property
     def _max_age(self) -> int:

@@ -1,0 +1,168 @@
+"""Normalised observations: each sample counts what its model saw, and the next round uses what all have seen.
+
+    worker:  predict(x) ── x counted in this sample's sums ── (x - mean) / std ──► model
+    caller:  sums of all samples, in the order in which they were drawn ──► mean and std of the next round
+
+Within a round mean and deviation stand still, so that all its samples are evaluated alike (Salimans et al. 2017,
+section 2.1 and appendix; ARS V2, Mania et al. 2018). The sums are kept a sample each and added in the samples' order:
+which worker evaluated what changes no bit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_evokit.environments import Predictor
+from parl_evokit.errors import LayoutMismatch
+
+__all__ = ["NormalizedAgent", "Normalizer", "ObservationStatistics", "ObservationSums"]
+
+SMALLEST_STD = 1e-2  # observations that never change are divided by this, as OpenAI's code does
+
+
+@dataclass(frozen=True, eq=False)
+class ObservationSums:
+    """What one sample saw.
+
+    Attributes:
+        total: Sum of its observations, float64 `[*shape]`.
+        squares: Sum of their squares `[*shape]`.
+        count: How many there were.
+    """
+
+    total: NDArray[np.float64]
+    squares: NDArray[np.float64]
+    count: int
+
+
+class Normalizer:
+    """Mean and standard deviation of observations, as they stood at some time; immutable.
+
+    Args:
+        mean: `[*shape]`.
+        std: `[*shape]`.
+        clip: Normalised observations are cut to `[-clip, clip]`.
+    """
+
+    def __init__(self, mean: NDArray[np.float64], std: NDArray[np.float64], clip: float) -> None:
+        self.mean, self.std, self.clip = mean, std, clip
+
+    def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
+        """Observations `[*shape]` or `[batch, *shape]`, normalised."""
+        scaled = (np.asarray(x, np.float64) - self.mean) / self.std
+        return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
+
+
+class NormalizedAgent:
+    """An agent whose `predict` normalises what it is given, and counts it where that is wanted.
+
+    Args:
+        agent: Who predicts.
+        normalizer: Of its inputs.
+        counts: Whether to count them.
+    """
+
+    def __init__(self, agent: Predictor, normalizer: Normalizer, *, counts: bool = False) -> None:
+        self.agent = agent
+        self._normalizer = normalizer
+        self._counts = counts
+        self._total = np.zeros_like(normalizer.mean)
+        self._squares = np.zeros_like(normalizer.mean)
+        self._count = 0
+
+    def predict(self, x: ArrayLike) -> Any:
+        """The agent's output for the normalised input.
+
+        Raises:
+            LayoutMismatch: The input has another shape than the statistics.
+        """
+        array = np.asarray(x, np.float64)
+        shape = self._normalizer.mean.shape
+        if array.shape[array.ndim - len(shape) :] != shape:
+            raise LayoutMismatch(f"the statistics are of observations {list(shape)}, this one is {list(array.shape)}")
+        if self._counts:
+            rows = array.reshape(-1, *shape)
+            self._total += rows.sum(axis=0)
+            self._squares += np.square(rows).sum(axis=0)
+            self._count += len(rows)
+        return self.agent.predict(self._normalizer(array))
+
+    def take_sums(self) -> ObservationSums:
+        """What was counted since the last call."""
+        sums = ObservationSums(self._total, self._squares, self._count)
+        self._total, self._squares, self._count = np.zeros_like(sums.total), np.zeros_like(sums.squares), 0
+        return sums
+
+
+class ObservationStatistics:
+    """Mean and standard deviation of all observations that samples have seen.
+
+    Before the first, observations pass as they are (mean 0, deviation 1).
+
+    Args:
+        shape: Of one observation; an integer stands for a vector.
+        clip: Normalised observations are cut to `[-clip, clip]`; 10 as in OpenAI's baselines.
+    """
+
+    def __init__(self, shape: int | Sequence[int], *, clip: float = 10.0) -> None:
+        sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+        if clip <= 0:
+            raise ValueError(f"clip is above 0, not {clip}")
+        self._total: NDArray[np.float64] = np.zeros(sizes)
+        self._squares: NDArray[np.float64] = np.zeros(sizes)
+        self._count = 0
+        self.clip = clip
+
+    @property
+    def count(self) -> int:
+        """How many observations were seen."""
+        return self._count
+
+    @property
+    def mean(self) -> NDArray[np.float64]:
+        """`[*shape]`."""
+        return self._total / max(self._count, 1)
+
+    @property
+    def std(self) -> NDArray[np.float64]:
+        """`[*shape]`, 0.01 or more."""
+        if not self._count:
+            return np.ones_like(self._total)
+        variance = self._squares / self._count - np.square(self.mean)
+        deviation: NDArray[np.float64] = np.sqrt(np.maximum(variance, SMALLEST_STD**2))
+        return deviation
+
+    def add(self, sums: ObservationSums) -> None:
+        """Count what a sample saw."""
+        self._total = self._total + sums.total
+        self._squares = self._squares + sums.squares
+        self._count += sums.count
+
+    def normalizer(self) -> Normalizer:
+        """What normalises by the present mean and deviation, whatever is seen later."""
+        return Normalizer(self.mean, self.std, self.clip)
+
+    def normalized(self, agent: Predictor) -> NormalizedAgent:
+        """The agent, its inputs normalised by the present mean and deviation: for evaluation and for serving."""
+        return NormalizedAgent(agent, self.normalizer())
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Everything as arrays, for a file (`numpy.savez`)."""
+        return {"total": self._total, "squares": self._squares, "count": np.array(self._count, np.int64)}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave.
+
+        Raises:
+            LayoutMismatch: It is of observations of another shape, or an array is missing.
+        """
+        missing = {"total", "squares", "count"} - set(state)
+        if missing or state["total"].shape != self._total.shape or state["squares"].shape != self._total.shape:
+            found = {name: list(array.shape) for name, array in state.items()}
+            raise LayoutMismatch(f"statistics of observations {list(self._total.shape)} cannot take over {found}")
+        self._total = np.array(state["total"], np.float64)
+        self._squares = np.array(state["squares"], np.float64)
+        self._count = int(state["count"])

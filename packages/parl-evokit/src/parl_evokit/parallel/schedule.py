@@ -1,0 +1,168 @@
+"""Which worker evaluates which sample: guided shares, stragglers left behind, samples of the dead drawn again.
+
+Decisions only: no worker, queue or clock is known here; times are passed in, in seconds.
+
+    waiting ── next_batch ──► a worker's batch ── settle ──► done
+       ▲                          │   └─ overdue, and others are idle: what it has not begun goes to them as well
+       └──── lost (worker died) ──┘
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from math import ceil
+
+__all__ = ["MOST_DEATHS", "Schedule"]
+
+MOST_DEATHS = 3  # a sample that was being evaluated when so many workers died is at fault itself
+
+
+@dataclass
+class _Running:
+    """A worker's batch.
+
+    Attributes:
+        numbers: What it has not returned yet, in its order.
+        since: When it last gave a sign of life.
+        round: In which it was handed out.
+        void: Those of `numbers` that another worker has returned.
+    """
+
+    numbers: list[int]
+    since: float
+    round: int
+    void: set[int] = field(default_factory=set)
+
+
+class Schedule:
+    """The samples of one round after the other."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[int] = deque()
+        self._running: dict[int, _Running] = {}
+        self._open: set[int] = set()  # of this round, not done
+        self._shared: set[int] = set()  # of this round, handed to a second worker
+        self._deaths: Counter[int] = Counter()
+        self._wanted = self._total = self._round = 0
+        self._grace_s = self._slowest = 0.0
+
+    def begin(self, numbers: Sequence[int], *, share: float, grace_s: float) -> None:
+        """Begin a round; what is left of the one before is late.
+
+        Args:
+            numbers: The samples, in the order in which they are handed out.
+            share: Of them that must be done, above 0 to 1.
+            grace_s: A worker that has been silent for shorter is never taken for a straggler.
+        """
+        self._waiting, self._open, self._shared = deque(numbers), set(numbers), set()
+        self._deaths = Counter()
+        self._total, self._wanted = len(numbers), ceil(share * len(numbers) - 1e-9)
+        self._grace_s, self._slowest = grace_s, 0.0
+        self._round += 1
+
+    def next_batch(self, worker: int, workers: int, now: float) -> list[int]:
+        """What an idle worker shall do; empty for nothing at present.
+
+        Args:
+            worker: Who.
+            workers: How many there are. A batch is half of what each would get of the rest, so that they end together.
+            now: The time.
+        """
+        batch = [self._waiting.popleft() for _ in range(ceil(len(self._waiting) / (2 * workers)))]
+        batch = batch or self._held_up(now)
+        if batch:
+            self._running[worker] = _Running(batch.copy(), now, self._round)
+        return batch
+
+    def running(self) -> set[int]:
+        """Samples that some worker has, of this round and earlier ones."""
+        return {number for running in self._running.values() for number in running.numbers}
+
+    def busy(self, worker: int) -> bool:
+        """Whether the worker has a batch."""
+        return worker in self._running
+
+    def settle(self, worker: int, numbers: Iterable[int], now: float) -> list[int]:
+        """Results have come; returns those that nobody has returned before, of this round and late ones."""
+        running = self._running.get(worker)
+        if running is None:
+            return []
+        done = set(numbers).intersection(running.numbers)
+        late = running.round < self._round
+        fresh = [n for n in running.numbers if n in done and n not in running.void and (late or n in self._open)]
+        running.numbers = [number for number in running.numbers if number not in done]
+        if not late:
+            self._slowest = max(self._slowest, now - running.since)
+        running.since = now
+        if not running.numbers:
+            del self._running[worker]
+        self._open.difference_update(fresh)
+        for other in self._running.values():
+            other.void.update(done.intersection(other.numbers))
+        return fresh
+
+    def lost(self, worker: int) -> int | None:
+        """The worker is gone; what it had not returned waits again.
+
+        Returns:
+            A sample in whose evaluation now `MOST_DEATHS` workers have ended, if there is one.
+        """
+        running = self._running.pop(worker, None)
+        if running is None:
+            return None
+        elsewhere = {number for other in self._running.values() for number in other.numbers}
+        again = [number for number in running.numbers if number in self._open and number not in elsewhere]
+        self._waiting.extendleft(reversed(again))
+        if not running.numbers or running.round < self._round:
+            return None
+        head = running.numbers[0]
+        self._deaths[head] += 1
+        return head if self._deaths[head] >= MOST_DEATHS else None
+
+    def complete(self, now: float) -> bool:
+        """Whether to go on: all are done, or the share is and what is missing is overdue."""
+        if not self._open:
+            return True
+        if self._total - len(self._open) < self._wanted or self._waiting:
+            return False
+        return all(self._overdue(running, now) for running in self._running.values() if running.round == self._round)
+
+    def abandon(self) -> None:
+        """End the round here: what is being evaluated is late, what waits is forgotten."""
+        self._waiting.clear()
+        self._open = set()
+
+    def forget(self, worker: int) -> None:
+        """The worker has ended its batch early, with the round."""
+        self._running.pop(worker, None)
+
+    def stuck(self, now: float) -> list[int]:
+        """Workers with overdue batches of earlier rounds, if there is work that nobody else begins."""
+        if not self._waiting:
+            return []
+        return [worker for worker, r in self._running.items() if r.round < self._round and self._overdue(r, now)]
+
+    def wait_s(self, now: float) -> float | None:
+        """After how long somebody becomes overdue; None if only results can change anything."""
+        later = [running.since + self._patience - now for running in self._running.values()]
+        return min((seconds for seconds in later if seconds > 0), default=None)
+
+    @property
+    def _patience(self) -> float:
+        return max(self._grace_s, 2 * self._slowest)
+
+    def _overdue(self, running: _Running, now: float) -> bool:
+        return now - running.since >= self._patience
+
+    def _held_up(self, now: float) -> list[int]:
+        """What an overdue worker of this round has not begun and nobody else was given, its last sample first.
+
+        Its first one is left to it: if that takes so long, it would hold up the next worker as well.
+        """
+        for running in self._running.values():
+            if running.round == self._round and self._overdue(running, now):
+                batch = [n for n in running.numbers[:0:-1] if n in self._open and n not in self._shared]
+                if batch:
+                    self._shared.update(batch)
+                    return batch
+        return []

@@ -1,0 +1,360 @@
+"""The same rounds over threads, processes and actors; workers that fail, die, and are slow."""
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_evokit import ESAgent, mlp
+from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
+from parl_evokit.parallel import ActorPool, ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
+from parl_evokit.parallel.pool import News
+from parl_evokit.parallel.processes import _packed
+from parl_evokit.parallel.worker import Batch, Done, Equip, Message, Model, Worker, seed_of
+
+HERE = Path(__file__).parent
+CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM", "base_lr": 0.1}}}
+
+
+@pytest.fixture(autouse=True)
+def importable_evaluations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(HERE))
+
+
+def new_agent(**solver: Any) -> ESAgent:
+    return ESAgent({**CONFIG, "solver": {**CONFIG["solver"], **solver}}, mlp([4, 5, 2]))  # type: ignore[dict-item]
+
+
+def remote_pool() -> Pool:
+    pytest.importorskip("parl_remote", reason="remote actors need parl-remote")
+    return ActorPool("remote", 2, cpu_num=2)
+
+
+POOLS: dict[str, Callable[[], Pool]] = {
+    "threads": lambda: ThreadPool(3),
+    "one thread": lambda: ThreadPool(1),
+    "processes": lambda: ProcessPool(2),
+    "actors in this process": lambda: ActorPool("in-process", 2),
+    "remote actors": remote_pool,
+}
+
+
+@pytest.fixture(params=POOLS)
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    with POOLS[request.param]() as opened:
+        yield opened
+
+
+def straight_digest(rounds: int, n: int) -> str:
+    """The same rounds with nothing but the documented calls."""
+    from parallel_evaluations import output
+
+    agent = new_agent()
+    clone = agent.clone()
+    for _ in range(rounds):
+        infos, rewards = [], []
+        for _ in range(n):
+            infos.append(clone.add_noise())
+            rewards.append(output(clone, seed_of(infos[-1].noise_key)))
+        digest = agent.update(infos, rewards).parameters_sha256
+    return digest
+
+
+def test_every_pool_gives_the_bits_of_one_clone_in_a_loop(pool: Pool) -> None:
+    from parallel_evaluations import output
+
+    agent = new_agent()
+    for _ in range(3):
+        sampled = sample(agent, output, 21, pool, share=1.0)
+        assert (len(sampled), sampled.late, sampled.missing) == (21, 0, 0)
+        report = agent.update(*sampled)
+    assert report.parameters_sha256 == straight_digest(3, 21)
+
+
+def test_observations_are_normalised_and_counted_as_one_loop_does_it(pool: Pool) -> None:
+    from parallel_evaluations import output
+
+    agent, seen = new_agent(), ObservationStatistics(4)
+    for _ in range(3):
+        report = agent.update(*sample(agent, output, 12, pool, share=1.0, observations=seen))
+
+    straight, inputs = new_agent(), np.zeros((0, 4))
+    clone = straight.clone()
+    for _ in range(3):
+        mean, std = (inputs.mean(axis=0), inputs.std(axis=0)) if len(inputs) else (0.0, 1.0)
+        infos, rewards = clone.draw(12), []
+        for info in infos:
+            clone.apply_noise(info)
+            x = np.random.default_rng(seed_of(info.noise_key)).normal(size=4).astype(np.float32)
+            rewards.append(clone.predict(((x - mean) / std).astype(np.float32))[0])
+            inputs = np.vstack([inputs, x])
+        straight.update(infos, rewards)
+    assert seen.count == 36
+    assert seen.mean == pytest.approx(inputs.mean(axis=0))
+    assert seen.std == pytest.approx(inputs.std(axis=0))
+    assert report.parameters == pytest.approx(np.concatenate([p.ravel() for p in straight.parameters().values()]))
+
+
+def test_a_function_that_raises_ends_the_round_and_the_pool_goes_on(pool: Pool) -> None:
+    from parallel_evaluations import Raises, output
+
+    agent = new_agent()
+    seed = seed_of(new_agent().clone().draw(10)[7].noise_key)
+    with pytest.raises(
+        EvaluationFailed, match=rf"cannot evaluate {seed}(.|\n)*\|   File .*parallel_evaluations"
+    ) as caught:
+        sample(agent, Raises(seed), 10, pool)
+    assert caught.value.info is not None
+    assert seed_of(caught.value.info.noise_key) == seed
+    assert caught.value.sampled is not None
+    assert len(caught.value.sampled) + caught.value.sampled.missing == 10
+    assert len(sample(agent, output, 10, pool, share=1.0)) == 10
+
+
+def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) -> None:
+    from parallel_evaluations import Counting, Unmakeable
+
+    agent = new_agent()
+    assert len(sample(agent, Counting, 8, pool, share=1.0)) == 8
+    with pytest.raises(EvaluationFailed, match="no environment here"):
+        sample(agent, Unmakeable, 8, pool)
+
+
+@pytest.mark.parametrize("where", ["processes", "remote actors"])
+def test_a_worker_killed_with_signal_9_costs_nothing_but_time(where: str, tmp_path: Path) -> None:
+    from parallel_evaluations import Dies
+
+    seed = seed_of(new_agent().clone().draw(21)[4].noise_key)
+    (tmp_path / "once").touch()
+    (tmp_path / "twice").touch()
+    agent, evaluate = new_agent(), Dies(seed, str(tmp_path))
+    with POOLS[where]() as pool:
+        for _ in range(3):
+            report = agent.update(*sample(agent, evaluate, 21, pool, share=1.0))
+    assert not list(tmp_path.iterdir())
+    assert report.parameters_sha256 == straight_digest(3, 21)
+
+
+def test_a_sample_that_kills_every_worker_ends_the_round(tmp_path: Path) -> None:
+    from parallel_evaluations import Dies, output
+
+    for name in range(20):
+        (tmp_path / str(name)).touch()
+    agent = new_agent()
+    seed = seed_of(new_agent().clone().draw(12)[0].noise_key)
+    with ProcessPool(2) as pool:
+        with pytest.raises(
+            WorkersLost, match=r"3 workers ended while they evaluated the same sample.*SIGKILL"
+        ) as caught:
+            sample(agent, Dies(seed, str(tmp_path)), 12, pool)
+        assert caught.value.sampled is not None
+        assert len(sample(agent, output, 12, pool, share=1.0)) >= 12
+
+
+def test_a_straggler_comes_late_and_counts_as_stale() -> None:
+    from parallel_evaluations import output
+
+    agent, held, waits = new_agent(), threading.Event(), threading.Event()
+    seed = seed_of(new_agent().clone().draw(20)[3].noise_key)
+
+    def evaluate(clone: Any, given: int) -> float:
+        if given == seed and not waits.is_set():
+            waits.set()
+            assert held.wait(60)
+        return output(clone, given)
+
+    with ThreadPool(2) as pool:
+        first = sample(agent, evaluate, 20, pool, grace_s=0.05)
+        assert (len(first), first.missing) == (19, 1)
+        agent.update(*first)
+        held.set()
+        late = 0
+        for _ in range(100):
+            sampled = sample(agent, evaluate, 4, pool, share=1.0)
+            late += sampled.late
+            if sampled.late:
+                assert sampled.infos[-1].model_iter_id == 0
+                assert agent.update(*sampled).stale == {agent.model_iter_id - 1: 1}
+                break
+        assert late == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_processes_that_are_held_up_for_ever_are_replaced_when_nobody_else_is_left(tmp_path: Path) -> None:
+    from parallel_evaluations import WaitsForPipe, output
+
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    agent = new_agent()
+    seed = seed_of(new_agent().clone().draw(20)[0].noise_key)
+    with ProcessPool(2) as pool:  # both halves of a pair have the seed: both processes are held up
+        first = sample(agent, WaitsForPipe(seed, str(pipe)), 20, pool, grace_s=0.05)
+        assert (len(first), first.missing) == (18, 2)
+        agent.update(*first)
+        pipe.unlink()
+        assert len(sample(agent, output, 20, pool, share=1.0, grace_s=0.05)) == 20
+
+
+def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes() -> None:
+    from parallel_evaluations import output
+
+    class Noting:
+        """A transport that works in the caller's thread and notes the messages."""
+
+        def __init__(self) -> None:
+            self.workers: dict[int, Worker] = {}
+            self.sent: list[type] = []
+            self.news: list[News] = []
+
+        def start(self, worker: int) -> None:
+            self.workers[worker] = Worker()
+
+        def send(self, worker: int, message: Message) -> None:
+            self.sent.append(type(message))
+            if outcomes := list(self.workers[worker].handle(message)):
+                self.news.append(News(worker, outcomes))
+
+        def receive(self, timeout_s: float | None) -> list[News]:
+            news, self.news = self.news, []
+            return news
+
+        def end(self, worker: int) -> None:
+            raise AssertionError
+
+        def close(self) -> None: ...
+
+    noting, agent = Noting(), new_agent()
+    with Pool(noting, 2) as pool:
+        for _ in range(2):
+            agent.update(*sample(agent, output, 64, pool))
+        sample(agent, output, 64, pool)
+        sample(agent, output, 64, pool)  # the same model
+    assert noting.sent.count(Equip) == 2
+    assert noting.sent.count(Model) == 2 * 3
+    assert noting.sent.count(Batch) < 4 * 16
+    done = [Done(number, 0.5) for number in range(256)]
+    assert len(ForkingPickler.dumps(_packed(done))) / 256 <= 64
+
+
+def test_what_cannot_be_sent_to_a_process_is_said_and_a_thread_takes_it() -> None:
+    agent = new_agent()
+    with ProcessPool(1) as pool, pytest.raises(EvolutionError, match="top level of a module"):
+        sample(agent, lambda clone: 1.0, 2, pool)
+    assert sample(agent, lambda clone: 1.0, 2, "threads").rewards.tolist() == [1.0, 1.0]
+
+
+@pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="waits for processes by descriptor")
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_workers_end_with_a_program_that_is_killed(method: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import os, sys, time, signal\n"
+        "from parl_evokit import ESAgent, mlp\n"
+        "from parl_evokit.parallel import ProcessPool, sample\n"
+        "def evaluate(agent):\n"
+        "    os.write(1, b'%d\\n' % os.getpid())\n"
+        "    return 1.0\n"
+        "if __name__ == '__main__':\n"
+        f"    pool = ProcessPool(2, start_method={method!r})\n"
+        "    sample(ESAgent({}, mlp([2, 2])), evaluate, 8, pool)\n"
+        "    print('ready', flush=True)\n"
+        "    signal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pids = {int(line) for line in iter(process.stdout.readline, "ready\n")}
+        watches = [os.pidfd_open(pid) for pid in pids]
+        process.kill()
+    for watch in watches:
+        assert select.select([watch], [], [], 30.0)[0], "a worker outlives its pool"
+        os.close(watch)
+
+
+def test_pools_by_name_and_what_they_refuse() -> None:
+    agent = new_agent()
+    with open_pool("threads", 2) as pool:
+        assert pool.workers == 2
+        assert sample(agent, lambda clone: 0.0, 3, pool).infos[0].model_iter_id == 0
+    with pytest.raises(EvolutionError, match="closed"):
+        sample(agent, lambda clone: 0.0, 3, pool)
+    with pytest.raises(ValueError, match="threads, processes or remote, not 'ray'"):
+        open_pool("ray")
+    with pytest.raises(ValueError, match="1 worker or more, not 0"):
+        ThreadPool(0)
+    with pytest.raises(ValueError, match="n is 1 or more"):
+        sample(agent, lambda clone: 0.0, 0)
+    with pytest.raises(ValueError, match="share is above 0"):
+        sample(agent, lambda clone: 0.0, 1, share=0.0)
+    with pytest.raises(EvolutionError, match="not cloned again"):
+        sample(agent.clone(), lambda clone: 0.0, 1)
+    with pytest.raises(EvaluationFailed, match="float"):
+        sample(agent, lambda clone: None, 1)  # type: ignore[arg-type, return-value]
+
+
+def test_a_cma_waits_for_all_of_its_samples_because_it_can_use_no_stale_ones() -> None:
+    agent = new_agent(type="CMA_ES")
+    sampled = sample(agent, lambda clone, seed: float(seed), 30, ThreadPool(2))
+    assert sampled.missing == 0
+    assert agent.update(*sampled).used == 30
+
+
+def test_a_share_of_the_samples_is_control_traffic_as_a_clone_draws_it() -> None:
+    agent = new_agent(guard={"control_share": 0.5})
+    drawn = agent.clone().draw(40)
+    again = new_agent(guard={"control_share": 0.5}).clone()
+    assert [info.key for info in drawn] == [again.add_noise().key for _ in range(40)]
+    assert 5 < sum(info.noise_key == 0 for info in drawn) < 35
+
+
+def test_statistics_of_observations_are_those_of_numpy_and_come_back_from_a_file() -> None:
+    rows = np.random.default_rng(1).normal([5.0, -2.0, 0.0], [2.0, 0.1, 0.0], size=(500, 3))
+    seen = ObservationStatistics(3, clip=2.0)
+    assert seen.std.tolist() == [1.0, 1.0, 1.0]
+    with ThreadPool(2) as pool:
+        sample(
+            new_agent_of(3),
+            lambda agent, seed: float(agent.predict(rows[seed % 500])[0]),
+            400,
+            pool,
+            share=1.0,
+            observations=seen,
+        )
+    used = np.array([rows[seed_of(info.noise_key) % 500] for info in new_agent_of(3).clone().draw(400)])
+    assert seen.mean == pytest.approx(used.mean(axis=0))
+    assert seen.std[:2] == pytest.approx(used.std(axis=0)[:2])
+    assert seen.std[2] == 0.01
+    other = ObservationStatistics((3,), clip=2.0)
+    other.load_state(seen.state())
+    assert (other.mean == seen.mean).all()
+    assert other.normalizer()(rows[:7]).shape == (7, 3)
+    assert np.abs(other.normalizer()(rows)).max() <= 2.0
+    with pytest.raises(LayoutMismatch, match=r"observations \[2\] cannot take over"):
+        ObservationStatistics(2).load_state(seen.state())
+    with pytest.raises(LayoutMismatch, match=r"of observations \[3\], this one is \[4\]"):
+        seen.normalized(new_agent()).predict(np.zeros(4))
+
+
+def new_agent_of(inputs: int) -> ESAgent:
+    return ESAgent(CONFIG, mlp([inputs, 2]))
+
+
+def test_ctrl_c_in_a_round_leaves_a_pool_that_closes() -> None:
+    agent = new_agent()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def interrupt(clone: Any) -> float:
+        signal.pthread_kill(main, signal.SIGINT)
+        return 0.0
+
+    with ThreadPool(1) as pool, pytest.raises(KeyboardInterrupt):
+        sample(agent, interrupt, 50, pool)
