@@ -20,6 +20,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "GA",
         "PGPE",
         "SNES",
+        "AsyncESAgent",
         "Config",
         "ConfigError",
         "CounterKeys",
@@ -45,10 +46,13 @@ def test_the_public_names_are_exactly_these() -> None:
         "SamplingInfo",
         "SepCMAES",
         "SolverError",
+        "StorageError",
+        "UpdateLocked",
         "UpdateReport",
         "__version__",
         "mlp",
         "read_log",
+        "update_lock",
     ]
     assert all(hasattr(parl_evokit, name) for name in parl_evokit.__all__)
 

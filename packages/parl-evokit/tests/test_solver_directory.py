@@ -1,6 +1,5 @@
 """Solver and model directories: old or new, never a mixture; damage is named."""
 
-import contextlib
 import json
 import os
 from pathlib import Path
@@ -10,7 +9,7 @@ import pytest
 
 from parl_evokit import directories, solver_dir
 from parl_evokit.directories import replacing
-from parl_evokit.errors import SolverError
+from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.openai_es import ES
 
 
@@ -25,13 +24,14 @@ def make(start: float = 1.0, seed: int = 18) -> ES:
 def saved(tmp_path: Path) -> Path:
     es = make()
     es.tell(es.ask(4), [0.0, 0.0, 0.0, 0.0])
-    solver_dir.write(tmp_path, es, {"segment": 123})
+    solver_dir.write(tmp_path, es, solver_dir.Progress({"segment": 123}))
     return tmp_path
 
 
 def test_what_was_written_reads_back_with_its_ledger(saved: Path) -> None:
     es = make()
-    assert solver_dir.read(saved, es) == {"segment": 123}
+    progress = solver_dir.read(saved, es)
+    assert (progress.ledger, len(progress.waiting)) == ({"segment": 123}, 0)
     assert es.sampler.model_iter_id == 1
     assert int(es.state()["optimizer.steps"]) == 1
 
@@ -58,7 +58,7 @@ def test_every_flipped_byte_of_the_arrays_is_noticed(saved: Path) -> None:
         ("{", "cannot be read"),
         ("[]", "not a solver's summary of format 1"),
         ('{"format": 2}', "not a solver's summary of format 1"),
-        ('{"format": 1}', "lacks files, fingerprint, parameters_sha256, ledger"),
+        ('{"format": 1}', "lacks files, fingerprint, parameters_sha256, ledger, model_iter_id"),
     ],
 )
 def test_a_summary_that_is_none_is_refused(saved: Path, text: str, message: str) -> None:
@@ -118,9 +118,10 @@ def test_where_directories_cannot_be_exchanged_they_are_renamed(
 def test_an_error_while_writing_leaves_everything_as_it_was(tmp_path: Path) -> None:
     with replacing(tmp_path / "d") as fresh:
         (fresh / "a").write_text("old")
-    with contextlib.suppress(OSError), replacing(tmp_path / "d") as fresh:
-        (fresh / "a").unlink()
-        raise OSError("the disk is full")
+    with pytest.raises(StorageError, match="cannot be written: the disk is full; it is as it was"):
+        with replacing(tmp_path / "d") as fresh:
+            (fresh / "a").unlink()
+            raise OSError("the disk is full")
     assert (tmp_path / "d" / "a").read_text() == "old"
     assert os.listdir(tmp_path) == ["d"]
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from parl_evokit._version import __version__ as __version__
     from parl_evokit.agent import ESAgent as ESAgent
     from parl_evokit.ars import ARS as ARS
+    from parl_evokit.async_agent import AsyncESAgent as AsyncESAgent
     from parl_evokit.cma_es import CMAES as CMAES
     from parl_evokit.config import Config as Config
     from parl_evokit.errors import ConfigError as ConfigError
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from parl_evokit.errors import NothingToUpdate as NothingToUpdate
     from parl_evokit.errors import RecordError as RecordError
     from parl_evokit.errors import SolverError as SolverError
+    from parl_evokit.errors import StorageError as StorageError
+    from parl_evokit.errors import UpdateLocked as UpdateLocked
     from parl_evokit.genetic import GA as GA
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
@@ -44,9 +47,11 @@ if TYPE_CHECKING:
     from parl_evokit.sampling_agent import SamplingAgent as SamplingAgent
     from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
     from parl_evokit.snes import SNES as SNES
+    from parl_evokit.update_lock import update_lock as update_lock
 
 _HOMES = {
     "ARS": "ars",
+    "AsyncESAgent": "async_agent",
     "CMAES": "cma_es",
     "Config": "config",
     "ConfigError": "errors",
@@ -77,10 +82,13 @@ _HOMES = {
     "SamplingInfo": "records",
     "SepCMAES": "sep_cma_es",
     "SolverError": "errors",
+    "StorageError": "errors",
+    "UpdateLocked": "errors",
     "UpdateReport": "report",
     "__version__": "_version",
     "mlp": "models",
     "read_log": "log",
+    "update_lock": "update_lock",
 }
 
 __all__ = [
@@ -90,6 +98,7 @@ __all__ = [
     "GA",
     "PGPE",
     "SNES",
+    "AsyncESAgent",
     "Config",
     "ConfigError",
     "CounterKeys",
@@ -115,10 +124,13 @@ __all__ = [
     "SamplingInfo",
     "SepCMAES",
     "SolverError",
+    "StorageError",
+    "UpdateLocked",
     "UpdateReport",
     "__version__",
     "mlp",
     "read_log",
+    "update_lock",
 ]
 
 

@@ -24,7 +24,8 @@ from parl_evokit.models import ModelAdapter, adapt
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
-from parl_evokit.sampling_agent import SamplingAgent
+from parl_evokit.samples import Samples
+from parl_evokit.sampling_agent import SamplerSource, SamplingAgent
 from parl_evokit.solvers import solver_class
 from parl_evokit.strategy import Strategy
 
@@ -49,7 +50,7 @@ class ESAgent:
         self._config: Config | None = None
         self._model: ModelAdapter | None = None
         self._strategy: Strategy | None = None
-        self._ledger: dict[str, int] = {}
+        self._progress = solver_dir.Progress()
         self._history: list[str] = []
         self._updating = threading.Lock()
         if config is not None:
@@ -109,8 +110,8 @@ class ESAgent:
         Raises:
             SolverError: There is no solver yet.
         """
-        strategy, model = self._ready("clone")
-        return SamplingAgent(strategy, model.clone())
+        _, model = self._ready("clone")
+        return SamplingAgent(self._source(), model.clone())
 
     def predict(self, x: Any) -> Any:
         """The output of the model without noise for `x`.
@@ -159,12 +160,9 @@ class ESAgent:
             InvalidReward: Infos and rewards differ in number.
             SolverError: There is no solver yet.
         """
-        strategy, _ = self._ready("update")
+        self._ready("update")
         with self._updating:
-            report = strategy.tell(infos, rewards)
-            self._note(report)
-            self._bind()
-        return report
+            return self._tell(Samples.of(list(infos), rewards))
 
     def update_from_log(
         self, paths: str | PathLike[str] | Iterable[str | PathLike[str]], *, max_damage: float = 0.01
@@ -183,14 +181,35 @@ class ESAgent:
             LogError: See `read_log`.
             SolverError: There is no solver yet.
         """
-        strategy, _ = self._ready("update_from_log")
+        self._ready("update_from_log")
         with self._updating:
-            contents = read_log(paths, self._ledger, max_damage=max_damage)
-            report = strategy.tell_samples(contents.samples)
-            self._ledger = contents.ledger
-            self._note(report)
-            self._bind()
-        return report, contents
+            return self._tell_log(paths, max_damage, None)
+
+    def replay_log(
+        self,
+        paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+        until: str | PathLike[str],
+        *,
+        max_damage: float = 0.01,
+    ) -> tuple[UpdateReport, LogContents]:
+        """`update_from_log` with what an earlier update of this model used, however the log has grown since.
+
+        Args:
+            paths: As there.
+            until: The model directory that the earlier update wrote.
+            max_damage: As there.
+
+        Returns:
+            As there; with the same log the report's `parameters_sha256` is that of the model in `until`.
+
+        Raises:
+            NothingToUpdate: The logs do not have what was used.
+            LogError: See `read_log`.
+            SolverError: There is no solver yet, or `until` has none.
+        """
+        self._ready("replay_log")
+        with self._updating:
+            return self._tell_log(paths, max_damage, solver_dir.read_summary(Path(until))["ledger"])
 
     def param_size(self) -> int:
         """How many numbers evolve."""
@@ -240,7 +259,7 @@ class ESAgent:
             SolverError: A call is missing, or the files are damaged or not of this model.
         """
         strategy = self._new_strategy("load_solver")
-        self._ledger = solver_dir.read(Path(model_dir), strategy)
+        self._progress = solver_dir.read(Path(model_dir), strategy)
         self._history = history.read(Path(model_dir))
         self._strategy = strategy
         self._bind()
@@ -259,6 +278,10 @@ class ESAgent:
         model = self._having_model(verb)
         if self._config is None:
             raise SolverError(f"{verb}() needs the settings: call load_config() before it")
+        return self._strategy_for(model)
+
+    def _strategy_for(self, model: ModelAdapter) -> Strategy:
+        assert self._config is not None
         return solver_class(self._config.solver.type)(model.parameters(), self._config, model.layout)
 
     def _having_model(self, verb: str) -> ModelAdapter:
@@ -273,8 +296,34 @@ class ESAgent:
         return self._strategy, model
 
     def _write_solver(self, directory: Path, strategy: Strategy) -> None:
-        solver_dir.write(directory, strategy, self._ledger)
+        solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
         history.write(directory, self._history)
+
+    def _source(self) -> SamplerSource:
+        """Where clones find the newest model."""
+        return self._ready("clone")[0]
+
+    def _tell_log(
+        self,
+        paths: str | PathLike[str] | Iterable[str | PathLike[str]],
+        max_damage: float,
+        until: Mapping[str, int] | None,
+    ) -> tuple[UpdateReport, LogContents]:
+        before = self._progress
+        contents = read_log(paths, before.ledger, max_damage=max_damage, waiting=before.waiting, until=until)
+        report = self._tell(contents.samples)
+        contents.expire(report.model_iter_id, self._ready("update")[0].max_age)
+        self._progress = solver_dir.Progress(contents.ledger, contents.waiting)
+        return report, contents
+
+    def _tell(self, samples: Samples, orphans: int = 0) -> UpdateReport:
+        """Update from samples; `orphans` more could not be used, because their model is gone."""
+        strategy, _ = self._ready("update")
+        report = strategy.tell_samples(samples)
+        report.set_aside.orphan += orphans
+        self._note(report)
+        self._bind()
+        return report
 
     def _note(self, report: UpdateReport) -> None:
         self._history.append(history.line_of(report, self._history[-1] if self._history else ""))

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from parl_evokit.errors import EvolutionError
 
-__all__ = ["Episode", "cartpole", "load_object"]
+__all__ = ["Episode", "NamedEpisode", "cartpole", "load_object"]
 
 
 class Predictor(Protocol):
@@ -44,6 +44,36 @@ def cartpole() -> Episode:
         return total
 
     return episode
+
+
+class NamedEpisode:
+    """An `Episode` that travels to other processes by its name; each makes an environment of its own at its first one.
+
+    Args:
+        name: `cartpole`, or package.module:function of a function that returns an `Episode`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._play: Episode | None = None
+
+    def open(self) -> None:
+        """Make the environment now.
+
+        Raises:
+            EvolutionError: There is no such function, or gymnasium is missing.
+        """
+        self._play = cartpole() if self._name == "cartpole" else load_object(self._name)()
+
+    def __call__(self, agent: Predictor, seed: int) -> float:
+        """The return of one episode."""
+        if self._play is None:
+            self.open()
+        assert self._play is not None
+        return float(self._play(agent, seed))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_name": self._name, "_play": None}
 
 
 def load_object(name: str) -> Any:

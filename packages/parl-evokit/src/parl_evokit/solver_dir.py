@@ -1,39 +1,67 @@
 """A solver's state in a model directory: `solver.json` says what there is, `solver.npz` has the arrays.
 
-    solver.json   format, package version, configuration, model_iter_id, ledger, SHA-256 of parameters and of solver.npz
-    solver.npz    float32 and int64 arrays: the optimizer's moments, counters
+    solver.json    format, package version, configuration, model_iter_id, ledger, the name of a built-in model,
+                   SHA-256 of the parameters and of the other files
+    solver.npz     float32 and int64 arrays: the optimizer's moments, counters
+    waiting.npz    samples that were served and have no reward yet, where there are any
 
-Both are data only; nothing in them is executed or names code.
+All are data only; nothing in them is executed or names code.
 """
 
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from parl_evokit._version import __version__
 from parl_evokit.arrays import read_arrays, write_arrays
 from parl_evokit.errors import LayoutMismatch, SolverError
 from parl_evokit.report import vector_digest
+from parl_evokit.samples import Samples
 from parl_evokit.strategy import Strategy
 
-__all__ = ["read", "write"]
+__all__ = ["Progress", "read", "read_summary", "write"]
 
 FORMAT = 1
 SUMMARY = "solver.json"
 ARRAYS = "solver.npz"
+WAITING = "waiting.npz"
+COLUMNS = ("keys", "models", "fingerprints")
 
 
-def write(directory: Path, strategy: Strategy, ledger: Mapping[str, int] | None = None) -> None:
+@dataclass(frozen=True)
+class Progress:
+    """How far logs have been used.
+
+    Attributes:
+        ledger: Which segments, up to which byte.
+        waiting: Samples that were served and have no reward yet.
+    """
+
+    ledger: Mapping[str, int] = field(default_factory=dict)
+    waiting: Samples = field(default_factory=lambda: Samples.of([], []))
+
+
+def write(directory: Path, strategy: Strategy, progress: Progress | None = None, model: str | None = None) -> None:
     """Write the state of `strategy` into an existing directory that no one reads yet (see `directories.replacing`).
 
     Args:
         directory: Where.
         strategy: Whose state.
-        ledger: Which log segments have been used, up to which byte.
+        progress: How far logs have been used.
+        model: Name of a built-in model (see `built_in`), if it is one.
     """
+    progress = progress or Progress()
     write_arrays(directory / ARRAYS, strategy.state())
+    (directory / WAITING).unlink(missing_ok=True)
+    if len(progress.waiting):
+        columns = vars(progress.waiting.joined())
+        write_arrays(directory / WAITING, {name: columns[name] for name in COLUMNS})
+    names = [name for name in (ARRAYS, WAITING) if (directory / name).exists()]
     (directory / SUMMARY).unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
     summary = {
         "format": FORMAT,
@@ -42,22 +70,24 @@ def write(directory: Path, strategy: Strategy, ledger: Mapping[str, int] | None 
         "fingerprint": strategy.sampler.fingerprint,
         "parameters_sha256": vector_digest(strategy.mean),
         "config": strategy.config.to_prototxt(),
-        "ledger": dict(ledger or {}),
-        "files": {ARRAYS: _digest(directory / ARRAYS)},
+        "model": model,
+        "ledger": dict(progress.ledger),
+        "files": {name: _digest(directory / name) for name in names},
     }
+    summary["checksum"] = _checksum(summary)
     (directory / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
 
 
-def read(directory: Path, strategy: Strategy) -> dict[str, int]:
+def read(directory: Path, strategy: Strategy) -> Progress:
     """Load into `strategy`, which must hold the model's parameters already, what `write` wrote.
 
     Returns:
-        The ledger.
+        How far logs have been used.
 
     Raises:
         SolverError: A file is missing, damaged, of another version, or does not belong to the model.
     """
-    summary = _summary(directory / SUMMARY)
+    summary = read_summary(directory)
     for name, wanted in summary["files"].items():
         file = directory / name
         found = _digest(file) if file.is_file() else "missing"
@@ -78,10 +108,17 @@ def read(directory: Path, strategy: Strategy) -> dict[str, int]:
         strategy.load_state(read_arrays(path))
     except LayoutMismatch as error:
         raise SolverError(f"{path} does not fit the solver: {error}") from error
-    return {str(segment): int(offset) for segment, offset in summary["ledger"].items()}
+    ledger = {str(segment): int(offset) for segment, offset in summary["ledger"].items()}
+    return Progress(ledger, _waiting(directory / WAITING if WAITING in summary["files"] else None))
 
 
-def _summary(path: Path) -> dict[str, Any]:
+def read_summary(directory: Path) -> dict[str, Any]:
+    """What `solver.json` says.
+
+    Raises:
+        SolverError: It is missing, damaged, or of another version.
+    """
+    path = directory / SUMMARY
     try:
         summary = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -90,11 +127,30 @@ def _summary(path: Path) -> dict[str, Any]:
         raise SolverError(f"{path} cannot be read: {error}") from error
     if not isinstance(summary, dict) or summary.get("format") != FORMAT:
         raise SolverError(f"{path} is not a solver's summary of format {FORMAT}")
-    types = {"files": dict, "fingerprint": int, "parameters_sha256": str, "ledger": dict}
+    types = {"files": dict, "fingerprint": int, "parameters_sha256": str, "ledger": dict, "model_iter_id": int}
     wrong = [name for name, kind in types.items() if not isinstance(summary.get(name), kind)]
     if wrong:
         raise SolverError(f"{path} lacks {', '.join(wrong)}")
+    if summary.get("checksum", "") != _checksum(summary):
+        raise SolverError(f"{path} is damaged or was changed by hand: its own checksum does not hold")
     return summary
+
+
+def _waiting(path: Path | None) -> Samples:
+    if path is None:
+        return Samples.of([], [])
+    arrays = read_arrays(path)
+    missing = [name for name in COLUMNS if name not in arrays]
+    if missing:
+        raise SolverError(f"{path} lacks {', '.join(missing)}")
+    keys, models, fingerprints = (arrays[name] for name in COLUMNS)
+    return Samples(keys, models, fingerprints, np.zeros(len(keys), np.float32), np.ones(len(keys), np.uint32))
+
+
+def _checksum(summary: Mapping[str, Any]) -> str:
+    """SHA-256 over everything else in the summary."""
+    rest = {name: value for name, value in summary.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

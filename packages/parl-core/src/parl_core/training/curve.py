@@ -47,6 +47,8 @@ def draw_curve(
     evaluations: Sequence[Evaluation],
     goal: float | None = None,
     window: int = 20,
+    xlabel: str = "environment steps",
+    label: str = "training episode",
 ) -> None:
     """Draw training episodes (dots, and their mean over `window`) and evaluations (mean and standard deviation).
 
@@ -58,16 +60,18 @@ def draw_curve(
         evaluations: in order.
         goal: drawn as a line where given.
         window: training episodes that are averaged.
+        xlabel: what `steps` count.
+        label: what the dots are.
     """
     from matplotlib.figure import Figure
 
     # The object interface, because pyplot would choose a display and keep the figure for the whole process.
     figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.scatter(steps, returns, s=14, alpha=0.4, color="tab:blue", linewidths=0, label="training episode")
+    axes.scatter(steps, returns, s=14, alpha=0.4, color="tab:blue", linewidths=0, label=label)
     if len(returns) >= window:
         mean = np.convolve(returns, np.full(window, 1 / window), mode="valid")
-        axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window} episodes")
+        axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window}")
     if evaluations:
         axes.errorbar(
             [evaluation.step for evaluation in evaluations],
@@ -80,7 +84,7 @@ def draw_curve(
         )
     if goal is not None:
         axes.axhline(goal, color="tab:green", linestyle="--", linewidth=1, label=f"goal {goal:g}")
-    axes.set(title=title, xlabel="environment steps", ylabel="return of an episode")
+    axes.set(title=title, xlabel=xlabel, ylabel="return of an episode")
     axes.grid(alpha=0.3)
     axes.legend(loc="best")
     figure.savefig(path)

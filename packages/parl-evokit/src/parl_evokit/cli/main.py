@@ -1,34 +1,46 @@
-"""`evokit`: the documents' three programs, a look into logs, and a check of configurations.
+"""`evokit`: the documents' three programs, their loop in one process, and a look into logs and configurations.
 
     init-solver ─► [ online-sampling ─► log ─► offline-update ─► next model directory ] ...
 
-Exit codes: 0 done, 2 usage, 3 nothing new, 4 damaged or foreign input, 5 the guard went back to the model before.
+Exit codes: see `options`.
 """
 
-import json
-import secrets
+import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from parl_evokit._version import __version__
+from parl_evokit.cli.config_commands import config_group
+from parl_evokit.cli.log_commands import log_group
+from parl_evokit.cli.loop import loop
+from parl_evokit.cli.opening import open_agent, open_solver
 from parl_evokit.cli.options import (
     CONFIG_PATH,
+    DIFFERENT,
+    ENV,
+    EPISODES,
     JSON,
     LOG_PATHS,
+    MAX_DAMAGE,
     MODEL,
     MODEL_DIR,
     REVERTED,
+    WAIT,
     Commands,
     exits,
-    open_agent,
-    print_update,
+    option,
+    print_result,
+    report_fields,
 )
-from parl_evokit.config import Config
-from parl_evokit.environments import Episode, cartpole, load_object
-from parl_evokit.log import LogWriter, read_log, write_raw
-from parl_evokit.log.writer import SUFFIX
-from parl_evokit.records import SamplingInfo
+from parl_evokit.environments import NamedEpisode
+from parl_evokit.log import LogContents
+from parl_evokit.offline import offline_update as update_directory
+from parl_evokit.online import sample_episodes, write_samples
+from parl_evokit.report import UpdateReport
+from parl_evokit.solver_dir import read_summary
+from parl_evokit.update_lock import update_lock
 
 __all__ = ["main"]
 
@@ -37,57 +49,70 @@ __all__ = ["main"]
 @click.version_option(__version__, prog_name="evokit")
 def main() -> None:
     """Evolution online: sample with noise, log a few bytes, update offline."""
+    if "" not in sys.path:  # as `python -m` has it, so that --model and --env find a module beside the user
+        sys.path.append("")
 
 
 @main.command("init-solver")
 @MODEL_DIR
 @CONFIG_PATH
 @MODEL
+@WAIT
+@JSON
 @exits
-def init_solver(model_dir: Path, config_path: Path, model: str) -> None:
+def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: float, as_json: bool) -> None:
     """Make a new solver for the weights in a directory, and save it beside them."""
-    agent = open_agent(model_dir, config_path, model)
-    agent.init_solver()
-    agent.save_solver(model_dir)
-    click.echo(f"solver for {agent.param_size()} parameters in {model_dir}")
+    with update_lock(model_dir, wait_s, _say):
+        agent = open_agent(model_dir, config_path, model)
+        agent.init_solver()
+        agent.save_solver(model_dir)
+    size = agent.param_size()
+    fields = {"model_dir": str(model_dir), "parameters": size, "model_iter_id": agent.model_iter_id}
+    print_result(as_json, fields, f"solver for {size} parameters in {model_dir}")
 
 
 @main.command("online-sampling")
-@click.option("--log_path", "--log-path", required=True, type=Path, help="Directory of the log.")
+@option("--log-path", required=True, type=Path, help="Directory of the log; with --raw a file.")
 @MODEL_DIR
 @CONFIG_PATH
 @MODEL
-@click.option("--env", default="cartpole", show_default=True, help="`cartpole`, or package.module:function.")
-@click.option("--episodes", default=10, show_default=True, type=click.IntRange(min=1))
+@ENV
+@EPISODES
+@option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that play side by side.")
+@option("--raw", is_flag=True, help="Write a new file in the documents' form in place of a segment.")
+@JSON
 @exits
-def online_sampling(log_path: Path, model_dir: Path, config_path: Path, model: str, env: str, episodes: int) -> None:
+def online_sampling(
+    log_path: Path,
+    model_dir: Path,
+    config_path: Path,
+    model: str | None,
+    env: str,
+    episodes: int,
+    workers: int,
+    raw: bool,
+    as_json: bool,
+) -> None:
     """Evaluate perturbed models, and log each one's record and reward.
 
     The two halves of a mirrored pair get the same episode.
     """
-    agent = open_agent(model_dir, config_path, model)
-    agent.load_solver(model_dir)
-    episode: Episode = cartpole() if env == "cartpole" else load_object(env)()
-    clone = agent.clone()
-    rewards: list[float] = []
-    seed = 0
-    with LogWriter(log_path) as log:
-        for number in range(episodes):
-            info = clone.add_noise()
-            if number % 2 == 0:
-                seed = secrets.randbits(31)
-            rewards.append(episode(clone, seed))
-            log.reward(info, rewards[-1])
-    click.echo(f"{episodes} episodes of model {agent.model_iter_id}: mean reward {sum(rewards) / episodes:.4g}")
+    agent = open_solver(model_dir, config_path, model)
+    with write_samples(log_path, raw) as log:
+        rewards = sample_episodes(agent, NamedEpisode(env), episodes, log, workers)
+    mean = sum(rewards) / episodes
+    fields = {"model_iter_id": agent.model_iter_id, "episodes": episodes, "mean_reward": mean, "rewards": rewards}
+    print_result(as_json, fields, f"{episodes} episodes of model {agent.model_iter_id}: mean reward {mean:.4g}")
 
 
 @main.command("offline-update")
 @LOG_PATHS
 @MODEL_DIR
-@click.option("--updated_model_dir", "--updated-model-dir", required=True, type=Path, help="Where the new model goes.")
+@option("--updated-model-dir", required=True, type=Path, help="Where the new model goes.")
 @CONFIG_PATH
 @MODEL
-@click.option("--max-damage", default=0.01, show_default=True, help="Part of a segment's bytes that may be damaged.")
+@MAX_DAMAGE
+@WAIT
 @JSON
 @exits
 def offline_update(
@@ -95,92 +120,91 @@ def offline_update(
     model_dir: Path,
     updated_model_dir: Path,
     config_path: Path,
-    model: str,
+    model: str | None,
     max_damage: float,
+    wait_s: float,
     as_json: bool,
 ) -> None:
     """Update the model from what is new in the log; write weights and solver in one step."""
-    agent = open_agent(model_dir, config_path, model)
-    agent.load_solver(model_dir)
-    report, contents = agent.update_from_log(log_paths, max_damage=max_damage)
-    damaged = [segment for segment in contents.segments if segment.damage]
-    agent.save(updated_model_dir)
-    for segment in damaged:
-        kept = segment.save_damaged()
-        click.echo(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, kept in {kept}", err=True)
-    print_update(report, as_json, pending=contents.pending, damaged=sum(s.damaged_bytes for s in damaged))
+    report, contents = update_directory(
+        lambda: open_solver(model_dir, config_path, model),
+        log_paths,
+        model_dir,
+        updated_model_dir,
+        max_damage=max_damage,
+        wait_s=wait_s,
+        waiting=_say,
+    )
+    for segment in contents.segments:
+        if segment.damage:
+            kept = segment.save_damaged()
+            _say(f"{segment.path}: {segment.damaged_bytes} damaged bytes skipped, kept in {kept}")
+    _print_update(as_json, report, contents)
     if report.rolled_back:
         raise click.exceptions.Exit(REVERTED)
 
 
-@main.group("log", cls=Commands)
-def log_group() -> None:
-    """Look into logs."""
-
-
-@log_group.command("show")
-@click.argument("paths", nargs=-1, required=True, type=Path)
+@main.command("replay")
+@LOG_PATHS
+@MODEL_DIR
+@option("--updated-model-dir", required=True, type=Path, help="What the update wrote that is to be recomputed.")
+@CONFIG_PATH
+@MODEL
+@MAX_DAMAGE
+@JSON
 @exits
-def log_show(paths: tuple[Path, ...]) -> None:
-    """Print each sample with its reward, one JSON object a line."""
-    contents = read_log(paths, max_damage=1.0)
-    for info, reward in zip(contents.infos, contents.rewards, strict=True):
-        sample = {"key": info.key, "model_iter_id": info.model_iter_id, "fingerprint": f"{info.fingerprint:08x}"}
-        click.echo(json.dumps(sample | {"reward": reward}))
+def replay(
+    log_paths: tuple[Path, ...],
+    model_dir: Path,
+    updated_model_dir: Path,
+    config_path: Path,
+    model: str | None,
+    max_damage: float,
+    as_json: bool,
+) -> None:
+    """Recompute an update from the log, and compare digests; exit with 4 where they differ.
 
-
-@log_group.command("verify")
-@click.argument("paths", nargs=-1, required=True, type=Path)
-@exits
-def log_verify(paths: tuple[Path, ...]) -> None:
-    """Count good records and damaged bytes of each segment; exit with 4 where something is damaged."""
-    contents = read_log(paths, max_damage=1.0)
-    for segment in contents.segments:
-        click.echo(
-            f"{segment.path}: {segment.records} records, {segment.damaged_bytes} bytes damaged in "
-            f"{len(segment.damage)} places, {segment.unread} bytes unfinished at the end"
-        )
-    if any(segment.damage for segment in contents.segments):
-        raise click.exceptions.Exit(4)
-
-
-@log_group.command("convert")
-@click.argument("source", type=Path)
-@click.argument("target", type=Path)
-@exits
-def log_convert(source: Path, target: Path) -> None:
-    """Write the samples of a log in the documents' form, or those of such a file as segments.
-
-    The form of SOURCE decides: a directory or a segment becomes a file in the documents' form, anything else a
-    directory of segments.
+    The log may have grown since: what the update did not use is left out. Nothing is written.
     """
-    contents = read_log(source, max_damage=1.0)
-    if source.is_dir() or source.suffix == SUFFIX:
-        write_raw(target, contents.infos, contents.rewards)
-    else:
-        with LogWriter(target) as log:
-            for info, reward in zip(contents.infos, contents.rewards, strict=True):
-                log.reward(SamplingInfo(info.key, info.model_iter_id, info.fingerprint), reward)
-    click.echo(f"{len(contents.infos)} samples written to {target}")
+    agent = open_solver(model_dir, config_path, model)
+    wanted = read_summary(updated_model_dir)["parameters_sha256"]
+    report, _ = agent.replay_log(log_paths, updated_model_dir, max_damage=max_damage)
+    same = report.parameters_sha256 == wanted
+    fields = {"same": same, "parameters_sha256": report.parameters_sha256, "expected_sha256": wanted}
+    text = f"{report.used} samples of {model_dir} give {report.parameters_sha256}"
+    print_result(
+        as_json,
+        fields | {"used": report.used},
+        f"{text}, {'as' if same else f'not {wanted} as'} in {updated_model_dir}",
+    )
+    if not same:
+        raise click.exceptions.Exit(DIFFERENT)
 
 
-@main.group("config", cls=Commands)
-def config_group() -> None:
-    """Check and convert configurations."""
+def _print_update(as_json: bool, report: UpdateReport, contents: LogContents) -> None:
+    if report.rolled_back:
+        _say(f"reverted to the model before: {report.rolled_back}")
+    unread = sum(segment.unread for segment in contents.segments)
+    if unread:
+        _say(f"{unread} bytes at the ends of segments are not whole records: not yet written, or cut off")
+    log: dict[str, Any] = {
+        "pending": contents.pending,
+        "expired": contents.expired,
+        "damaged": contents.damaged_bytes,
+        "unread": unread,
+    }
+    text = (
+        f"model {report.model_iter_id}: {report.used} samples ({report.pairs} pairs), "
+        f"mean reward {report.mean_reward:.4g}, best {report.best_reward:.4g}; "
+        f"stale {sum(report.stale.values())}, waiting {contents.pending}, set aside: {report.set_aside}"
+    )
+    print_result(as_json, report_fields(report) | log, text)
 
 
-@config_group.command("check")
-@click.argument("path", type=Path)
-@exits
-def config_check(path: Path) -> None:
-    """Say whether a configuration can be used."""
-    Config.load(path)
-    click.echo(f"{path} is a configuration")
+def _say(text: str) -> None:
+    click.echo(text, err=True)
 
 
-@config_group.command("convert")
-@click.argument("path", type=Path)
-@exits
-def config_convert(path: Path) -> None:
-    """Print a configuration, of whichever form, with all its settings in the nested form."""
-    click.echo(Config.load(path).to_prototxt(), nl=False)
+main.add_command(log_group)
+main.add_command(config_group)
+main.add_command(loop)

@@ -1,4 +1,8 @@
-"""Options and exit codes that the commands share."""
+"""Options, exit codes and errors that the commands share.
+
+0 done   2 usage   3 nothing new   4 damaged or foreign input   5 the guard refused
+1 what is needed cannot be done here: no permission, the disk is full   6 another update is at it
+"""
 
 import json
 import sys
@@ -6,12 +10,10 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeVar
 
 import click
 
-from parl_evokit.agent import ESAgent
-from parl_evokit.environments import load_object
 from parl_evokit.errors import (
     EvolutionError,
     LayoutMismatch,
@@ -20,44 +22,78 @@ from parl_evokit.errors import (
     NothingToUpdate,
     RecordError,
     SolverError,
+    StorageError,
+    UpdateLocked,
 )
-from parl_evokit.models import ModelAdapter, adapt, mlp
 from parl_evokit.report import UpdateReport
 
 __all__ = [
     "CONFIG_PATH",
+    "DAMAGED",
+    "DIFFERENT",
+    "ENV",
+    "EPISODES",
     "JSON",
     "LOG_PATHS",
+    "MAX_DAMAGE",
     "MODEL",
     "MODEL_DIR",
     "REVERTED",
+    "WAIT",
     "Commands",
     "exits",
-    "open_agent",
-    "print_update",
+    "option",
+    "print_result",
+    "report_fields",
 ]
 
-USAGE, NOTHING_NEW, DAMAGED, REVERTED = 2, 3, 4, 5
-INPUT_ERRORS = (LayoutMismatch, LogError, NoiseDataError, RecordError, SolverError)
+FAILED, USAGE, NOTHING_NEW, DAMAGED, REVERTED, LOCKED = 1, 2, 3, 4, 5, 6
+DIFFERENT = DAMAGED
+CODES: dict[type[Exception], int] = {
+    StorageError: FAILED,
+    UpdateLocked: LOCKED,
+    LayoutMismatch: DAMAGED,
+    LogError: DAMAGED,
+    NoiseDataError: DAMAGED,
+    RecordError: DAMAGED,
+    SolverError: DAMAGED,
+}
 P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., Any])
 
-# Both spellings, because the documents write --model_dir and the rest of the world --model-dir.
-MODEL_DIR = click.option(
-    "--model_dir", "--model-dir", required=True, type=Path, help="Directory of weights and solver."
-)
-CONFIG_PATH = click.option(
-    "--config_path", "--config-path", required=True, type=Path, help=".prototxt, .toml or .json."
-)
-LOG_PATHS = click.option(
-    "--log_path", "--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be given often."
-)
-MODEL = click.option(
+
+def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
+    """A click option in both spellings: the documents write --model_dir, the rest of the world --model-dir."""
+    spellings = dict.fromkeys((name.replace("-", "_").replace("__", "--", 1), name))
+    return click.option(*spellings, *more, **settings)
+
+
+MODEL_DIR = option("--model-dir", required=True, type=Path, help="Directory of weights and solver.")
+CONFIG_PATH = option("--config-path", required=True, type=Path, help=".prototxt, .toml or .json.")
+LOG_PATHS = option("--log-path", "log_paths", required=True, multiple=True, type=Path, help="Log; may be given often.")
+MODEL = option(
     "--model",
-    default="cartpole",
-    show_default=True,
-    help="Code: `cartpole` (4-20-2, no hidden activation), or package.module:function that returns a model.",
+    help="Code: `cartpole` (4-20-2), another built-in model such as mlp:4-32-2:tanh, or package.module:function that "
+    "returns a model. Default: the built-in model that the solver remembers, or the program that is in the directory.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print the report as one JSON object.")
+ENV = option("--env", default="cartpole", show_default=True, help="`cartpole`, or package.module:function.")
+EPISODES = option("--episodes", default=10, show_default=True, type=click.IntRange(min=1), help="A round has so many.")
+MAX_DAMAGE = option(
+    "--max-damage",
+    default=0.01,
+    show_default=True,
+    type=click.FloatRange(0.0, 1.0),
+    help="Part of a segment's bytes that may be damaged.",
+)
+WAIT = option(
+    "--wait",
+    "wait_s",
+    default=60.0,
+    show_default=True,
+    type=click.FloatRange(min=0.0),
+    help="Seconds to wait for another update of the same directory.",
+)
+JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Commands(click.Group):
@@ -75,44 +111,40 @@ class Commands(click.Group):
 
 
 def exits(command: Callable[P, None]) -> Callable[P, None]:
-    """Turn errors into one line and an exit code: 2 usage, 3 nothing new, 4 damaged or foreign input."""
+    """Turn errors into one line on stderr and an exit code, with --json into an object on stdout as well."""
 
     @wraps(command)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             command(*args, **kwargs)
-        except NothingToUpdate as error:
-            click.echo(f"nothing to update: {error}", err=True)
-            sys.exit(DAMAGED if error.report is not None and error.report.set_aside.foreign else NOTHING_NEW)
-        except EvolutionError as error:
-            click.echo(f"error: {error}", err=True)
-            sys.exit(DAMAGED if isinstance(error, INPUT_ERRORS) else USAGE)
+        except (EvolutionError, OSError) as error:
+            code, more = _code(error), {}
+            if isinstance(error, NothingToUpdate):
+                click.echo(f"nothing to update: {error}", err=True)
+                more = {} if error.report is None else {"report": report_fields(error.report)}
+            else:
+                click.echo(f"error: {error}", err=True)
+            if kwargs.get("as_json"):
+                click.echo(json.dumps({"error": type(error).__name__, "message": str(error), "exit": code} | more))
+            sys.exit(code)
 
     return wrapped
 
 
-def open_agent(model_dir: Path, config_path: Path, model: str) -> ESAgent:
-    """An agent with its settings and weights, without a solver."""
-    agent = ESAgent()
-    agent.load_config(config_path)
-    agent.load_inference_model(model_dir, model=_model(model))
-    return agent
+def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:
+    """What a command has done, for programs or for people."""
+    click.echo(json.dumps(fields) if as_json else text)
 
 
-def print_update(report: UpdateReport, as_json: bool, **more: Any) -> None:
-    """The outcome of an update, for people or for programs."""
-    if report.rolled_back:
-        click.echo(f"reverted to the model before: {report.rolled_back}", err=True)
-    numbers = {name: value for name, value in asdict(report).items() if name != "parameters"}
-    if as_json:
-        click.echo(json.dumps(numbers | {"parameters_sha256": report.parameters_sha256} | more))
-        return
-    click.echo(
-        f"model {report.model_iter_id}: {report.used} samples ({report.pairs} pairs), "
-        f"mean reward {report.mean_reward:.4g}, best {report.best_reward:.4g}; "
-        f"stale {sum(report.stale.values())}, set aside: {report.set_aside}"
-    )
+def report_fields(report: UpdateReport) -> dict[str, Any]:
+    """An update's report for JSON: all but the parameters, of which it has the digest."""
+    fields = {name: value for name, value in asdict(report).items() if name != "parameters"}
+    return fields | {"parameters_sha256": report.parameters_sha256}
 
 
-def _model(name: str) -> ModelAdapter:
-    return mlp([4, 20, 2], activation="linear") if name == "cartpole" else adapt(load_object(name))
+def _code(error: Exception) -> int:
+    if isinstance(error, NothingToUpdate):
+        return DAMAGED if error.report is not None and error.report.set_aside.foreign else NOTHING_NEW
+    if isinstance(error, OSError):
+        return FAILED
+    return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)

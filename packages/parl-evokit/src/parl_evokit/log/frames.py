@@ -38,11 +38,13 @@ class Scan:
 
     Attributes:
         payloads: Of the good frames, in order.
+        places: Where each of them begins.
         damage: (start, end) of the stretches that were skipped.
         end: Where the next scan goes on: after the last good frame.
     """
 
     payloads: list[bytes]
+    places: list[int]
     damage: list[tuple[int, int]]
     end: int
 
@@ -51,10 +53,11 @@ def scan(data: bytes, start: int = 0) -> Scan:
     """Read all frames from `start` on.
 
     Args:
-        data: A segment's bytes.
+        data: A segment's bytes, or a stretch of them; all places count from its beginning.
         start: Where to begin: 0, or the `end` of an earlier scan.
     """
     payloads: list[bytes] = []
+    places: list[int] = []
     damage: list[tuple[int, int]] = []
     end = place = start
     unpack, crc32, size = HEAD.unpack_from, zlib.crc32, len(data)
@@ -67,9 +70,10 @@ def scan(data: bytes, start: int = 0) -> Scan:
                 if place > end:
                     damage.append((end, place))
                 payloads.append(payload)
+                places.append(place)
                 end = place = after
                 continue
         place = data.find(SYNC, place + 1)
         if place < 0:
             break
-    return Scan(payloads, damage, end)
+    return Scan(payloads, places, damage, end)

@@ -8,62 +8,20 @@ The ledger says up to which byte each segment has been used. It lies in the solv
 the model, so no record counts twice: not when an update runs again, not when a segment was copied.
 """
 
-import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from os import PathLike
-from pathlib import Path
 
-import numpy as np
-
-from parl_evokit.errors import LogError, RecordError
-from parl_evokit.log.columns import Decoded, decode
-from parl_evokit.log.frames import scan
-from parl_evokit.log.header import Header, is_header
-from parl_evokit.log.raw import read_raw
-from parl_evokit.log.writer import SUFFIX
+from parl_evokit.log.columns import Decoded
+from parl_evokit.log.files import LogFile, files_of, look_into
+from parl_evokit.log.raw_files import read_raw_file
+from parl_evokit.log.segments import SegmentReport, read_segment
+from parl_evokit.log.waiting import joined_rewards, young
 from parl_evokit.records import SamplingInfo
 from parl_evokit.samples import Samples
 
 __all__ = ["LogContents", "SegmentReport", "read_log"]
-
-HEADERS = 1024  # bytes within which a segment's two headers lie
-
-
-@dataclass
-class SegmentReport:
-    """What was found in one file.
-
-    Attributes:
-        path: The file.
-        segment: The segment's name; of a file in the documents' form, one made of its contents.
-        records: Good records that had not been used yet.
-        damage: (start, end) of the stretches that do not hold.
-        unread: Bytes at the end that are not a whole record: not yet written, or cut off.
-    """
-
-    path: Path
-    segment: str
-    records: int
-    damage: list[tuple[int, int]]
-    unread: int
-
-    @property
-    def damaged_bytes(self) -> int:
-        """The length of all damaged stretches."""
-        return sum(end - start for start, end in self.damage)
-
-    def save_damaged(self) -> Path | None:
-        """Append the damaged bytes to `<file>.damaged` for whoever wants to look; None where there are none."""
-        if not self.damage:
-            return None
-        target = self.path.with_name(self.path.name + ".damaged")
-        data = self.path.read_bytes()
-        with target.open("ab") as file:
-            for start, end in self.damage:
-                file.write(data[start:end])
-        return target
 
 
 @dataclass
@@ -72,15 +30,33 @@ class LogContents:
 
     Attributes:
         samples: Rows with a reward, as they were logged.
-        pending: Samples that were served and have no reward here.
+        waiting: Samples that were served and have no reward yet, those that waited before among them.
         ledger: What to hand to the next `read_log`.
         segments: What was found in each file.
+        expired: How many samples are not waited for any more, because their models are too old.
     """
 
     samples: Samples
-    pending: int
+    waiting: Samples
     ledger: dict[str, int]
     segments: list[SegmentReport]
+    expired: int = 0
+
+    def expire(self, model_iter_id: int, max_age: int) -> None:
+        """Wait no longer for the rewards of models more than `max_age` updates older than this one."""
+        before = len(self.waiting)
+        self.waiting = young(self.waiting, model_iter_id, max_age)
+        self.expired = before - len(self.waiting)
+
+    @property
+    def pending(self) -> int:
+        """How many samples were served and have no reward yet."""
+        return len(self.waiting)
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The length of all damaged stretches."""
+        return sum(segment.damaged_bytes for segment in self.segments)
 
     @cached_property
     def _one_each(self) -> Samples:
@@ -103,6 +79,8 @@ def read_log(
     ledger: Mapping[str, int] | None = None,
     *,
     max_damage: float = 0.01,
+    waiting: Samples | None = None,
+    until: Mapping[str, int] | None = None,
 ) -> LogContents:
     """Read what is new.
 
@@ -110,86 +88,39 @@ def read_log(
         paths: Logs: directories of segments, or single files; also files in the documents' form.
         ledger: From the last time. Default: everything is new.
         max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
+        waiting: From the last time: samples that were served and had no reward.
+        until: A later ledger, for reading once more what was read then: segments that it does not know are left out,
+            of the others what it has not.
 
     Raises:
         LogError: A path does not exist, a file is neither form, a segment's name cannot be read, or too much of one is
             damaged.
     """
     known = dict(ledger or {})
-    segments: list[SegmentReport] = []
+    reports: list[SegmentReport] = []
     parts: list[Decoded] = []
-    for path in _files([paths] if isinstance(paths, str | PathLike) else paths):
-        data = path.read_bytes()
-        is_segment = path.suffix == SUFFIX or any(map(is_header, scan(data[:HEADERS]).payloads))
-        report, part = _read_segment(path, data, known, max_damage) if is_segment else _read_raw(path, data, known)
-        segments.append(report)
+    segments: dict[str, list[LogFile]] = {}
+    for path in files_of([paths] if isinstance(paths, str | PathLike) else paths):
+        file = look_into(path)
+        if not file.is_segment:
+            report, part, known_to = read_raw_file(file, known, until)
+            known[report.segment] = known_to
+            reports.append(report)
+            parts.append(part)
+        elif file.header is None:  # nothing but the beginning of a first write
+            reports.append(SegmentReport(path, "", 0, [], file.size))
+        else:
+            segments.setdefault(file.header.segment, []).append(file)
+    for segment, copies in segments.items():
+        if until is not None and segment not in until:
+            continue
+        found, part, used = read_segment(
+            copies, known.get(segment, 0), max_damage, None if until is None else until[segment]
+        )
+        known[segment] = used
+        reports += found
         parts.append(part)
     rewarded = Samples.concatenated([part.rewarded for part in parts])
-    served = Samples.concatenated([part.served for part in parts])
-    return LogContents(rewarded, _pending(served, rewarded), known, segments)
-
-
-def _files(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    files: list[Path] = []
-    for path in map(Path, paths):
-        if path.is_dir():
-            files += sorted(path.glob(f"*{SUFFIX}"))
-        elif path.is_file():
-            files.append(path)
-        else:
-            raise LogError(f"{path} is neither a log's directory nor a file")
-    return files
-
-
-def _read_segment(path: Path, data: bytes, ledger: dict[str, int], max_damage: float) -> tuple[SegmentReport, Decoded]:
-    header = _header(path, data)
-    if header is None:  # nothing but the beginning of a first write
-        return SegmentReport(path, "", 0, [], len(data)), decode([], 0)
-    used = ledger.get(header.segment, 0)
-    found = scan(data, min(used, len(data)))  # an older copy of a segment may be shorter than what was used of it
-    payloads = [payload for payload in found.payloads if not is_header(payload)]
-    try:
-        part = decode(payloads, header.fingerprint)
-    except RecordError as error:
-        raise LogError(f"{path} has a whole frame that is not a record: {error}") from error
-    report = SegmentReport(path, header.segment, len(payloads), found.damage, len(data) - found.end)
-    if report.damaged_bytes > max_damage * len(data):
-        raise LogError(
-            f"{path}: {report.damaged_bytes} of {len(data)} bytes are damaged, more than max_damage={max_damage:g} "
-            f"allows; {len(payloads)} records are good. Give a larger max_damage to use them"
-        )
-    ledger[header.segment] = max(found.end, used)
-    return report, part
-
-
-def _header(path: Path, data: bytes) -> Header | None:
-    payloads = scan(data[:HEADERS]).payloads or scan(data).payloads
-    for payload in payloads:
-        if is_header(payload):
-            try:
-                return Header.decode(payload)
-            except RecordError as error:
-                raise LogError(f"{path}: {error}") from error
-    if payloads:
-        raise LogError(f"{path}: both headers are damaged, so its records cannot be told from others already used")
-    return None
-
-
-def _read_raw(path: Path, data: bytes, ledger: dict[str, int]) -> tuple[SegmentReport, Decoded]:
-    records, end = read_raw(data)
-    if data and not records:
-        raise LogError(f"{path} is neither a segment nor a log in the documents' form")
-    segment = f"raw-{hashlib.sha256(data[:end]).hexdigest()[:32]}"
-    new = [] if segment in ledger else records
-    ledger[segment] = end
-    return SegmentReport(path, segment, len(new), [], len(data) - end), decode([r.encode() for r in new], 0)
-
-
-def _pending(served: Samples, rewarded: Samples) -> int:
-    """How many of the served samples have no reward."""
-    if not len(served):
-        return 0
-    ours = replace(served, counts=np.zeros_like(served.counts))
-    theirs = replace(rewarded, counts=np.ones_like(rewarded.counts))
-    ordered, starts = Samples.concatenated([ours, theirs]).sorted_runs()
-    return int(np.count_nonzero(np.add.reduceat(ordered.counts, starts) == 0))
+    served = [part.served for part in parts] + ([] if waiting is None else [waiting])
+    rewarded, still_waiting = joined_rewards(Samples.concatenated(served), rewarded)
+    return LogContents(rewarded, still_waiting, known, reports)

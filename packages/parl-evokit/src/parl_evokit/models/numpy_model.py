@@ -35,7 +35,12 @@ class NumpyModel:
             processes it must be a function that they can import.
         predict_many: Called like `predict`, with arrays that have one axis more, the population's, in front, and an
             input that broadcasts against it; None calls `predict` for one after the other.
+
+    Attributes:
+        built_in: The name under which `models.built_in` makes this model; None for a user's own.
     """
+
+    built_in: str | None = None
 
     def __init__(
         self, arrays: Mapping[str, NDArray[Any]], predict: Predict, predict_many: Predict | None = None
@@ -138,11 +143,14 @@ def mlp(
         if bias:
             arrays[f"b{layer}"] = np.zeros(outputs, np.float32)
     layers = len(sizes) - 1
-    return NumpyModel(
+    model = NumpyModel(
         arrays,
         functools.partial(_forward, activation, softmax, bias, layers),
         functools.partial(_forward_many, activation, softmax, bias, layers),
     )
+    words = ["mlp", "-".join(map(str, sizes)), activation]
+    model.built_in = ":".join(words + ["logits"] * (not softmax) + ["nobias"] * (not bias))
+    return model
 
 
 def _forward(

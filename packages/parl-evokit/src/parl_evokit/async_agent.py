@@ -1,0 +1,220 @@
+"""`AsyncESAgent`: many services sample models of different ages, one warehouse has them all.
+
+    warehouse: model_iter_id-0 … model_iter_id-N ──► clones sample the newest, or one of the others still online
+                       ▲                                       │ records, rewards; late, of any N
+                       └── update: N+1 ◄───────────────────────┘
+                               └─► orphans-*.evl: samples of models that are not there any more
+
+What `update` used is saved with model N+1 in one step; if that fails, the agent goes back to model N. Several processes
+may update one warehouse: they take turns, and each begins with the newest model.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_evokit import history, solver_dir
+from parl_evokit.agent import ESAgent, Source
+from parl_evokit.directories import read_unchanged
+from parl_evokit.errors import LogError, NothingToUpdate, SolverError
+from parl_evokit.log import LogContents, read_log
+from parl_evokit.models import adapt
+from parl_evokit.noise import KeySource
+from parl_evokit.records import SamplingInfo
+from parl_evokit.report import UpdateReport
+from parl_evokit.sampler import Sampler
+from parl_evokit.samples import Samples
+from parl_evokit.sampling_agent import SamplerSource
+from parl_evokit.strategy import Strategy
+from parl_evokit.update_lock import update_lock
+from parl_evokit.warehouse import Warehouse
+
+__all__ = ["AsyncESAgent"]
+
+Logs = str | PathLike[str] | Iterable[str | PathLike[str]]
+
+
+class AsyncESAgent(ESAgent):
+    """An agent whose models live in a warehouse (`async_es.model_warehouse` of the configuration).
+
+    It begins with the newest model that is there; in an empty warehouse with `model`, which becomes number
+    `async_es.model_iter_id`. The configuration's file is only read.
+
+    Args:
+        model: As for `ESAgent.load_inference_model`; a directory's weights replace its own.
+        config: As for `ESAgent.load_config`.
+        logs: Logs whose unread samples keep their models from expiring; those that `update_from_log` reads are added.
+        wait_s: How long to wait for another process that updates the warehouse, in seconds.
+
+    Raises:
+        ConfigError: See `Config.load`.
+        SolverError: The newest model's directory is damaged, or of another model.
+        UpdateLocked: The warehouse is empty or without a solver, and another process is just filling it.
+    """
+
+    def __init__(self, model: Any, config: Source, *, logs: Logs = (), wait_s: float = 60.0) -> None:
+        super().__init__()
+        self.load_config(config)
+        self._model = adapt(model)
+        assert self._config is not None
+        settings = self._config.async_es
+        self.warehouse = Warehouse(settings.model_warehouse, settings.max_to_keep)
+        self._first_number = settings.model_iter_id
+        self._wait_s = wait_s
+        self._logs = dict.fromkeys(_paths(logs))
+        self._writing = threading.Lock()
+        newest = self.warehouse.newest()
+        if newest is None or not (newest[1] / solver_dir.SUMMARY).exists():
+            with update_lock(self.warehouse.path, wait_s):
+                self._open()
+        else:
+            self._open()
+
+    def refresh(self) -> bool:
+        """Take up the newest model of the warehouse; clones follow at their next `add_noise`.
+
+        Returns:
+            Whether there was a newer one.
+
+        Raises:
+            SolverError: Its directory is damaged, or of another model.
+        """
+        newest = self.warehouse.newest()
+        if newest is None or newest[0] <= self.model_iter_id:
+            return False
+        self._take_up(*newest)
+        return True
+
+    def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
+        """Update the newest model with samples of any model that is still there, and save the next one.
+
+        Args:
+            infos: As for `ESAgent.update`; those whose model is gone are written to `orphans-*.evl`.
+            rewards: As there.
+
+        Returns:
+            As there; `set_aside.orphan` counts the samples whose model is gone.
+
+        Raises:
+            NothingToUpdate: Too few samples could be used; nothing has changed.
+            InvalidReward: Infos and rewards differ in number.
+            UpdateLocked: Another process is updating the warehouse, for longer than `wait_s`.
+            StorageError: The new model cannot be written; the agent still has the one before.
+        """
+        samples = list(infos)
+        with self._transaction():
+            return super().update(samples, rewards)
+
+    def update_from_log(self, paths: Logs, *, max_damage: float = 0.01) -> tuple[UpdateReport, LogContents]:
+        """`update` from what is new in logs; see there, and `ESAgent.update_from_log`."""
+        logs = _paths(paths)
+        with self._transaction():
+            result = super().update_from_log(logs, max_damage=max_damage)
+            self._logs.update(dict.fromkeys(logs))
+            return result
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """From the newest model to one that is saved, alone in this warehouse; back to the former if that fails."""
+        with self._writing, update_lock(self.warehouse.path, self._wait_s):
+            self.refresh()
+            before = self.model_iter_id
+            try:
+                yield
+                self.save(self.warehouse.path / f"model_iter_id-{self.model_iter_id}")
+            except BaseException:
+                if self.model_iter_id != before:
+                    self._take_up(before, self.warehouse.directory_of(before))
+                raise
+            self.warehouse.expire(self._needed())
+
+    def _tell(self, samples: Samples, orphans: int = 0) -> UpdateReport:
+        there = np.array([*self.warehouse.models(), self.model_iter_id], np.int64)
+        gone = ~np.isin(samples.models, there)
+        if not gone.any():
+            return super()._tell(samples, orphans)
+        orphans += int(np.count_nonzero(gone))
+        try:
+            report = super()._tell(samples.where(~gone), orphans)
+        except NothingToUpdate as error:
+            raise NothingToUpdate(f"{error}; {orphans} samples are of models that are gone", error.report) from error
+        self.warehouse.keep_orphans(samples.where(gone))
+        return report
+
+    def _needed(self) -> set[int]:
+        """The models to which samples refer that have not been used yet; all, where that cannot be told."""
+        logs = [log for log in self._logs if log.exists()]
+        waiting = self._progress.waiting
+        try:
+            unread = read_log(logs, self._progress.ledger, max_damage=1.0, waiting=waiting)
+        except LogError:
+            return set(self.warehouse.models())
+        return {*np.unique(unread.samples.models).tolist(), *np.unique(unread.waiting.models).tolist()}
+
+    def _open(self) -> None:
+        newest = self.warehouse.newest()
+        if newest is not None and (newest[1] / solver_dir.SUMMARY).exists():
+            self._take_up(*newest)
+            return
+        if newest is not None:  # weights only, as the documents' first model
+            self.load_inference_model(newest[1])
+        self.init_solver()
+        number = self._first_number if newest is None else newest[0]
+        strategy, _ = self._ready("AsyncESAgent")
+        strategy.number_from(number)
+        self.save(self.warehouse.directory_of(number))
+
+    def _take_up(self, number: int, directory: Path) -> None:
+        """Load a model and its solver, all or nothing."""
+        strategy, progress, lines = read_unchanged(directory, lambda: self._loaded(directory))
+        found = strategy.sampler.model_iter_id
+        if found != number:
+            raise SolverError(f"{directory} holds model {found}, not {number} as its name says")
+        if self._strategy is not None:
+            strategy.keys = self._strategy.keys
+            strategy.keys.start_pair()
+        self._strategy, self._progress, self._history = strategy, progress, lines
+        self._bind()
+
+    def _loaded(self, directory: Path) -> tuple[Strategy, solver_dir.Progress, list[str]]:
+        model = self._having_model("AsyncESAgent").clone()
+        model.load(directory)
+        strategy = self._strategy_for(model)
+        progress = solver_dir.read(directory, strategy)
+        self._having_model("AsyncESAgent").load(directory)  # whole, so that what does not evolve is that of the files
+        return strategy, progress, history.read(directory)
+
+    def _source(self) -> SamplerSource:
+        return _Newest(self)
+
+
+class _Newest:
+    """The `SamplerSource` of clones whose agent takes up other solvers."""
+
+    def __init__(self, agent: AsyncESAgent) -> None:
+        self._agent = agent
+
+    @property
+    def sampler(self) -> Sampler:
+        """See `SamplerSource`."""
+        return self._agent._ready("clone")[0].sampler
+
+    @property
+    def keys(self) -> KeySource:
+        """See `SamplerSource`."""
+        return self._agent._ready("clone")[0].keys
+
+    @property
+    def takes_stale_samples(self) -> bool:
+        """See `SamplerSource`."""
+        return self._agent._ready("clone")[0].takes_stale_samples
+
+
+def _paths(logs: Logs) -> list[Path]:
+    return [Path(log) for log in ([logs] if isinstance(logs, str | PathLike) else logs)]

@@ -1,0 +1,131 @@
+"""What is new in one segment, of which there may be several copies.
+
+Copies are read together: a record that is damaged or missing in one of them is taken from another, and each counts
+once, because its place in the segment says which it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from parl_evokit.errors import LogError, RecordError
+from parl_evokit.log.columns import Decoded, decode
+from parl_evokit.log.files import LogFile, stretch_of
+from parl_evokit.log.frames import HEAD, Scan, scan
+from parl_evokit.log.header import is_header
+
+__all__ = ["SegmentReport", "read_segment"]
+
+
+@dataclass
+class SegmentReport:
+    """What was found in one file.
+
+    Attributes:
+        path: The file.
+        segment: The segment's name; of a file in the documents' form, one made of its contents.
+        records: Good records that had not been used yet, nor found in another copy.
+        damage: (start, end) of the stretches that do not hold.
+        unread: Bytes at the end that are not a whole record: not yet written, or cut off.
+    """
+
+    path: Path
+    segment: str
+    records: int
+    damage: list[tuple[int, int]]
+    unread: int
+
+    @property
+    def damaged_bytes(self) -> int:
+        """The length of all damaged stretches."""
+        return sum(end - start for start, end in self.damage)
+
+    def save_damaged(self) -> Path | None:
+        """Keep the damaged bytes in `<file>.damaged` for whoever wants to look; None where there are none.
+
+        Bytes that it has already are not added again.
+        """
+        if not self.damage:
+            return None
+        target = self.path.with_name(self.path.name + ".damaged")
+        kept = target.read_bytes() if target.exists() else b""
+        stretches = [stretch_of(self.path, start, end) for start, end in self.damage]
+        with target.open("ab") as file:
+            for stretch in stretches:
+                if stretch not in kept:
+                    file.write(stretch)
+        return target
+
+
+def read_segment(
+    copies: Sequence[LogFile], used: int, max_damage: float, until: int | None = None
+) -> tuple[list[SegmentReport], Decoded, int]:
+    """Read the copies of one segment.
+
+    Args:
+        copies: One or more files with the same name in their headers.
+        used: Up to which byte it has been used.
+        max_damage: The part of a copy's bytes that may be damaged, unless another copy has them.
+        until: Where to stop. Default: at the end.
+
+    Returns:
+        What was found in each file, the new records, and up to which byte the segment is used now.
+
+    Raises:
+        LogError: Too much is damaged, or a frame holds what is no record.
+    """
+    header = copies[0].header
+    assert header is not None
+    limits = [copy.size if until is None else min(copy.size, until) for copy in copies]
+    scans = [_scan(copy.path, used, limit) for copy, limit in zip(copies, limits, strict=True)]
+    frames = _united(scans)
+    reports: list[SegmentReport] = []
+    counted: set[int] = set()
+    for copy, limit, found in zip(copies, limits, scans, strict=True):
+        new = [place for place, payload in zip(found.places, found.payloads, strict=True) if not is_header(payload)]
+        own = new if len(copies) == 1 else [place for place in new if place not in counted]
+        if len(copies) > 1:
+            counted.update(own)
+        report = SegmentReport(copy.path, header.segment, len(own), found.damage, max(0, limit - found.end))
+        _require_little_damage(report, frames if len(copies) > 1 else {}, copy.size, max_damage)
+        reports.append(report)
+    payloads = scans[0].payloads if len(copies) == 1 else [frames[place] for place in sorted(frames)]
+    try:
+        part = decode([payload for payload in payloads if not is_header(payload)], header.fingerprint)
+    except RecordError as error:
+        names = ", ".join(str(copy.path) for copy in copies)
+        raise LogError(f"{names} has a whole frame that is not a record: {error}") from error
+    return reports, part, max(used, *(found.end for found in scans))
+
+
+def _scan(path: Path, used: int, limit: int) -> Scan:
+    """Frames from where the segment has been used; places count from the file's beginning."""
+    if limit <= used:  # nothing new, or an older copy that is shorter than what was used
+        return Scan([], [], [], limit)
+    found = scan(stretch_of(path, used, limit))
+    return Scan(
+        found.payloads,
+        [used + place for place in found.places],
+        [(used + start, used + end) for start, end in found.damage],
+        used + found.end,
+    )
+
+
+def _united(scans: Sequence[Scan]) -> dict[int, bytes]:
+    """The frames of several copies by place."""
+    frames: dict[int, bytes] = {}
+    if len(scans) > 1:
+        for found in scans:
+            frames.update(zip(found.places, found.payloads, strict=True))
+    return frames
+
+
+def _require_little_damage(report: SegmentReport, others: dict[int, bytes], size: int, max_damage: float) -> None:
+    lost = report.damaged_bytes
+    for start, end in report.damage:
+        lost -= sum(HEAD.size + len(payload) for place, payload in others.items() if start <= place < end)
+    if lost > max_damage * size:
+        raise LogError(
+            f"{report.path}: {lost} of {size} bytes are damaged, more than max_damage={max_damage:g} allows; "
+            f"{report.records} new records are good. Give a larger max_damage to use them"
+        )

@@ -1,0 +1,100 @@
+"""One update at a time on a directory: a lock beside it that is free as soon as its holder is dead.
+
+    D.lock     {"pid": ..., "host": ..., "since": ...}   who holds it, for whoever has to wait
+
+What counts is the system's lock on that file (flock), which ends with the process, `kill -9` included; that the file is
+there means nothing. Its holder removes it at the end, while it still holds the lock.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from parl_evokit.errors import StorageError, UpdateLocked
+from parl_evokit.file_locks import is_same_file, try_lock
+
+__all__ = ["update_lock"]
+
+PAUSE_S = 0.05  # flock cannot wait for a given time, so it is asked again and again; short beside any update
+
+
+@contextlib.contextmanager
+def update_lock(
+    directory: str | os.PathLike[str], wait_s: float = 0.0, waiting: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Be the only one who updates a directory, within the block.
+
+    Not reentrant: a second lock of one directory in one process waits for the first, as that of another process does.
+
+    Args:
+        directory: What is updated; it need not exist.
+        wait_s: How long to wait for another holder, in seconds.
+        waiting: Called once, with who holds it, before waiting.
+
+    Raises:
+        UpdateLocked: Another still holds it after `wait_s`; says who, where and since when.
+        StorageError: The lock's file cannot be made.
+    """
+    target = Path(os.path.realpath(directory))
+    path = target.with_name(target.name + ".lock")
+    descriptor = _acquire(path, target, wait_s, waiting)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):  # it may be gone with its directory
+            path.unlink()
+        os.close(descriptor)
+
+
+def _acquire(path: Path, target: Path, wait_s: float, waiting: Callable[[str], None] | None) -> int:
+    deadline = time.monotonic() + wait_s
+    while True:
+        descriptor = _try(path)
+        if descriptor is not None:
+            return descriptor
+        holder = _holder(path)
+        if time.monotonic() >= deadline:
+            raise UpdateLocked(
+                f"{target} is being updated by {holder}: wait for it (--wait, wait_s), or end that process"
+            )
+        if waiting is not None:
+            waiting(f"waiting up to {wait_s:g} s for {holder}, which updates {target}")
+            waiting = None
+        time.sleep(PAUSE_S)
+
+
+def _try(path: Path) -> int | None:
+    """The locked file, or None while another holds it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                return None
+            if is_same_file(descriptor, path):
+                break
+            os.close(descriptor)  # its last holder has removed it between open and lock
+        me = {"pid": os.getpid(), "host": _host(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+        os.truncate(descriptor, 0)
+        os.write(descriptor, json.dumps(me).encode())
+    except OSError as error:
+        raise StorageError(f"{path} cannot be made, which keeps two updates apart: {error}") from error
+    return descriptor
+
+
+def _holder(path: Path) -> str:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return f"pid {found['pid']} on {found['host']} since {found['since']}"
+    except (OSError, ValueError, KeyError, TypeError):  # it is just being written, or removed
+        return "another process"
+
+
+def _host() -> str:
+    from socket import gethostname  # here, because it is slow to import and only updates need it
+
+    return gethostname()
