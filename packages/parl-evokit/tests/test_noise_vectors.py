@@ -4,15 +4,20 @@ import hashlib
 import json
 import statistics
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parl_evokit.log import read_log
+from parl_evokit.log.frames import frame
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, join_key, split_key
 from parl_evokit.noise.philox import KNOWN_ANSWERS, numpy_is_exact, philox_block, random_bits
 from parl_evokit.noise.quantiles import LARGEST_UNIT, UNITS_PER_ONE, quantiles
 from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
+from parl_evokit.params import ParameterLayout
+from parl_evokit.records import Record, SamplingInfo
 
 VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())
 
@@ -57,6 +62,40 @@ def test_splitmix_numbers_are_those_of_the_vectors_in_both_forms(case: dict[str,
     key, n, value = int(case["key"]), case["n"], int(case["value"], 16)
     assert splitmix64(key, n) == value
     assert splitmix64_array(np.array([key], np.uint64), np.array([n], np.uint64)).tolist() == [value]
+
+
+@pytest.mark.parametrize("case", VECTORS["windows"], ids=lambda case: case["key"])
+def test_windows_of_a_table_begin_where_the_vectors_say(case: dict[str, Any]) -> None:
+    spec, key = NoiseSpec(1, cached=True, cache_size=case["cache_size"]), int(case["key"])
+    assert spec.block == case["block"]
+    starts = [splitmix64(key >> 1, number) % spec.windows for number in range(len(case["starts"]))]
+    assert starts == case["starts"]
+
+
+def test_the_fingerprint_is_that_of_the_vectors() -> None:
+    case = VECTORS["fingerprint"]
+    layout = ParameterLayout(tuple(case["names"]), tuple(tuple(shape) for shape in case["shapes"]))
+    spec = NoiseSpec(int(case["seed"]), cached=True, cache_size=case["table"])
+    assert spec.fingerprint(layout, case["sampler"]) == case["fingerprint"]
+
+
+@pytest.mark.parametrize("case", VECTORS["records"], ids=lambda case: case["key"])
+def test_records_are_encoded_as_the_vectors_say(case: dict[str, Any]) -> None:
+    info = SamplingInfo(split_key(int(case["key"])), case["model_iter_id"], case["fingerprint"])
+    record = Record(info, case["reward"])
+    assert info.SerializeToString().hex() == case["sampling_info"]
+    assert record.encode().hex() == case["record"]
+    assert frame(record.encode()).hex() == case["frame"]
+    assert Record.decode(bytes.fromhex(case["record"])) == record
+
+
+def test_a_segment_of_the_vectors_is_read_as_a_log(tmp_path: Path) -> None:
+    case = VECTORS["segment"]
+    (tmp_path / "one.evl").write_bytes(bytes.fromhex(case["bytes"]))
+    samples = read_log(tmp_path).samples
+    assert set(samples.fingerprints.tolist()) == {case["fingerprint"]}
+    found = sorted(zip(samples.keys.tolist(), samples.models.tolist(), samples.rewards.tolist(), strict=True))
+    assert found == [(int(one["key"]), one["model_iter_id"], one["reward"]) for one in case["samples"]]
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)

@@ -12,6 +12,7 @@ import hashlib
 import json
 import struct
 import sys
+import zlib
 from array import array
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,92 @@ def vectors() -> dict[str, Any]:
             {"key": "1", "n": 0, "value": f"{splitmix(1, 0):016x}"},
             {"key": str(2**61 - 1), "n": 61, "value": f"{splitmix(2**61 - 1, 61):016x}"},
         ],
+        "windows": [windows(key, size) for key, size in ((2, 64), (0x2A5F_1234_89AB_CDEE, 4096), (2**62 - 1, 10**6))],
         "noise": noise,
         "weighted_sum": weighted_sum(),
+        "fingerprint": fingerprint(1024, "gaussian", 100_000, ["w0", "b0"], [[4, 20], [20]]),
+        "records": [record(*case) for case in RECORDS],
+        "segment": segment(),
+    }
+
+
+def windows(key: int, cache_size: int) -> dict[str, Any]:
+    """Where the first windows of a key begin in a table."""
+    block = 2**16
+    while block > cache_size // 4:
+        block //= 2
+    starts = [splitmix(key >> 1, number) % (cache_size - block + 1) for number in range(6)]
+    return {"key": str(key), "cache_size": cache_size, "block": block, "starts": starts}
+
+
+def fingerprint(seed: int, sampler: str, table: int, names: list[str], shapes: list[list[int]]) -> dict[str, Any]:
+    """The 32 bits that a model's samples carry."""
+    head = f"evokit noise 1\nseed {seed}\nsampler {sampler}\ntable {table}\n"
+    layout = hashlib.sha256(json.dumps([names, shapes], separators=(",", ":")).encode()).digest()
+    value = int.from_bytes(hashlib.sha256(head.encode() + layout).digest()[:4], "little") or 1
+    return {
+        "seed": str(seed),
+        "sampler": sampler,
+        "table": table,
+        "names": names,
+        "shapes": shapes,
+        "fingerprint": value,
+    }
+
+
+RECORDS: list[tuple[int, int, int, float]] = [
+    (2, 0, 0, 0.0),
+    (0x2A5F_1234_89AB_CDEE, 7, 0x12345678, 1.5),
+    (2**62 - 1, 2**31 - 1, 2**32 - 1, -123.4375),
+    (0, 300, 1, 0.10000000149011612),
+]
+
+
+def varint(number: int) -> bytes:
+    """Groups of seven bits, lowest first."""
+    out = bytearray()
+    while number > 127:
+        out.append(number & 127 | 128)
+        number >>= 7
+    return bytes(out) + bytes([number])
+
+
+def record(key: int, model_iter_id: int, mark: int, reward: float) -> dict[str, Any]:
+    """A sample's messages and their frame."""
+    info = b"\x08" + varint(key >> 31) + b"\x08" + varint(key & (2**31 - 1)) + b"\x10" + varint(model_iter_id)
+    if mark:
+        info += b"\x1d" + struct.pack("<I", mark)
+    message = b"\x0a" + varint(len(info)) + info + b"\x15" + struct.pack("<f", reward)
+    return {
+        "key": str(key),
+        "model_iter_id": model_iter_id,
+        "fingerprint": mark,
+        "reward": reward,
+        "sampling_info": info.hex(),
+        "record": message.hex(),
+        "frame": frame(message).hex(),
+    }
+
+
+def frame(payload: bytes) -> bytes:
+    """A payload as it lies in a segment."""
+    length = struct.pack("<H", len(payload))
+    return b"\xe5\x4b" + length + struct.pack("<I", zlib.crc32(length + payload)) + payload
+
+
+def segment() -> dict[str, Any]:
+    """A whole segment: its header twice, and two records that take their fingerprint from it."""
+    name, mark, host, pid, time_us = "s1", 0x12345678, "h", 7, 10**15
+    header = b"\x08\x01\x12" + varint(len(name)) + name.encode() + b"\x1d" + struct.pack("<I", mark)
+    header += b"\x22" + varint(len(host)) + host.encode() + b"\x28" + varint(pid) + b"\x30" + varint(time_us)
+    samples = [(2 * 10**15, 3, 0.5), (2 * 10**15 + 1, 3, -0.5)]
+    data = frame(header) * 2
+    for key, model_iter_id, reward in samples:
+        data += bytes.fromhex(record(key, model_iter_id, 0, reward)["frame"])
+    return {
+        "fingerprint": mark,
+        "samples": [{"key": str(key), "model_iter_id": m, "reward": reward} for key, m, reward in samples],
+        "bytes": data.hex(),
     }
 
 
