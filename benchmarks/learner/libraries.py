@@ -61,13 +61,13 @@ class Parl:
         return run
 
     def ppo(self) -> Run:
-        from parl_core.contracts.ppo import PPOBatch
+        from parl_core.contracts.rollout_batch import RolloutBatch
         from parl_torch.agent import Agent
         from parl_torch.algorithms import PPO
         from parl_torch.networks import ActorCritic
 
         agent = Agent(PPO(ActorCritic(ACT_DIM, (PPO_HIDDEN, PPO_HIDDEN)), clip_param=0.2, device="cpu"))
-        batch, rng = PPOBatch(**rollout()), np.random.default_rng(1)
+        batch, rng = RolloutBatch(**rollout()), np.random.default_rng(1)
         return lambda: agent.learn_rollout(batch, epochs=EPOCHS, minibatch_size=MINIBATCH, rng=rng) and None
 
 

@@ -40,13 +40,24 @@ def make_agent():
         def value(self, obs):
             return self.value_3(self.value_2(self.value_1(obs)))
 
-    return parl.Agent(parl.algorithms.PPO(ActorCritic(), value_loss_coef=1.0, use_clipped_value_loss=False))
+    return parl.Agent(
+        parl.algorithms.PPO(ActorCritic(), value_loss_coef=1.0, entropy_coef=0.0, use_clipped_value_loss=False)
+    )
 
 
 def train(agent, run, settings):
     steps = 4096 if settings.smoke else 100_000
     loop = training.OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
-        steps, n_steps=32, epochs=20, minibatch_size=256, gamma=0.98, gae_lambda=0.8, lr=1e-3, clip=0.2, decay=True
+        steps,
+        n_steps=32,
+        epochs=20,
+        minibatch_size=256,
+        gamma=0.98,
+        gae_lambda=0.8,
+        lr=1e-3,
+        clip=0.2,
+        decay=True,
+        entropy_coef=0.0,
     )
 
     def check():

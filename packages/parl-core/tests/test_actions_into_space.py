@@ -38,6 +38,6 @@ def test_an_agent_without_values_is_refused_by_the_collector() -> None:
 
     with (
         make_vector_env("CartPole-v1", 2) as envs,
-        pytest.raises(TypeError, match=r"entropy\), as with PPO; that of Actor gave ndarray"),
+        pytest.raises(TypeError, match=r"log_prob\), as parl.Agent has .* Actor has none"),
     ):
         RolloutCollector(Actor(), envs, 4).collect()  # type: ignore[arg-type]  # the wrong kind of agent is the point

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from parl_core.contracts.ppo import PPOBatch
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.training import (
@@ -50,7 +50,7 @@ class TenTimesTheCount:
     """Values an observation at ten times its count; draws an action outside of the box; learns nothing."""
 
     def __init__(self, losses: list[float] | None = None) -> None:
-        self.batches: list[PPOBatch] = []
+        self.batches: list[RolloutBatch] = []
         self.given: list[dict[str, Any]] = []
         self.weights: dict[str, float] = {"updates": 0.0}
         self.saved: dict[Path, float] = {}
@@ -59,10 +59,10 @@ class TenTimesTheCount:
     def value(self, obs: Any) -> Any:
         return 10.0 * obs[:, 0]
 
-    def sample(self, obs: Any) -> Any:
-        return self.value(obs), np.full((len(obs), 1), 3.0, np.float32), np.full(len(obs), -1.0), np.zeros(len(obs))
+    def explore(self, obs: Any) -> Any:
+        return self.value(obs), np.full((len(obs), 1), 3.0, np.float32), np.full(len(obs), -1.0)
 
-    def learn_rollout(self, batch: PPOBatch, **given: Any) -> dict[str, float]:
+    def learn_rollout(self, batch: RolloutBatch, **given: Any) -> dict[str, float]:
         self.batches.append(batch)
         self.given.append(given)
         self.weights = {"updates": self.weights["updates"] + 1.0}
@@ -99,7 +99,7 @@ def settings(**changes: Any) -> OnPolicySettings:
     return OnPolicySettings(**{"total_steps": 3, "n_steps": 3, "gamma": 0.5, "gae_lambda": 1.0, **changes})
 
 
-def learned_from(env_kwargs: dict[str, int]) -> PPOBatch:
+def learned_from(env_kwargs: dict[str, int]) -> RolloutBatch:
     agent = TenTimesTheCount()
     train_on_policy(agent, make_vector_env(Counting, 1, env_kwargs=env_kwargs), settings())
     return agent.batches[0]
@@ -151,9 +151,9 @@ def test_environments_that_reset_in_another_way_are_refused(mode: AutoresetMode)
         RolloutCollector(TenTimesTheCount(), envs, 4)
 
 
-def test_observations_of_several_arrays_are_refused_with_the_wrapper_that_helps() -> None:
+def test_observations_that_are_no_arrays_are_refused_with_the_wrapper_that_helps() -> None:
     envs = make_vector_env(Counting, 1)
-    envs.single_observation_space = gymnasium.spaces.Dict({"count": Counting.observation_space})
+    envs.single_observation_space = gymnasium.spaces.Tuple([Counting.observation_space])
     with pytest.raises(HyperparameterError, match="FlattenObservation"):
         RolloutCollector(TenTimesTheCount(), envs, 4)
 

@@ -9,7 +9,7 @@ import paddle
 import pytest
 from paddle import Tensor
 
-from parl_core.contracts.ppo import PPOBatch
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_paddle.agent import Agent
 from parl_paddle.algorithm import Algorithm
@@ -114,7 +114,7 @@ def test_a_rollout_is_read_from_the_device_once(monkeypatch: pytest.MonkeyPatch)
     agent = Agent(PPO(ActorCritic(2), device="cpu"))
     rng = np.random.default_rng(1)
     floats = [np.ones(32, np.float32) for _ in range(4)]
-    batch = PPOBatch(np.ones((32, 4), np.float32), np.zeros(32, np.int64), *floats)
+    batch = RolloutBatch(np.ones((32, 4), np.float32), np.zeros(32, np.int64), *floats)
     agent.learn_rollout(batch, epochs=1, minibatch_size=8, rng=rng)
 
     with reads_counted(monkeypatch) as reads:
@@ -125,7 +125,7 @@ def test_a_rollout_is_read_from_the_device_once(monkeypatch: pytest.MonkeyPatch)
 def test_a_minibatch_of_one_row_does_not_end_in_nan() -> None:
     agent = Agent(PPO(ActorCritic(2), device="cpu"))
     floats = [np.ones(9, np.float32) for _ in range(4)]
-    batch = PPOBatch(np.ones((9, 4), np.float32), np.zeros(9, np.int64), *floats)
+    batch = RolloutBatch(np.ones((9, 4), np.float32), np.zeros(9, np.int64), *floats)
     figures = agent.learn_rollout(batch, epochs=2, minibatch_size=8, rng=np.random.default_rng(1))
     assert figures["steps"] == 4
 

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parl_core import agent_file
 from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
-from parl_core.contracts.ppo import PPO, PPOBatch
+from parl_core.contracts.masks import check_mask, mask_of
+from parl_core.contracts.on_policy import OnPolicy
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import CheckpointError, ModelContractError, WeightsMismatchError
 from parl_core.model import Weights
+from parl_core.nested import map_nested
 
 __all__ = ["Agent"]
 
@@ -30,11 +32,13 @@ class Agent:
     One observation or a batch: `predict`, `sample` and `value` take either. With `obs_ndim` set, an array of that many
     dimensions is one observation, one of `obs_ndim + 1` a batch. Without it, arrays of 1 or 3 dimensions (a vector, an
     image) are one observation, arrays of 2 or 4 dimensions a batch of them; anything else is refused. A batch gives one
-    row an observation, one observation gives the row itself.
+    row an observation, one observation gives the row itself. A dictionary of arrays is an observation of several parts:
+    the model gets a dictionary of tensors.
 
     Args:
         algorithm: the algorithm to act and learn with.
-        obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space.
+        obs_ndim: number of dimensions of one observation; 0 for a `Discrete` space. Of dictionaries, the number of each
+            part by name.
         seed: of the generator that draws exploration on the host; default from the operating system.
 
     Raises:
@@ -44,12 +48,16 @@ class Agent:
 
     BACKEND: ClassVar[str] = ""
 
-    obs_ndim: int | None = None
+    obs_ndim: int | Mapping[str, int] | None = None
     alg: Any
     training: bool
 
     def __init__(
-        self, algorithm: Algorithm, *, obs_ndim: int | None = None, seed: int | np.random.Generator | None = None
+        self,
+        algorithm: Algorithm,
+        *,
+        obs_ndim: int | Mapping[str, int] | None = None,
+        seed: int | np.random.Generator | None = None,
     ) -> None:
         if not isinstance(algorithm, Algorithm):
             raise ModelContractError(
@@ -65,18 +73,24 @@ class Agent:
         self.rng = np.random.default_rng(seed)
         self._build()
 
-    def predict(self, obs: Any) -> Any:
+    def predict(self, obs: Any, **options: Any) -> Any:
         """Act greedily.
 
         Args:
             obs: one observation or a batch `[n, ...]`.
+            options: what the algorithm's choice of actions knows, such as `action_mask=`: bool `[act_dim]`, or
+                `[n, act_dim]` for a batch, True where an action is possible. Such a mask may also come with
+                observations that are a dictionary, under the key `action_mask`.
 
         Returns:
             The algorithm's best action: an int or an array `[act_dim]`; for a batch `[n]` or `[n, act_dim]`. Of an
             algorithm without a rule of its own (`Algorithm.choose`), what its `predict` returns.
         """
         batch, single = self._batched(obs)
-        return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch)), single)
+        options = self._options(options, batch, single)
+        if type(self.alg).choose is Algorithm.choose:
+            return _unbatched(self._forward(self.alg.predict, batch, **options), single)
+        return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
 
     def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
@@ -87,16 +101,31 @@ class Agent:
             options: settings of the algorithm's exploration, such as `epsilon=` of DQN.
 
         Returns:
-            As `predict`; of PPO `(value, action, log_prob, entropy)`.
+            As `predict`; of actor-critics that learn on-policy `(value, action, log_prob, entropy)`.
         """
         if args:
             raise TypeError(f"{type(self).__name__}.sample takes settings by name, got {args}")
         batch, single = self._batched(obs)
+        options = self._options(options, batch, single)
         if type(self.alg).sample is not Algorithm.sample:
-            actions = self._forward(self.alg.sample, batch, **options)
+            actions = self._forward(self.alg.sample_actions, batch, **options)
         else:
             actions = self.alg.choose(self._forward(self.alg.predict, batch), rng=self.rng, **options)
         return _unbatched(actions, single)
+
+    def explore(self, obs: Any, **options: Any) -> Any:
+        """Act with exploration and return what on-policy learning needs: (value, action, log-probability).
+
+        Args:
+            obs: one observation or a batch `[n, ...]`.
+            options: as of `predict`.
+
+        Raises:
+            TypeError: the algorithm does not learn from its own policy's experience.
+        """
+        batch, single = self._batched(obs)
+        options = self._options(options, batch, single)
+        return _unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
 
     def value(self, obs: Any) -> Any:
         """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one."""
@@ -118,25 +147,23 @@ class Agent:
 
     def learn_rollout(
         self,
-        batch: PPOBatch,
+        batch: RolloutBatch,
         *,
-        epochs: int,
-        minibatch_size: int,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
         rng: np.random.Generator,
         lr: float | None = None,
         clip: float | None = None,
         entropy_coef: float | None = None,
         target_kl: float | None = None,
     ) -> dict[str, float]:
-        """Learn several epochs from one rollout, with PPO: see `parl_core.contracts.ppo.PPO.learn_rollout`.
+        """Learn from one rollout, with PPO, A2C or PolicyGradient: see `parl_core.contracts.on_policy.OnPolicy`.
 
         Raises:
-            TypeError: the algorithm is no PPO.
+            TypeError: the algorithm does not learn from its own policy's experience.
             DivergedError: a figure is NaN or infinite.
         """
-        if not isinstance(self.alg, PPO):
-            raise TypeError(f"learn_rollout needs PPO; this agent's algorithm is {type(self.alg).__name__}")
-        figures = self.alg.learn_rollout(
+        figures: dict[str, float] = self._on_policy("learn_rollout").learn_rollout(
             batch,
             epochs=epochs,
             minibatch_size=minibatch_size,
@@ -157,10 +184,9 @@ class Agent:
         Raises:
             DivergedError: a scalar that it returned is NaN or infinite.
         """
-        to_tensor = self.alg._tensor
         result = method(
-            *(to_tensor(value) if isinstance(value, (np.ndarray, list)) else value for value in args),
-            **{k: to_tensor(value) if isinstance(value, (np.ndarray, list)) else value for k, value in kwargs.items()},
+            *(self._tensors(value) for value in args),
+            **{name: self._tensors(value) for name, value in kwargs.items()},
         )
         figures = self._figures(result)
         _check(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
@@ -235,27 +261,39 @@ class Agent:
         if build_program is not None:
             build_program()
 
-    def _batched(self, obs: Any) -> tuple[NDArray[Any], bool]:
-        array = np.asarray(obs)
-        ndim = self.obs_ndim
-        if ndim is None:
-            if array.ndim in (1, 3):
-                return array[None], True
-            if array.ndim in (2, 4):
-                return array, False
-        elif array.ndim == ndim + 1:
-            return array, False
-        elif array.ndim == ndim:
-            return array[None], True
-        expected = "1 or 3 dimensions (one) or 2 or 4 (a batch)" if ndim is None else f"{ndim} or {ndim + 1} dimensions"
-        raise ValueError(
-            f"cannot tell one observation from a batch: got shape {array.shape}, expected {expected}; "
-            "set agent.obs_ndim to the number of dimensions of one observation"
-        )
+    def _on_policy(self, method: str) -> OnPolicy:
+        if not isinstance(self.alg, OnPolicy):
+            raise TypeError(
+                f"{method} needs an algorithm that learns from its own policy's experience, such as PPO or A2C; "
+                f"this agent's is {type(self.alg).__name__}"
+            )
+        return self.alg
 
-    def _forward(self, method: Callable[..., Any], batch: NDArray[Any], **options: Any) -> Any:
+    def _options(self, options: dict[str, Any], batch: Any, single: bool) -> dict[str, Any]:
+        """Options of one observation as those of a batch, and the mask of actions checked, wherever it comes from."""
+        if single:
+            arrays = {k: np.asarray(v)[None] for k, v in options.items() if isinstance(v, (np.ndarray, list))}
+            options = options | arrays
+        mask = mask_of(batch, options.get("action_mask"))
+        if mask is None:
+            return options
+        checked = check_mask(mask)
+        # Networks find a mask among their observations; a choice on the host has to be told of it.
+        told = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
+        return {**options, "action_mask": checked} if told else options
+
+    def _batched(self, obs: Any) -> tuple[Any, bool]:
+        return _batched(obs, self.obs_ndim)
+
+    def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
         with self.alg._no_gradients():
-            return self._arrays(method(self.alg._tensor(batch), **options))
+            tensors = {name: self._tensors(value) for name, value in options.items()}
+            return self._arrays(method(self._tensors(batch), **tensors))
+
+    def _tensors(self, value: Any) -> Any:
+        if isinstance(value, dict):
+            return map_nested(self._tensors, value)
+        return self.alg._tensor(value) if isinstance(value, (np.ndarray, list)) else value
 
     def _arrays(self, result: Any) -> Any:
         if isinstance(result, tuple):
@@ -264,11 +302,45 @@ class Agent:
 
     def _figures(self, result: Any) -> Any:
         if isinstance(result, tuple):
-            return tuple(self._figures(part) for part in result)
+            parts = [self._figures(part) for part in result]
+            return result._make(parts) if hasattr(result, "_make") else tuple(parts)  # which named tuples have
         if isinstance(result, dict):
             return {name: self._figures(part) for name, part in result.items()}
         array = self.alg._array(result)
         return array.item() if isinstance(array, np.ndarray) and array.ndim == 0 else array
+
+
+def _batched(obs: Any, ndim: Any) -> tuple[Any, bool]:
+    """The observations as a batch, and whether it was a single one."""
+    if isinstance(obs, Mapping):
+        if not obs:
+            raise ValueError("an observation that is a dictionary needs at least one entry, got {}")
+        parts = {
+            key: _batched(value, ndim.get(key) if isinstance(ndim, Mapping) else ndim) for key, value in obs.items()
+        }
+        singles = {single for _, single in parts.values()}
+        if len(singles) > 1:
+            raise ValueError(
+                "some entries of the observation look like one, some like a batch: "
+                f"{ {key: np.shape(value) for key, value in obs.items()} }; "
+                "set agent.obs_ndim to a dictionary of the number of dimensions of each"
+            )
+        return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
+    array = np.asarray(obs)
+    if ndim is None:
+        if array.ndim in (1, 3):
+            return array[None], True
+        if array.ndim in (2, 4):
+            return array, False
+    elif array.ndim == ndim + 1:
+        return array, False
+    elif array.ndim == ndim:
+        return array[None], True
+    expected = "1 or 3 dimensions (one) or 2 or 4 (a batch)" if ndim is None else f"{ndim} or {ndim + 1} dimensions"
+    raise ValueError(
+        f"cannot tell one observation from a batch: got shape {array.shape}, expected {expected}; "
+        "set agent.obs_ndim to the number of dimensions of one observation"
+    )
 
 
 def _unbatched(actions: Any, single: bool) -> Any:
@@ -284,7 +356,11 @@ def _check(source: str, figures: Any) -> None:
     if isinstance(figures, float):
         check_finite(source, {"the loss": figures})
     elif isinstance(figures, tuple):
-        check_finite(source, {f"figure {i}": part for i, part in enumerate(figures) if isinstance(part, float)})
+        names = getattr(figures, "_fields", None) or [f"figure {i}" for i in range(len(figures))]
+        parts = dict(zip(names, figures, strict=True))
+        check_finite(source, {name: part for name, part in parts.items() if isinstance(part, float)})
+        for part in figures:
+            _check(source, part if isinstance(part, tuple) else None)
     elif isinstance(figures, dict):
         check_finite(source, {name: part for name, part in figures.items() if isinstance(part, float)})
 

@@ -7,7 +7,7 @@ into actions. Tensor code is the backend's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -45,9 +45,12 @@ class Algorithm:
         hyperparas: PARL 1.x's dictionary of settings, kept as `self.hyperparas`; new code uses arguments.
         device: `"auto"` (the environment variable `PARL_DEVICE`, else a GPU when there is one, else the CPU) or a name
             the framework knows, such as `"cpu"` or `"cuda:1"`.
+        compile: compile losses and their gradients (`torch.compile`; on CUDA with graphs): the first updates take many
+            seconds, later ones less than before. Off by default; paddle refuses it.
 
     Raises:
         ModelContractError: the model keeps layers where the framework does not find them.
+        HyperparameterError: the device is unknown or not there, or the backend does not compile.
     """
 
     model: Any
@@ -55,11 +58,22 @@ class Algorithm:
     COUNTERS: ClassVar[tuple[str, ...]] = ()
     """Attributes with whole numbers that belong to the saved state."""
 
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = False
+    """Whether actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
+
+    _compiles: bool = False
+
     def __init__(
-        self, model: Model | None = None, hyperparas: Mapping[str, Any] | None = None, *, device: str = "auto"
+        self,
+        model: Model | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        *,
+        device: str = "auto",
+        compile: bool = False,
     ) -> None:
         self.hyperparas = dict(hyperparas or {})
         self._device = self._resolve_device(device)
+        self._compiles = bool(compile) and self._require_compiler()
         if model is not None:
             self.model = self._place(model, self._device)
             if isinstance(model, Model):
@@ -82,6 +96,10 @@ class Algorithm:
     def sample(self, *args: Any, **kwargs: Any) -> Any:
         """Return actions with exploration noise; where a subclass does not define it, `choose` explores."""
         raise NotImplementedError(f"{type(self).__name__} does not define sample()")
+
+    def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
+        """What `Agent.sample` returns of an algorithm with a `sample` of its own; here all that `sample` returns."""
+        return self.sample(*args, **kwargs)
 
     def choose(
         self,
@@ -174,6 +192,10 @@ class Algorithm:
         """The framework's device for the argument of the constructor."""
         raise NotImplementedError
 
+    def _require_compiler(self) -> bool:
+        """True where the backend compiles; else raise HyperparameterError."""
+        raise NotImplementedError
+
     def _place(self, model: Any, device: Any) -> Any:
         """The model, moved to the device."""
         raise NotImplementedError
@@ -183,9 +205,19 @@ class Algorithm:
         raise NotImplementedError
 
     def _adam(
-        self, model: Any, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+        self,
+        model: Any,
+        *,
+        lr: float,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        part: str | Callable[[], Iterable[Any]] | None = None,
     ) -> Optimizer:
-        """Adam (beta 0.9 and 0.999) for the parameters of `model`, or for those below its attribute `part`."""
+        """Adam (beta 0.9 and 0.999) for the parameters of `model`.
+
+        `part` restricts it to those below an attribute of that name, or to those that a function lists when the first
+        loss arrives.
+        """
         raise NotImplementedError
 
     def _tensor(self, array: Any) -> Any:

@@ -47,6 +47,10 @@ class Backend(Protocol):
     def algorithms(self) -> ModuleType:
         """The module whose `__all__` lists the algorithms."""
 
+    @property
+    def data_parallel(self) -> ModuleType:
+        """The module whose `join()` makes this process one of several that learn together."""
+
 
 class _Choice:
     """The one place that remembers what `set_backend` said and which backends were loaded."""

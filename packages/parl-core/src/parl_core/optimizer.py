@@ -1,6 +1,6 @@
 """What an algorithm needs of an optimizer, whichever the framework: one update step, and a state that can be saved."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from parl_core.model import Weights
@@ -23,6 +23,20 @@ class Optimizer:
 
         Returns:
             The gradients' global norm before clipping, a tensor, where a limit was set; else None.
+        """
+        raise NotImplementedError
+
+    def descend(self, losses: Callable[..., tuple[Any, ...]], *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
+        """Take one step down the gradient of the first of `losses(*batch)`.
+
+        Args:
+            losses: a function of tensors without side effects; where the algorithm compiles, it is compiled together
+                with its gradient.
+            batch: its arguments, tensors, dictionaries of tensors or None.
+            lr: learning rate of this step; default the constructor's.
+
+        Returns:
+            What `losses` returned, detached from the graph.
         """
         raise NotImplementedError
 

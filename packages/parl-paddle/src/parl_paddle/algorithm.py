@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -9,6 +10,7 @@ import paddle
 
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
+from parl_core.errors import HyperparameterError
 from parl_paddle import tensors
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
@@ -24,6 +26,12 @@ class Algorithm(contract.Algorithm):
     def _resolve_device(self, device: str) -> str:
         return tensors.resolve_device(device)
 
+    def _require_compiler(self) -> bool:
+        raise HyperparameterError(
+            "compile=True is an option of parl-torch; paddle.jit.to_static gains nothing for these updates on a CPU: "
+            "leave it out on paddle"
+        )
+
     def _place(self, model: Any, device: str) -> Any:
         if not isinstance(model, Model):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model
@@ -37,7 +45,13 @@ class Algorithm(contract.Algorithm):
         return tensors.device_name(place)
 
     def _adam(
-        self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+        self,
+        model: Model,
+        *,
+        lr: float,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        part: str | Callable[[], Iterable[paddle.Tensor]] | None = None,
     ) -> Adam:
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
 
@@ -48,7 +62,8 @@ class Algorithm(contract.Algorithm):
         # Remembered, because looking through the layers costs as much as the conversion.
         found = self.__dict__.get("_computes_in")
         if found is None:
-            found = next((p.dtype for model in self._models().values() for p in model.parameters()), None)
+            first = next(iter(self._models().values()), None)  # later ones may hold single numbers of other precision
+            found = None if first is None else next((parameter.dtype for parameter in first.parameters()), None)
             self._computes_in = found
         return found or paddle.float32
 

@@ -47,3 +47,8 @@ class PaddleBackend:
     def algorithms(self) -> ModuleType:
         """`parl.algorithms`."""
         return import_module("parl_paddle.algorithms")
+
+    @property
+    def data_parallel(self) -> ModuleType:
+        """Several processes that learn together."""
+        return import_module("parl_paddle.data_parallel")

@@ -8,20 +8,23 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
+from parl_core.contracts.action_kind import ActionKind
 from parl_paddle.losses.shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",
     "DiagGaussianDistribution",
+    "MultiCategoricalDistribution",
     "PolicyDistribution",
     "SoftCategoricalDistribution",
     "SoftMultiCategoricalDistribution",
+    "policy_distribution",
 ]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -32,8 +35,24 @@ class PolicyDistribution(Protocol):
     """What every distribution of actions offers; `[batch]` results."""
 
     def sample(self) -> Tensor: ...
+    def mode(self) -> Tensor: ...
     def entropy(self) -> Tensor: ...
     def logp(self, action: Tensor) -> Tensor: ...
+
+
+def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
+    """The distribution of actions of a kind, from what the model's `policy(obs)` returned.
+
+    Args:
+        output: as `ActionKind` says.
+        kind: of the actions.
+        mask: as of the distribution.
+    """
+    if kind.continuous:
+        return DiagGaussianDistribution.from_std(*output)
+    if kind.nvec is not None:
+        return MultiCategoricalDistribution(output, kind.nvec, mask)
+    return CategoricalDistribution(output, mask)
 
 
 class CategoricalDistribution:
@@ -41,9 +60,14 @@ class CategoricalDistribution:
 
     Args:
         logits: unnormalised log-probabilities `[batch, act_dim]`.
+        mask: `[batch, act_dim]`, True (or not 0) where an action is possible; others get probability 0 and no gradient.
     """
 
-    def __init__(self, logits: Tensor) -> None:
+    def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
+        if mask is not None:
+            same_shape(logits=logits, mask=mask)
+            smallest = paddle.full_like(logits, float(paddle.finfo(logits.dtype).min))
+            logits = paddle.where(mask.astype("bool"), logits, smallest)
         self.logits = logits
 
     @cached_property
@@ -71,6 +95,44 @@ class CategoricalDistribution:
     def kl(self, other: CategoricalDistribution) -> Tensor:
         """KL(self || other) in nats, `[batch]`."""
         return (paddle.exp(self.log_probabilities) * (self.log_probabilities - other.log_probabilities)).sum(axis=-1)
+
+
+class MultiCategoricalDistribution:
+    """Several independent categoricals side by side, one a part of a multi-discrete action.
+
+    Args:
+        logits: `[batch, sum(sizes)]`, unnormalised.
+        sizes: number of choices of each part.
+        mask: `[batch, sum(sizes)]`, as of `CategoricalDistribution`.
+    """
+
+    def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:
+        if logits.shape[-1] != sum(sizes):
+            raise ValueError(f"actions of sizes {list(sizes)} need {sum(sizes)} logits, got {logits.shape[-1]}")
+        masks = [None] * len(sizes) if mask is None else paddle.split(mask, list(sizes), axis=-1)
+        parts = paddle.split(logits, list(sizes), axis=-1)
+        self.parts = [CategoricalDistribution(part, allowed) for part, allowed in zip(parts, masks, strict=True)]
+
+    def sample(self) -> Tensor:
+        """Actions, int64 `[batch, number of parts]`, each counted from 0."""
+        return paddle.stack([part.sample() for part in self.parts], axis=-1)
+
+    def mode(self) -> Tensor:
+        """The most probable choices, int64 `[batch, number of parts]`."""
+        return paddle.stack([part.mode() for part in self.parts], axis=-1)
+
+    def entropy(self) -> Tensor:
+        """Sum over the parts in nats, `[batch]`."""
+        return paddle.add_n([part.entropy() for part in self.parts])
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        choices = zip(self.parts, paddle.unbind(action, axis=-1), strict=True)
+        return paddle.add_n([part.logp(choice) for part, choice in choices])
+
+    def kl(self, other: MultiCategoricalDistribution) -> Tensor:
+        """KL(self || other) in nats, summed over the parts, `[batch]`."""
+        return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
 class SoftCategoricalDistribution(CategoricalDistribution):

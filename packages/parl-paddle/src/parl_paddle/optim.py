@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from paddle.utils import unique_name
 
 from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
+from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
 from parl_paddle.programs import eager, in_program
 from parl_paddle.tensors import to_array
@@ -37,7 +39,7 @@ class Adam(contract.Optimizer):
         lr: default learning rate, above 0.
         eps: added to the root of the second moment.
         max_grad_norm: limit of the gradients' global norm, None for none.
-        part: update only the parameters below this attribute of the model.
+        part: update only the parameters below this attribute of the model, or those that this function lists.
     """
 
     def __init__(
@@ -47,14 +49,16 @@ class Adam(contract.Optimizer):
         lr: float,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
-        part: str | None = None,
+        part: str | Callable[[], Iterable[Tensor]] | None = None,
     ) -> None:
         self._model = model
         self._lr = lr
         self._eps = eps
         self._max_grad_norm = max_grad_norm
-        self._prefix = "" if part is None else f"{part}."
+        self._part = part
+        self._others: list[Tensor] | None = None
         self._slots: dict[str, _Slot] = {}
+        self._shared: SharedGradients | None = None
         self._rates: dict[Any, Tensor] = {}
         self._rates_are = lr
 
@@ -64,6 +68,8 @@ class Adam(contract.Optimizer):
         In a program this adds the step to it; there `lr` may also be a value that is fed.
         """
         slots = self._slots or self._create()
+        if self._shared is not None and not in_program():
+            loss = self._shared.announce(loss)
         gradients = _gradients(loss, [slot.parameter for slot in slots.values()])
         norm = None
         with paddle.no_grad():
@@ -73,6 +79,15 @@ class Adam(contract.Optimizer):
                 if gradient is not None:
                     slot.step(gradient, self._rate(lr, slot.moment1), self._eps)
         return norm
+
+    def descend(
+        self, losses: Callable[..., tuple[Any, ...]], *batch: Any, lr: float | Tensor | None = None
+    ) -> tuple[Any, ...]:
+        """Take one step down the gradient of the first loss: see the contract."""
+        with self._others_frozen():
+            figures = losses(*batch)
+        self.minimize(figures[0], lr)
+        return tuple(figure.detach() for figure in figures)
 
     def get_state(self) -> Weights:
         """Copies of steps and moments: see the contract."""
@@ -101,11 +116,36 @@ class Adam(contract.Optimizer):
                 slot.load(np.zeros(shapes[name]), np.zeros(shapes[name]), 0)
 
     def _named(self) -> dict[str, Tensor]:
-        return {name: value for name, value in self._model._named_parameters().items() if name.startswith(self._prefix)}
+        named = self._model._named_parameters()
+        if self._part is None:
+            return named
+        if isinstance(self._part, str):
+            return {name: value for name, value in named.items() if name.startswith(f"{self._part}.")}
+        listed = {id(parameter) for parameter in self._part()}
+        return {name: value for name, value in named.items() if id(value) in listed}
+
+    @contextlib.contextmanager
+    def _others_frozen(self) -> Iterator[None]:
+        """What only the loss runs through (critics, in an actor's step) gets no gradients, which would cost time."""
+        if self._part is None or not self._slots or in_program():
+            yield
+            return
+        if self._others is None:
+            own = {id(slot.parameter) for slot in self._slots.values()}
+            self._others = [tensor for tensor in self._model._named_parameters().values() if id(tensor) not in own]
+        for tensor in self._others:
+            tensor.stop_gradient = True
+        try:
+            yield
+        finally:
+            for tensor in self._others:
+                tensor.stop_gradient = False
 
     def _create(self) -> dict[str, _Slot]:
         with eager():
             self._slots = {name: _Slot.of(parameter) for name, parameter in self._named().items()}
+            if learners().size > 1 and self._slots:
+                self._shared = SharedGradients([slot.parameter for slot in self._slots.values()])
         return self._slots
 
     def _rate(self, lr: float | Tensor | None, like: Tensor) -> Tensor:

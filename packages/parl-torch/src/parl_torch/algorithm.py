@@ -1,5 +1,6 @@
 """`parl.Algorithm` on PyTorch."""
 
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
+from parl_torch.compiled import require_compiler
 from parl_torch.model import Model
 from parl_torch.optim import Adam
 from parl_torch.tensors import resolve_device, to_array, to_tensor
@@ -24,6 +26,9 @@ class Algorithm(contract.Algorithm):
 
     def _resolve_device(self, device: str) -> torch.device:
         return resolve_device(device)
+
+    def _require_compiler(self) -> bool:
+        return require_compiler()
 
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
@@ -44,9 +49,15 @@ class Algorithm(contract.Algorithm):
         return torch.device("cpu") if parameter is None else parameter.device
 
     def _adam(
-        self, model: Model, *, lr: float, eps: float = 1e-8, max_grad_norm: float | None = None, part: str | None = None
+        self,
+        model: Model,
+        *,
+        lr: float,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        part: str | Callable[[], Iterable[Tensor]] | None = None,
     ) -> Adam:
-        return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
+        return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=self._compiles)
 
     def _tensor(self, array: Any) -> Tensor:
         parameter = self._first_parameter()

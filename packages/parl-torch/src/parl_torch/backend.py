@@ -47,3 +47,8 @@ class TorchBackend:
     def algorithms(self) -> ModuleType:
         """`parl.algorithms`."""
         return import_module("parl_torch.algorithms")
+
+    @property
+    def data_parallel(self) -> ModuleType:
+        """Several processes that learn together."""
+        return import_module("parl_torch.data_parallel")

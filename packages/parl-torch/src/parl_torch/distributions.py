@@ -2,20 +2,24 @@
 
 import itertools
 import math
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
+from parl_core.contracts.action_kind import ActionKind
 from parl_core.errors import DivergedError
 from parl_torch.losses.shapes import same_shape
 
 __all__ = [
     "CategoricalDistribution",
     "DiagGaussianDistribution",
+    "MultiCategoricalDistribution",
     "PolicyDistribution",
     "SoftCategoricalDistribution",
     "SoftMultiCategoricalDistribution",
+    "policy_distribution",
 ]
 
 _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
@@ -25,8 +29,24 @@ class PolicyDistribution(Protocol):
     """What every distribution of actions offers; `[batch]` results."""
 
     def sample(self) -> Tensor: ...
+    def mode(self) -> Tensor: ...
     def entropy(self) -> Tensor: ...
     def logp(self, action: Tensor) -> Tensor: ...
+
+
+def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
+    """The distribution of actions of a kind, from what the model's `policy(obs)` returned.
+
+    Args:
+        output: as `ActionKind` says.
+        kind: of the actions.
+        mask: as of the distribution.
+    """
+    if kind.continuous:
+        return DiagGaussianDistribution.from_std(*output)
+    if kind.nvec is not None:
+        return MultiCategoricalDistribution(output, kind.nvec, mask)
+    return CategoricalDistribution(output, mask)
 
 
 class CategoricalDistribution:
@@ -34,9 +54,13 @@ class CategoricalDistribution:
 
     Args:
         logits: `[batch, act_dim]`, unnormalised.
+        mask: `[batch, act_dim]`, True (or not 0) where an action is possible; others get probability 0 and no gradient.
     """
 
-    def __init__(self, logits: Tensor) -> None:
+    def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
+        if mask is not None:
+            same_shape(logits=logits, mask=mask)
+            logits = logits.masked_fill(mask == 0, torch.finfo(logits.dtype).min)
         self.logits = logits
         self.log_probabilities = torch.log_softmax(logits, dim=-1)
 
@@ -116,6 +140,44 @@ class DiagGaussianDistribution:
         return (other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
 
 
+class MultiCategoricalDistribution:
+    """Several independent categoricals side by side, one a part of a multi-discrete action.
+
+    Args:
+        logits: `[batch, sum(sizes)]`, unnormalised.
+        sizes: number of choices of each part.
+        mask: `[batch, sum(sizes)]`, as of `CategoricalDistribution`.
+    """
+
+    def __init__(self, logits: Tensor, sizes: Sequence[int], mask: Tensor | None = None) -> None:
+        if logits.shape[-1] != sum(sizes):
+            raise ValueError(f"actions of sizes {list(sizes)} need {sum(sizes)} logits, got {logits.shape[-1]}")
+        masks = [None] * len(sizes) if mask is None else _split(mask, sizes)
+        pairs = zip(_split(logits, sizes), masks, strict=True)
+        self.parts = [CategoricalDistribution(part, allowed) for part, allowed in pairs]
+
+    def sample(self) -> Tensor:
+        """Actions, int64 `[batch, number of parts]`, each counted from 0."""
+        return torch.stack([part.sample() for part in self.parts], dim=-1)
+
+    def mode(self) -> Tensor:
+        """The most probable choices, int64 `[batch, number of parts]`."""
+        return torch.stack([part.mode() for part in self.parts], dim=-1)
+
+    def entropy(self) -> Tensor:
+        """Sum over the parts, `[batch]`, in nats."""
+        return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
+
+    def logp(self, action: Tensor) -> Tensor:
+        """Log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        choices = zip(self.parts, action.unbind(dim=-1), strict=True)
+        return torch.stack([part.logp(choice) for part, choice in choices]).sum(dim=0)
+
+    def kl(self, other: "MultiCategoricalDistribution") -> Tensor:
+        """KL(self || other), `[batch]`."""
+        return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
+
+
 class SoftCategoricalDistribution(CategoricalDistribution):
     """A categorical whose draws are differentiable: softmax(logits + Gumbel noise), rows on the simplex.
 
@@ -169,6 +231,6 @@ class SoftMultiCategoricalDistribution:
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
 
 
-def _split(columns: Tensor, sizes: list[int]) -> list[Tensor]:
+def _split(columns: Tensor, sizes: Sequence[int]) -> list[Tensor]:
     edges = [0, *itertools.accumulate(sizes)]
     return [columns[..., start:stop] for start, stop in itertools.pairwise(edges)]

@@ -1,6 +1,6 @@
 """One update step of an optimizer."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
+from parl_torch.compiled import CompiledGradients, Losses
+from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
 from parl_torch.tensors import to_array
 
@@ -37,7 +39,8 @@ class Adam(contract.Optimizer):
         lr: default learning rate, above 0.
         eps: added to the root of the second moment.
         max_grad_norm: limit of the gradients' global norm, None for none.
-        part: update only the parameters below this attribute of the model.
+        part: update only the parameters below this attribute of the model, or those that this function lists.
+        compiles: `descend` compiles losses and gradients.
     """
 
     def __init__(
@@ -47,29 +50,57 @@ class Adam(contract.Optimizer):
         lr: float,
         eps: float = 1e-8,
         max_grad_norm: float | None = None,
-        part: str | None = None,
+        part: str | Callable[[], Iterable[Tensor]] | None = None,
+        compiles: bool = False,
     ) -> None:
         self._model = model
         self._lr = lr
         self._eps = eps
         self._max_grad_norm = max_grad_norm
-        self._prefix = "" if part is None else f"{part}."
+        self._part = part
+        self._compiles = compiles
+        self._compiled: dict[Any, CompiledGradients] = {}
         self._state: dict[Tensor, _Moments] = {}
         self._parameters: list[nn.Parameter] = []
+        self._shared: SharedGradients | None = None
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
         """Compute gradients of `loss` and take one step: see the contract."""
         if not self._parameters:
             self._parameters = list(self._named().values())
+            self._shared = SharedGradients(self._parameters) if learners().size > 1 else None
+        if self._shared is not None:
+            loss = self._shared.announce(loss)
         for parameter in self._parameters:
             parameter.grad = None
-        loss.backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return self._step(self._lr if lr is None else lr)
+        # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
+        loss.backward(inputs=None if self._part is None else self._parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        return self._step([parameter.grad for parameter in self._parameters], self._lr if lr is None else lr)
+
+    def descend(self, losses: Losses, *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
+        """Take one step down the gradient of the first loss: see the contract."""
+        if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
+            figures = losses(*batch)
+            self.minimize(figures[0], lr)
+            return tuple(figure.detach() for figure in figures)
+        compiled = self._compiled.get(losses)
+        if compiled is None:
+            compiled = self._compiled[losses] = CompiledGradients(losses, self._parameters)
+        figures, found = compiled(*batch)
+        if self._shared is not None:
+            self._shared.average(found)
+        self._step(found, self._lr if lr is None else lr)
+        return figures
 
     @torch.no_grad()
-    def _step(self, lr: float) -> Tensor | None:
-        reached: list[Tensor] = [parameter for parameter in self._parameters if parameter.grad is not None]
-        gradients = [parameter.grad for parameter in reached if parameter.grad is not None]
+    def _step(self, found: Sequence[Tensor | None], lr: float) -> Tensor | None:
+        pairs = [
+            (parameter, gradient)
+            for parameter, gradient in zip(self._parameters, found, strict=True)
+            if gradient is not None
+        ]
+        reached: list[Tensor] = [parameter for parameter, _ in pairs]
+        gradients = [gradient for _, gradient in pairs]
         states = [self._state.get(parameter) or self._start(parameter) for parameter in reached]
         steps = [state.step for state in states]
         norm = None
@@ -125,7 +156,13 @@ class Adam(contract.Optimizer):
         }
 
     def _named(self) -> dict[str, nn.Parameter]:
-        return {name: value for name, value in self._model.named_parameters() if name.startswith(self._prefix)}
+        named = dict(self._model.named_parameters())
+        if self._part is None:
+            return named
+        if isinstance(self._part, str):
+            return {name: value for name, value in named.items() if name.startswith(f"{self._part}.")}
+        listed = {id(parameter) for parameter in self._part()}
+        return {name: value for name, value in named.items() if id(value) in listed}
 
     def _from_portable(self, arrays: Weights) -> Weights:
         converted = self._model._from_portable(arrays)  # which adds counters of the model's that no optimizer has

@@ -5,7 +5,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["actions_column", "floats_column"]
+from parl_core.nested import Observations, map_nested
+
+__all__ = ["actions_column", "finite_column", "floats_column", "observations"]
+
+
+def observations(values: Any) -> Observations:
+    """Observations of a batch as an array, or of a dictionary its arrays; nothing is copied that need not be."""
+    found: Observations = map_nested(np.asarray, values)
+    return found
 
 
 def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
@@ -40,6 +48,22 @@ def floats_column(name: str, values: Any) -> NDArray[Any]:
     if array.dtype.kind not in "iub":
         raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
     return array.astype(np.float32)
+
+
+def finite_column(name: str, values: Any) -> NDArray[Any]:
+    """As `floats_column`, of finite numbers: one that is not spoils all weights.
+
+    Raises:
+        ValueError: another shape, no numbers, or one that is infinite or NaN; the message has the first such row.
+    """
+    array = floats_column(name, values)
+    spoiled = np.flatnonzero(~np.isfinite(array))
+    if spoiled.size:
+        raise ValueError(
+            f"{name} must be finite, got {array[spoiled[0]]} in row {spoiled[0]}: one such number spoils all weights; "
+            "clip or drop it in the environment"
+        )
+    return array
 
 
 def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:

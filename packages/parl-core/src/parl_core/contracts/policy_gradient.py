@@ -1,67 +1,82 @@
 """The contract of PolicyGradient (REINFORCE)."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.algorithm import Algorithm
 from parl_core.checks import check_positive, check_rows, check_scheduled, first_method
-from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.columns import finite_column, observations
+from parl_core.contracts.on_policy import OnPolicy, refuse_unused
+from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.model import Model
+from parl_core.nested import leaves, map_nested
 from parl_core.optimizer import Optimizer
 
 __all__ = ["PolicyGradient"]
 
 
-class PolicyGradient(Algorithm):
-    """Monte-Carlo policy gradient for discrete actions (Williams 1992, equation 5; Sutton & Barto 2018, section 13.3).
+class PolicyGradient(OnPolicy):
+    """Monte-Carlo policy gradient (Williams 1992, equation 5; Sutton & Barto 2018, section 13.3).
 
     loss = -mean(log pi(action_t | obs_t) * reward_t), one Adam step a call. `reward_t` is what the caller puts there,
     usually the discounted return, normalised over the episode (`parl.utils.calc_discount_norm_reward`).
 
     The model's `forward(obs)`, or `policy(obs)` where there is no `forward`, returns action probabilities
-    `[batch, act_dim]` (rows sum to 1).
+    `[batch, act_dim]` (rows sum to 1), or with `continuous_action` the pair (mean, std) of a Gaussian, each
+    broadcastable to `[batch, act_dim]`.
+
+    In the on-policy loop the value of every state counts as 0: pass `gae_lambda=1.0`, so that advantages are discounted
+    returns. What follows after the end of a rollout, or after a truncation, counts as nothing: `train_by_episodes`
+    plays whole episodes.
 
     Args:
         model: the policy.
-        lr: learning rate of Adam, above 0; default 1e-3 (PARL's QuickStart).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
+        continuous_action: the policy is a Gaussian; default False.
         hyperparas: PARL 1.x's dictionary of the same settings.
-        device: see `parl.Algorithm`.
+        device, compile: see `parl.Algorithm`.
 
     Raises:
         HyperparameterError: a setting is out of range, unknown, or given twice.
         ModelContractError: the model implements neither `forward` nor `policy`.
     """
 
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+
     optimizer: Optimizer
 
     def __init__(
         self,
         model: Model,
-        lr: float | None = None,
+        lr: Scheduled | None = None,
         *,
+        continuous_action: bool = False,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
+        compile: bool = False,
     ) -> None:
         settings = merge("PolicyGradient", hyperparas, {"lr": lr}, {"lr": 1e-3})
-        self.lr = check_positive("lr", settings["lr"])
+        self.lr = check_schedule("lr", settings["lr"], check_positive)
+        self.actions = ActionKind.of(continuous_action, None)
         self._policy = first_method(model, ("forward", "policy"), "PolicyGradient")
-        super().__init__(model, device=device)
-        self.optimizer = self._adam(self.model, lr=self.lr)
+        super().__init__(model, device=device, compile=compile)
+        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr))
 
     def predict(self, obs: Any) -> Any:
-        """Return action probabilities `[batch, act_dim]`."""
+        """Return action probabilities `[batch, act_dim]`, or (mean, std), each `[batch, act_dim]`."""
         raise NotImplementedError
 
     def learn(self, obs: Any, action: Any, reward: Any, lr: float | None = None) -> Any:
         """Take one step.
 
         Args:
-            obs: `[batch, ...]`.
-            action: int64 `[batch]` or `[batch, 1]`.
+            obs: `[batch, ...]`, or a dictionary of such.
+            action: int64 `[batch]` or `[batch, 1]`; float `[batch, act_dim]` when continuous.
             reward: float `[batch]` or `[batch, 1]`, the weight of each log-probability.
             lr: learning rate of this step; default the constructor's.
 
@@ -70,9 +85,55 @@ class PolicyGradient(Algorithm):
         """
         raise NotImplementedError
 
-    def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> NDArray[np.int64]:
-        """The most probable action of each row, or with `rng` one drawn from the row's probabilities."""
+    def learn_rollout(
+        self,
+        batch: RolloutBatch,
+        *,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
+        rng: np.random.Generator,  # noqa: ARG002 - there is one batch
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Take one step on a whole rollout, weighted by its advantages, shifted and scaled to mean 0 and deviation 1.
+
+        Args:
+            batch: the rollout; without values, its advantages are discounted returns.
+            epochs: 1 or None.
+            minibatch_size: None.
+            rng: not needed.
+            lr: learning rate of this call; default the constructor's.
+            clip: None.
+            entropy_coef: None or 0.
+            target_kl: None.
+
+        Returns:
+            `policy_loss`; and `steps`, 1.
+        """
+        refuse_unused(
+            "PolicyGradient",
+            epochs=None if epochs == 1 else epochs,
+            minibatch_size=minibatch_size,
+            clip=clip,
+            entropy_coef=entropy_coef or None,
+            target_kl=target_kl,
+            action_mask=batch.action_mask,
+        )
+        weight = batch.advantage - batch.advantage.mean()
+        weight = weight / (batch.advantage.std() + 1e-8)
+        columns, options = self.prepare(batch.obs, batch.action, weight, lr)
+        obs, action, reward = (map_nested(self._tensor, column) for column in columns)
+        loss = self.learn(obs, action, reward, **options)
+        return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}
+
+    def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> NDArray[Any]:
+        """The most probable action of each row, or with `rng` one drawn from the row's distribution."""
         super().choose(output, rng=rng, **options)
+        if self.actions.continuous:
+            mean, std = output
+            return np.asarray(mean if rng is None else mean + std * rng.standard_normal(mean.shape, mean.dtype))
         if rng is None:
             return np.asarray(output.argmax(axis=1), np.int64)
         cumulated = np.cumsum(output, axis=1, dtype=np.float64)
@@ -84,9 +145,9 @@ class PolicyGradient(Algorithm):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
         columns = {
-            "obs": np.asarray(obs),
-            "action": actions_column("action", action),
-            "reward": floats_column("reward", reward),
+            "obs": observations(obs),
+            "action": self.actions.column("action", action),
+            "reward": finite_column("reward", reward),
         }
-        check_rows("PolicyGradient.learn", columns)
+        check_rows("PolicyGradient.learn", leaves("", columns))
         return tuple(columns.values()), {"lr": check_scheduled("lr", lr)}

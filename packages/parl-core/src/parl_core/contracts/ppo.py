@@ -4,27 +4,31 @@
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from parl_core.algorithm import Algorithm
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
-from parl_core.contracts.columns import actions_column, floats_column
-from parl_core.contracts.ppo_batch import PPOBatch
+from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.columns import floats_column, observations
+from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.ppo_forms import DEFAULTS, SeparateMethods, asks_for_separate_form
+from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
+from parl_core.nested import leaves, map_nested
 from parl_core.optimizer import Optimizer
 
-__all__ = ["PPO", "PPOBatch", "asks_for_separate_form"]
+__all__ = ["PPO", "asks_for_separate_form"]
+
+EPOCHS, MINIBATCH_SIZE = 10, 64  # Schulman et al. 2017, table 3
 
 
-class PPO(SeparateMethods, Algorithm):
+class PPO(SeparateMethods, OnPolicy):
     """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
 
         ratio = exp(log pi(a|s) - log pi_old(a|s))
@@ -35,9 +39,15 @@ class PPO(SeparateMethods, Algorithm):
     Deviations from the paper, as in OpenAI's baselines and PARL: value clipping, advantages normalised in each
     minibatch (by the standard deviation with divisor n), global gradient norm clipped, Adam's eps.
 
-    The model has `policy(obs)` and `value(obs)`: values `[batch, 1]` or `[batch]`; policy logits `[batch, act_dim]`, or
-    with `continuous_action` the pair (mean, std) of a Gaussian, each broadcastable to `[batch, act_dim]`. Where it also
-    has `policy_and_value(obs)`, returning the pair of both, one pass serves both heads.
+    The model has `policy(obs)` and `value(obs)`: values `[batch, 1]` or `[batch]`; policy logits `[batch, act_dim]`,
+    with `nvec` those of all parts side by side `[batch, sum(nvec)]`, or with `continuous_action` the pair (mean, std)
+    of a Gaussian, each broadcastable to `[batch, act_dim]`. Where it also has `policy_and_value(obs)`, returning the
+    pair of both, one pass serves both heads.
+
+    Impossible actions are masked with `action_mask` of `sample`, `predict` and `learn`, or by observations that are a
+    dictionary with this key (Huang & Ontanon 2022, arXiv:2006.14171): their logits become the smallest number.
+
+    `clip_param`, `entropy_coef` and `initial_lr` may be schedules: functions of the updates taken so far.
 
     Args:
         model: policy and value networks.
@@ -50,7 +60,8 @@ class PPO(SeparateMethods, Algorithm):
         use_clipped_value_loss: clip the value's step; default True.
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default False.
-        device: see `parl.Algorithm`.
+        nvec: actions are multi-discrete, with so many choices in each part.
+        device, compile: see `parl.Algorithm`.
         hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
 
     Raises:
@@ -58,27 +69,31 @@ class PPO(SeparateMethods, Algorithm):
         ModelContractError: the model lacks `policy` or `value`.
     """
 
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+
     optimizer: Optimizer
 
     def __init__(
         self,
         model: Model,
-        clip_param: float | None = None,
+        clip_param: Scheduled | None = None,
         value_loss_coef: float | None = None,
-        entropy_coef: float | None = None,
-        initial_lr: float | None = None,
+        entropy_coef: Scheduled | None = None,
+        initial_lr: Scheduled | None = None,
         eps: float | None = None,
         max_grad_norm: float | None = None,
         use_clipped_value_loss: bool | None = None,
         norm_adv: bool | None = None,
         continuous_action: bool | None = None,
         *,
+        nvec: Sequence[int] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         act_dim: int | None = None,
         policy_lr: float | None = None,
         value_lr: float | None = None,
         epsilon: float | None = None,
         device: str = "auto",
+        compile: bool = False,
     ) -> None:
         given = {
             "clip_param": clip_param,
@@ -90,6 +105,7 @@ class PPO(SeparateMethods, Algorithm):
             "use_clipped_value_loss": use_clipped_value_loss,
             "norm_adv": norm_adv,
             "continuous_action": continuous_action,
+            "nvec": nvec,
         }
         old = {
             "hyperparas": hyperparas,
@@ -101,36 +117,45 @@ class PPO(SeparateMethods, Algorithm):
         if asks_for_separate_form(0, {**given, **old}):
             raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
         settings = merge("PPO", None, given, DEFAULTS)
-        self.clip_param = check_positive("clip_param", settings["clip_param"])
+        self.clip_param = check_schedule("clip_param", settings["clip_param"], check_positive)
         self.value_loss_coef = check_non_negative("value_loss_coef", settings["value_loss_coef"])
-        self.entropy_coef = check_non_negative("entropy_coef", settings["entropy_coef"])
-        self.lr = check_positive("initial_lr", settings["initial_lr"])
+        self.entropy_coef = check_schedule("entropy_coef", settings["entropy_coef"], check_non_negative)
+        self.lr = check_schedule("initial_lr", settings["initial_lr"], check_positive)
         self.use_clipped_value_loss = bool(settings["use_clipped_value_loss"])
         self.norm_adv = bool(settings["norm_adv"])
         self.continuous_action = bool(settings["continuous_action"])
+        self.actions = ActionKind.of(self.continuous_action, settings["nvec"])
         for method in ("policy", "value"):
             first_method(model, (method,), "PPO")
         self._one_pass = model.implements("policy_and_value")
         limit = settings["max_grad_norm"]
-        super().__init__(model, device=device)
+        super().__init__(model, device=device, compile=compile)
         self.optimizer = self._adam(
             self.model,
-            lr=self.lr,
+            lr=self._at_start(self.lr),
             eps=check_positive("eps", settings["eps"]),
             max_grad_norm=None if limit == math.inf else check_positive("max_grad_norm", limit),
         )
 
-    def predict(self, obs: Any) -> Any:
-        """Return the most likely actions: int64 `[batch]`, or means `[batch, act_dim]`."""
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
         raise NotImplementedError
 
-    def sample(self, obs: Any) -> Any:
+    def sample(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions.
 
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+
         Returns:
-            (value `[batch]`, action `[batch]` or `[batch, act_dim]`, log-probability `[batch]`, entropy `[batch]`).
+            (value `[batch]`, action as of `predict`, log-probability `[batch]`, entropy `[batch]`).
         """
         raise NotImplementedError
+
+    def explore(self, obs: Any, action_mask: Any = None) -> Any:
+        """The first three of what `sample` returns."""
+        return self.sample(obs, action_mask)[:3]
 
     def value(self, obs: Any) -> Any:
         """Return values `[batch]`."""
@@ -148,8 +173,9 @@ class PPO(SeparateMethods, Algorithm):
         *,
         clip: float | None = None,
         entropy_coef: float | None = None,
+        action_mask: Any = None,
     ) -> Any:
-        """Take one step on a minibatch; columns as in `PPOBatch`.
+        """Take one step on a minibatch; columns as in `RolloutBatch`.
 
         Args:
             batch_obs: observations.
@@ -161,14 +187,21 @@ class PPO(SeparateMethods, Algorithm):
             lr: learning rate of this step; default the constructor's.
             clip: clip range of this step; default the constructor's.
             entropy_coef: of this step; default the constructor's.
+            action_mask: bool `[n, act_dim]`, True where an action was possible.
 
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
         """
         raise NotImplementedError
 
-    def learn_minibatch(self, minibatch: tuple[Any, ...], lr: float | None, clip: float, entropy_coef: float) -> Any:
-        """Take one step; the columns are tensors in the order of `PPOBatch`.
+    def learn_minibatch(
+        self,
+        minibatch: tuple[Any, ...],
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+    ) -> Any:
+        """Take one step; the columns are tensors in the order of `RolloutBatch`, settings as of `learn`.
 
         Returns:
             (value_loss, policy_loss, entropy, approx_kl, clip_fraction), detached scalars. approx_kl is the mean of
@@ -178,10 +211,10 @@ class PPO(SeparateMethods, Algorithm):
 
     def learn_rollout(
         self,
-        batch: PPOBatch,
+        batch: RolloutBatch,
         *,
-        epochs: int,
-        minibatch_size: int,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
         rng: np.random.Generator,
         lr: float | None = None,
         clip: float | None = None,
@@ -196,8 +229,8 @@ class PPO(SeparateMethods, Algorithm):
 
         Args:
             batch: the rollout.
-            epochs: passes over it.
-            minibatch_size: rows a step.
+            epochs: passes over it; default 10 (paper, table 3).
+            minibatch_size: rows a step; default 64 (paper, table 3).
             rng: draws the permutations.
             lr: learning rate of this call; default the constructor's.
             clip: clip range of this call; default the constructor's.
@@ -208,22 +241,27 @@ class PPO(SeparateMethods, Algorithm):
         Returns:
             Means over all steps taken of value_loss, policy_loss, entropy, approx_kl, clip_fraction; and `steps`.
         """
-        check_int("epochs", epochs)
-        check_int("minibatch_size", minibatch_size)
+        epochs = check_int("epochs", EPOCHS if epochs is None else epochs)
+        size = check_int("minibatch_size", MINIBATCH_SIZE if minibatch_size is None else minibatch_size)
         lr = check_scheduled("lr", lr)
         if target_kl is not None:
             check_positive("target_kl", target_kl)
-        clip = self.clip_param if clip is None else check_positive("clip", clip)
-        entropy_coef = self.entropy_coef if entropy_coef is None else check_non_negative("entropy_coef", entropy_coef)
-        batch = replace(batch, action=self._actions("PPOBatch.action", batch.action))
-        columns = tuple(self._tensor(getattr(batch, field.name)) for field in fields(batch))
+        clip = None if clip is None else check_positive("clip", clip)
+        entropy_coef = check_scheduled("entropy_coef", entropy_coef)
+        batch = replace(
+            batch,
+            action=self.actions.column("RolloutBatch.action", batch.action),
+            action_mask=self.actions.mask(batch.action_mask),
+        )
+        columns = [map_nested(self._tensor, column) for column in _given(batch)]
         steps: list[tuple[Any, ...]] = []
         for _ in range(epochs):
             order = self._tensor(rng.permutation(len(batch)))
-            shuffled = tuple(column[order] for column in columns)
+            shuffled = [map_nested(lambda column, rows=order: column[rows], column) for column in columns]
             first = len(steps)
-            for start in range(0, len(batch), minibatch_size):
-                minibatch = tuple(column[start : start + minibatch_size] for column in shuffled)
+            for start in range(0, len(batch), size):
+                rows = slice(start, start + size)
+                minibatch = tuple(map_nested(lambda column, rows=rows: column[rows], column) for column in shuffled)
                 steps.append(self.learn_minibatch(minibatch, lr, clip, entropy_coef))
             if target_kl is not None and self._means(steps[first:])[3] > 1.5 * target_kl:
                 break
@@ -242,33 +280,27 @@ class PPO(SeparateMethods, Algorithm):
         *,
         clip: float | None = None,
         entropy_coef: float | None = None,
+        action_mask: Any = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
         columns = {
-            "batch_obs": np.asarray(batch_obs),
-            "batch_action": self._actions("batch_action", batch_action),
+            "batch_obs": observations(batch_obs),
+            "batch_action": self.actions.column("batch_action", batch_action),
             "batch_value": floats_column("batch_value", batch_value),
             "batch_return": floats_column("batch_return", batch_return),
             "batch_logprob": floats_column("batch_logprob", batch_logprob),
             "batch_adv": floats_column("batch_adv", batch_adv),
         }
-        check_rows("PPO.learn", columns)
+        mask = self.actions.mask(action_mask)
+        check_rows("PPO.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
         return tuple(columns.values()), {
             "lr": check_scheduled("lr", lr),
             "clip": check_scheduled("clip", clip),
             "entropy_coef": check_scheduled("entropy_coef", entropy_coef),
+            "action_mask": mask,
         }
 
-    def _actions(self, name: str, values: Any) -> NDArray[Any]:
-        if not self.continuous_action:
-            return actions_column(name, values)
-        action = np.asarray(values)
-        if action.ndim < 2:
-            raise ValueError(f"{name} must have shape [n, act_dim] with continuous_action, got {action.shape}")
-        return action
 
-    # Backend hook
-
-    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
-        """The mean of each column of scalar tensors, read from the device in one go."""
-        raise NotImplementedError
+def _given(batch: RolloutBatch) -> list[Any]:
+    columns = [getattr(batch, field.name) for field in fields(batch)]
+    return [column for column in columns if column is not None]

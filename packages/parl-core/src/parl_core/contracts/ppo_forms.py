@@ -21,6 +21,7 @@ DEFAULTS: dict[str, Any] = {
     "use_clipped_value_loss": True,
     "norm_adv": True,
     "continuous_action": False,
+    "nvec": None,
 }
 _SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
 

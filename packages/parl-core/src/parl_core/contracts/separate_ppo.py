@@ -8,7 +8,8 @@ import numpy as np
 
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
-from parl_core.contracts.ppo import PPO, PPOBatch
+from parl_core.contracts.ppo import PPO
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -98,11 +99,11 @@ class SeparatePPO(PPO):
         self.policy_optimizer = self._adam(self.model, lr=self.policy_lr, part=self._part("policy_model"))
         self.value_optimizer = self._adam(self.model, lr=self.value_lr, part=self._part("value_model"))
 
-    def predict(self, obs: Any) -> Any:
+    def predict(self, obs: Any) -> Any:  # type: ignore[override]  # real numbers are not masked
         """Return (means `[batch, act_dim]`, log-variances `[batch, act_dim]`) of the actions."""
         raise NotImplementedError
 
-    def sample(self, obs: Any) -> Any:
+    def sample(self, obs: Any) -> Any:  # type: ignore[override]  # as above
         """Draw actions `[batch, act_dim]`."""
         raise NotImplementedError
 
@@ -147,7 +148,7 @@ class SeparatePPO(PPO):
             "2.x's (clip_param, initial_lr, ...) for learn and learn_rollout"
         )
 
-    def learn_rollout(self, batch: PPOBatch, **options: Any) -> dict[str, float]:
+    def learn_rollout(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
         """Not in this form: see `policy_learn` and `value_learn`."""
         return dict(self.learn(batch, **options))
 

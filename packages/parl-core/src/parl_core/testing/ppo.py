@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.contracts.ppo import PPOBatch
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.model import Weights
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
@@ -64,13 +64,13 @@ class PPOConformance(Conformance):
     def test_a_rollout_is_learned_in_permuted_minibatches(self, precision: Precision, continuous: bool) -> None:
         rng = np.random.default_rng(2)
         agent, weights = self._agent(rng, continuous, precision)
-        batch = PPOBatch(*_columns(_rollout(rng, 20, continuous), precision))
+        batch = RolloutBatch(*_columns(_rollout(rng, 20, continuous), precision))
         adam, figures = Adam(_LR, _EPS), []
         order = np.random.default_rng(3)
         for _ in range(2):
             permuted = order.permutation(20)
             for rows in (permuted[:8], permuted[8:16], permuted[16:]):
-                part = PPOBatch(*(getattr(batch, field.name)[rows] for field in fields(batch)))
+                part = RolloutBatch(*(getattr(batch, field.name)[rows] for field in fields(batch)[:6]))
                 expected, gradients = _reference(weights, part, continuous, True)
                 weights = adam.update(weights, clip_by_global_norm(gradients, _NORM))
                 figures.append(expected)
@@ -83,7 +83,7 @@ class PPOConformance(Conformance):
 
     def test_target_kl_ends_after_the_epoch_that_passes_it(self) -> None:
         rng = np.random.default_rng(4)
-        batch = PPOBatch(*_columns(_rollout(rng, 16, False), FLOAT32))
+        batch = RolloutBatch(*_columns(_rollout(rng, 16, False), FLOAT32))
         steps = []
         for target_kl in (None, 1e9, 1e-9):
             agent, _ = self._agent(np.random.default_rng(5), False, FLOAT32)
@@ -97,7 +97,7 @@ class PPOConformance(Conformance):
         columns = _columns(_rollout(rng, 16, False), FLOAT32)
         agent, _ = self._agent(rng, False, FLOAT32)
         with pytest.raises(HyperparameterError, match=f"{name} must be"):
-            agent.learn_rollout(PPOBatch(*columns), epochs=1, minibatch_size=8, rng=rng, **{name: -0.1})
+            agent.learn_rollout(RolloutBatch(*columns), epochs=1, minibatch_size=8, rng=rng, **{name: -0.1})
         if name != "target_kl":
             with pytest.raises(HyperparameterError, match=f"{name} must be"):
                 agent.learn(*columns, **{name: -0.1})
@@ -165,19 +165,19 @@ class PPOConformance(Conformance):
         columns = _columns(_rollout(rng, 16, False), FLOAT32)
         columns[5][3] = np.nan
         with pytest.raises(DivergedError, match=r"PPO\.learn_rollout: .*policy_loss is nan"):
-            agent.learn_rollout(PPOBatch(*columns), epochs=1, minibatch_size=8, rng=rng)
+            agent.learn_rollout(RolloutBatch(*columns), epochs=1, minibatch_size=8, rng=rng)
 
     def test_a_rollout_with_columns_of_different_length_is_refused(self) -> None:
         columns = _columns(_rollout(np.random.default_rng(13), 16, False), FLOAT32)
         with pytest.raises(ValueError, match="same number of rows"):
-            PPOBatch(columns[0][:15], *columns[1:])
+            RolloutBatch(columns[0][:15], *columns[1:])
 
     def test_actions_of_the_wrong_shape_are_refused(self) -> None:
         columns = _columns(_rollout(np.random.default_rng(13), 16, True), FLOAT32)
         for continuous, action in ((True, columns[1][:, 0]), (False, columns[1])):
             agent, _ = self._agent(np.random.default_rng(5), continuous, FLOAT32)
-            batch = PPOBatch(columns[0], action, *columns[2:])
-            with pytest.raises(ValueError, match=r"PPOBatch.action must have shape"):
+            batch = RolloutBatch(columns[0], action, *columns[2:])
+            with pytest.raises(ValueError, match=r"RolloutBatch.action must have shape"):
                 agent.learn_rollout(batch, epochs=1, minibatch_size=8, rng=np.random.default_rng(1))
 
     def test_settings_of_both_forms_together_are_refused(self) -> None:
@@ -204,7 +204,7 @@ class PPOConformance(Conformance):
             obs, right = play(rng, 128)
             value, action, log_prob, _ = agent.sample(obs)
             reward = -((action - right) ** 2).sum(axis=1) if continuous else (action == right).astype(np.float32)
-            batch = PPOBatch(obs, action, value, reward, log_prob, reward - value)
+            batch = RolloutBatch(obs, action, value, reward, log_prob, reward - value)
             agent.learn_rollout(batch, epochs=5, minibatch_size=64, rng=rng)
         obs, right = play(rng, 200)
         action = agent.predict(obs)
@@ -220,9 +220,9 @@ class PPOConformance(Conformance):
         return self.backend.Agent(self.algorithm("PPO", model, **settings)), weights
 
 
-def _rollout(rng: np.random.Generator, rows: int, continuous: bool) -> PPOBatch:
+def _rollout(rng: np.random.Generator, rows: int, continuous: bool) -> RolloutBatch:
     """A rollout whose numbers reach both sides of every clip."""
-    return PPOBatch(
+    return RolloutBatch(
         obs=rng.normal(size=(rows, OBS_DIM)),
         action=rng.normal(size=(rows, ACT_DIM)) if continuous else rng.integers(ACT_DIM, size=rows),
         value=rng.normal(size=rows),
@@ -232,8 +232,8 @@ def _rollout(rng: np.random.Generator, rows: int, continuous: bool) -> PPOBatch:
     )
 
 
-def _columns(batch: PPOBatch, precision: Precision) -> list[Any]:
-    arrays = [getattr(batch, field.name) for field in fields(batch)]
+def _columns(batch: RolloutBatch, precision: Precision) -> list[Any]:
+    arrays = [getattr(batch, field.name) for field in fields(batch)[:6]]
     return [array.astype(precision.dtype) if array.dtype.kind == "f" else array for array in arrays]
 
 
@@ -246,7 +246,9 @@ def _log_prob_and_entropy(weights: Weights, obs: Array, action: Any, continuous:
     return log_p[np.arange(len(obs)), action], -(np.exp(log_p) * log_p).sum(axis=1)
 
 
-def _reference(weights: Weights, batch: PPOBatch, continuous: bool, clip_value: bool) -> tuple[list[float], Weights]:
+def _reference(
+    weights: Weights, batch: RolloutBatch, continuous: bool, clip_value: bool
+) -> tuple[list[float], Weights]:
     """(value loss, policy loss, entropy, approx_kl, clip fraction) and the gradients of the whole loss."""
     rows = len(batch)
     advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)

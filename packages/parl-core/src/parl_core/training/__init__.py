@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parl_core.actors import open_actors as open_actors
     from parl_core.env.vector import make_vector_env as make_vector_env
+    from parl_core.learners import Learners as Learners
+    from parl_core.learners import join_learners as join_learners
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.command_line import parse_settings as parse_settings
     from parl_core.training.episodes import run_episode as run_episode
@@ -33,11 +35,13 @@ _HOMES = {
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
     "Evaluation": "parl_core.training.events",
+    "Learners": "parl_core.learners",
     "OnPolicySettings": "parl_core.training.on_policy",
     "Run": "parl_core.training.run",
     "Stop": "parl_core.training.events",
     "Update": "parl_core.training.events",
     "evaluate": "parl_core.training.evaluation",
+    "join_learners": "parl_core.learners",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
     "parse_settings": "parl_core.training.command_line",
@@ -54,11 +58,13 @@ __all__ = [
     "Ended",
     "Episode",
     "Evaluation",
+    "Learners",
     "OnPolicySettings",
     "Run",
     "Stop",
     "Update",
     "evaluate",
+    "join_learners",
     "make_vector_env",
     "open_actors",
     "parse_settings",

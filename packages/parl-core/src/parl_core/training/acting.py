@@ -9,10 +9,17 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-from parl_core.contracts.ppo import PPOBatch
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError
 
-__all__ = ["ActorCriticAgent", "OnPolicyAgent", "PredictingAgent", "into_space", "tell_dimensions"]
+__all__ = [
+    "ExploringAgent",
+    "OnPolicyAgent",
+    "PredictingAgent",
+    "acts_in_unit_box",
+    "into_space",
+    "tell_dimensions",
+]
 
 
 class PredictingAgent(Protocol):
@@ -32,26 +39,26 @@ class PredictingAgent(Protocol):
         """Return deterministic actions `[n, *act]` for observations `[n, *obs]`."""
 
 
-class ActorCriticAgent(Protocol):
+class ExploringAgent(Protocol):
     """What collecting experience needs."""
 
-    def sample(self, obs: Any, /) -> tuple[Any, Any, Any, Any]:
-        """Return value `[n]`, action `[n, *act]`, log-probability `[n]` and entropy `[n]` for `[n, *obs]`."""
+    def explore(self, obs: Any, /) -> tuple[Any, Any, Any]:
+        """Return value `[n]`, action `[n, *act]` and its log-probability `[n]` for `[n, *obs]`."""
 
     def value(self, obs: Any, /) -> Any:
         """Return values `[n]` for observations `[n, *obs]`."""
 
 
-class OnPolicyAgent(ActorCriticAgent, Protocol):
+class OnPolicyAgent(ExploringAgent, Protocol):
     """What the on-policy loop needs: experience, and learning from a whole rollout at once."""
 
     def learn_rollout(
         self,
-        batch: PPOBatch,
+        batch: RolloutBatch,
         /,
         *,
-        epochs: int,
-        minibatch_size: int,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
         rng: np.random.Generator,
         lr: float | None = None,
         clip: float | None = None,
@@ -61,40 +68,72 @@ class OnPolicyAgent(ActorCriticAgent, Protocol):
         """Update the weights from one rollout and return mean losses by name."""
 
 
-def into_space(space: Any) -> Callable[[Any], Any]:
-    """Return what makes a policy's actions `[n, *act]` valid in `space`, whatever does not change what they mean.
+def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
+    """Return what makes a policy's actions `[n, *act]` valid in `space`.
 
     A Gaussian policy draws outside of a box: its actions are clipped. A policy counts actions from 0: where a discrete
-    space starts at another number, that is added. What is learned from is the action as it was drawn.
+    space starts at other numbers, those are added. What is learned from is the action as it was drawn.
+
+    Args:
+        space: the environment's action space.
+        unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`), and go in a straight line to the bounds
+            of a box; where a dimension has none, they stay what they are.
 
     The function raises HyperparameterError where whole numbers meet a box, or other numbers a discrete space.
     """
     if isinstance(space, gymnasium.spaces.Box):
-        low, high = space.low, space.high
-        continuous = np.issubdtype(space.dtype, np.floating)
-
-        def clipped(action: Any) -> Any:
-            if continuous and np.asarray(action).dtype.kind in "iu":
-                raise HyperparameterError(
-                    f"the environment has the actions {space}, the policy chooses whole numbers: "
-                    "give it a Gaussian (PPO: continuous_action=True)"
-                )
-            return np.clip(action, low, high)
-
-        return clipped
+        return _into_box(space, unit_box)
     if isinstance(space, gymnasium.spaces.Discrete):
-        start = space.start
-
-        def counted(action: Any) -> Any:
-            if np.asarray(action).dtype.kind == "f":
-                raise HyperparameterError(
-                    f"the environment has the actions {space}, the policy chooses other numbers "
-                    f"{list(np.shape(action))}: give it a categorical one (PPO: continuous_action=False)"
-                )
-            return action + start if start else action
-
-        return counted
+        return _counted_from(space, space.start)
+    if isinstance(space, gymnasium.spaces.MultiDiscrete):
+        return _counted_from(space, getattr(space, "start", 0))
     return lambda action: action
+
+
+def acts_in_unit_box(agent: object) -> bool:
+    """Whether the agent's algorithm says that its continuous actions lie in [-1, 1]."""
+    return bool(getattr(getattr(agent, "alg", None), "ACTS_IN_UNIT_BOX", False))
+
+
+def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
+    low, high = space.low, space.high
+    continuous = np.issubdtype(space.dtype, np.floating)
+    scale, shift = np.ones_like(low, np.float64), np.zeros_like(low, np.float64)
+    if unit_box and continuous:
+        bounded = np.isfinite(low) & np.isfinite(high)
+        wide, middle = high.astype(np.float64) - low, 0.5 * (high.astype(np.float64) + low)
+        scale, shift = np.where(bounded, 0.5 * wide, 1.0), np.where(bounded, middle, 0.0)
+    mapped = bool((scale != 1.0).any() or (shift != 0.0).any())
+
+    def boxed(action: Any) -> Any:
+        if continuous and np.asarray(action).dtype.kind in "iu":
+            raise HyperparameterError(
+                f"the environment has the actions {space}, the policy chooses whole numbers: "
+                "give it a Gaussian (PPO: continuous_action=True)"
+            )
+        if np.shape(action)[1:] != low.shape:
+            raise HyperparameterError(
+                f"the environment has actions of shape {list(low.shape)}, the policy chooses "
+                f"{list(np.shape(action)[1:])}: give the model as many outputs as the space has dimensions"
+            )
+        if not mapped:
+            return np.clip(action, low, high)
+        return np.clip(action * scale + shift, low, high).astype(space.dtype, copy=False)
+
+    return boxed
+
+
+def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
+    def counted(action: Any) -> Any:
+        if np.asarray(action).dtype.kind == "f":
+            kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={space.nvec}"
+            raise HyperparameterError(
+                f"the environment has the actions {space}, the policy chooses other numbers "
+                f"{list(np.shape(action))}: give it a categorical one (PPO: {kinds})"
+            )
+        return action + start if np.any(start) else action
+
+    return counted
 
 
 def tell_dimensions(agent: object, space: Any) -> None:
@@ -103,5 +142,11 @@ def tell_dimensions(agent: object, space: Any) -> None:
     `parl.Agent` guesses where `obs_ndim` is None, and would take a batch of whole numbers (`Discrete`) or of matrices
     for one observation.
     """
-    if getattr(agent, "obs_ndim", 0) is None and space.shape is not None:
-        agent.obs_ndim = len(space.shape)  # type: ignore[attr-defined]  # it has one, as the line before has seen
+    if getattr(agent, "obs_ndim", 0) is None:
+        agent.obs_ndim = _dimensions(space)  # type: ignore[attr-defined]  # it has one, as the line before has seen
+
+
+def _dimensions(space: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _dimensions(part) for key, part in space.spaces.items()}
+    return None if space.shape is None else len(space.shape)

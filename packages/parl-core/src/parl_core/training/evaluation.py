@@ -8,8 +8,9 @@ import numpy as np
 
 from parl_core.checks import check_int
 from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import PredictingAgent, into_space, tell_dimensions
+from parl_core.training.acting import PredictingAgent, acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.events import Episode, Evaluation
 
 __all__ = ["Evaluator", "evaluate"]
@@ -54,11 +55,11 @@ def evaluate(
     agent.eval()
     try:
         tell_dimensions(agent, seats[0].env.observation_space)
-        valid = into_space(seats[0].env.action_space)
+        valid = into_space(seats[0].env.action_space, unit_box=acts_in_unit_box(agent))
         for seat in seats:
             seat.begin(*waiting.popleft())
         while len(played) < episodes:
-            actions = valid(agent.predict(np.stack([seat.obs for seat in seats])))
+            actions = valid(agent.predict(map_nested(_stacked, *(seat.obs for seat in seats))))
             for seat, action in zip(seats, actions, strict=True):
                 if seat.playing and seat.step(action):
                     played[seat.number] = Episode(seat.episode_return, seat.length)
@@ -70,6 +71,10 @@ def evaluate(
         for seat in seats:
             seat.env.close()
     return Evaluation([played[number] for number in range(episodes)])
+
+
+def _stacked(*observations: Any) -> Any:
+    return np.stack(observations)
 
 
 class _Seat:

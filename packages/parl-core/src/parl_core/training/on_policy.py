@@ -13,68 +13,91 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from parl_core import logger
 from parl_core.checks import check_finite, check_fraction, check_int, check_non_negative, check_positive
-from parl_core.contracts.ppo import PPOBatch
+from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.errors import HyperparameterError
+from parl_core.nested import map_nested
 from parl_core.returns import gae
+from parl_core.schedules import Schedule
 from parl_core.training.acting import OnPolicyAgent
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.rollout import Rollout, RolloutCollector
 
-__all__ = ["OnPolicySettings", "train_on_policy"]
+__all__ = ["OnPolicySettings", "tell_end", "train_on_policy"]
 
 
 @dataclass(frozen=True)
 class OnPolicySettings:
     """Hyper-parameters of the loop; defaults are those of the PPO paper for MuJoCo (arXiv:1707.06347, table 3).
 
-    Its learning rate, clip range and entropy coefficient take the place of those that the algorithm was made with.
+    What is None is left to the algorithm, with what it was made with. Learning rate, clip range and entropy coefficient
+    may be schedules here: functions of the environment steps taken, such as `parl_core.schedules.linear(3e-4, 0, 1e6)`.
 
     Attributes:
         total_steps: environment steps, over all environments; the last rollout is always completed.
         n_steps: steps of every environment in one rollout.
-        epochs: passes over each rollout.
-        minibatch_size: samples of one gradient step; must divide nothing in particular.
+        epochs: passes over each rollout, of PPO (10 by default); A2C and PolicyGradient always take one.
+        minibatch_size: samples of one gradient step, of PPO (64 by default); need not divide the rollout.
         gamma: discount of the next step, in [0, 1].
         gae_lambda: how far advantages look ahead, in [0, 1]; 0 is one step, 1 the whole rollout.
-        lr: learning rate at the beginning.
-        clip: clip range at the beginning.
+        lr: learning rate, or what it is at the beginning.
+        clip: clip range, or what it is at the beginning, of PPO.
         decay: whether learning rate and clip range go linearly to 0 over `total_steps`.
-        entropy_coef: weight of the entropy bonus.
-        target_kl: where given, passes over a rollout end early when the policy has moved this far.
+        entropy_coef: weight of the entropy bonus, at least 0.
+        target_kl: where given, passes over a rollout end early when the policy has moved this far; of PPO.
     """
 
     total_steps: int = 1_000_000
     n_steps: int = 2048
-    epochs: int = 10
-    minibatch_size: int = 64
+    epochs: int | None = None
+    minibatch_size: int | None = None
     gamma: float = 0.99
     gae_lambda: float = 0.95
-    lr: float = 3e-4
-    clip: float = 0.2
+    lr: float | Schedule | None = None
+    clip: float | Schedule | None = None
     decay: bool = False
-    entropy_coef: float = 0.0
+    entropy_coef: float | Schedule | None = None
     target_kl: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "n_steps", "epochs", "minibatch_size"):
+        for name in ("total_steps", "n_steps"):
             check_int(name, getattr(self, name))
+        for name in ("epochs", "minibatch_size"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name))
         for name in ("gamma", "gae_lambda"):
             check_fraction(name, getattr(self, name))
-        for name in ("lr", "clip"):
-            check_positive(name, getattr(self, name))
-        check_non_negative("entropy_coef", self.entropy_coef)
+        for name in ("lr", "clip", "target_kl"):
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                check_positive(name, getattr(self, name))
+        if self.entropy_coef is not None and not callable(self.entropy_coef):
+            check_non_negative("entropy_coef", self.entropy_coef)
+        if self.decay and (self.lr is None or callable(self.lr) or callable(self.clip)):
+            raise HyperparameterError(
+                f"decay=True lets the numbers lr and clip go to 0, got lr={self.lr!r} and clip={self.clip!r}; "
+                "give numbers, or schedules and decay=False"
+            )
 
     def with_total_steps(self, total_steps: int) -> "OnPolicySettings":
         """The same with another budget of environment steps."""
         return replace(self, total_steps=total_steps)
 
-    def remaining(self, step: int) -> float:
-        """The factor of the scheduled values after `step` environment steps: 1 without `decay`."""
-        return max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
+    def scheduled(self, step: int) -> dict[str, float]:
+        """Learning rate, clip range and entropy coefficient after `step` environment steps, as far as they are given.
+
+        Raises:
+            HyperparameterError: a schedule gives what is no number of at least 0.
+        """
+        left = max(0.0, 1.0 - step / self.total_steps) if self.decay else 1.0
+        values = {"lr": self.lr, "clip": self.clip, "entropy_coef": self.entropy_coef}
+        now = {name: value(step) if callable(value) else value for name, value in values.items() if value is not None}
+        return {
+            name: check_non_negative(name, value) * (1.0 if name == "entropy_coef" else left)
+            for name, value in now.items()
+        }
 
 
 def train_on_policy(
@@ -91,7 +114,7 @@ def train_on_policy(
     """Train an agent on the experience of its own policy until the budget is used up or a callback stops it.
 
     Args:
-        agent: acts and learns; `parl.Agent` around `parl.algorithms.PPO` is one.
+        agent: acts and learns; `parl.Agent` around PPO, A2C or PolicyGradient is one.
         envs: a vector environment, such as `make_vector_env` gives; the caller closes it.
         settings: hyper-parameters of the loop.
         evaluator: plays episodes with the agent as it is now; None evaluates never.
@@ -118,15 +141,13 @@ def train_on_policy(
         collector = RolloutCollector(agent, envs, settings.n_steps, seed)
         reasons: list[str] = []
         while step < settings.total_steps and not reasons:
-            left = settings.remaining(step)
-            schedules = {"lr": settings.lr * left, "clip": settings.clip * left}
+            schedules = settings.scheduled(step)
             rollout = collector.collect()
             losses = agent.learn_rollout(
                 _learnable(rollout, settings),
                 epochs=settings.epochs,
                 minibatch_size=settings.minibatch_size,
                 rng=rng,
-                entropy_coef=settings.entropy_coef,
                 target_kl=settings.target_kl,
                 **schedules,
             )
@@ -147,13 +168,13 @@ def train_on_policy(
         raise
     finally:
         ended = Ended(stop, reason, step, clock() - began, evaluations)
-        failures = _tell_end(callbacks, ended)
+        failures = tell_end(callbacks, ended)
     if failures:
         raise failures[0]
     return ended
 
 
-def _tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
+def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
     """Tell all of them, whatever one of them does; what an error or Ctrl-C began is not hidden by theirs."""
     failures = []
     for callback in callbacks:
@@ -165,7 +186,7 @@ def _tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
     return failures
 
 
-def _learnable(rollout: Rollout, settings: OnPolicySettings) -> PPOBatch:
+def _learnable(rollout: Rollout, settings: OnPolicySettings) -> RolloutBatch:
     advantage = gae(
         rollout.reward,
         rollout.value,
@@ -176,11 +197,11 @@ def _learnable(rollout: Rollout, settings: OnPolicySettings) -> PPOBatch:
         lam=settings.gae_lambda,
     )
 
-    def rows(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def rows(array: Any) -> Any:
         return array.reshape(-1, *array.shape[2:])
 
-    return PPOBatch(
-        obs=rows(rollout.obs),
+    return RolloutBatch(
+        obs=map_nested(rows, rollout.obs),
         action=rows(rollout.action),
         value=rows(rollout.value),
         return_=rows(advantage + rollout.value),

@@ -22,7 +22,7 @@ class OnPolicyPreset:
         goal: mean return of an evaluation that counts as solved; None when there is no agreed one.
     """
 
-    loop: OnPolicySettings = field(default_factory=OnPolicySettings)
+    loop: OnPolicySettings = field(default_factory=lambda: OnPolicySettings(lr=3e-4, clip=0.2, entropy_coef=0.0))
     algorithm: Mapping[str, Any] = field(default_factory=dict)
     num_envs: int = 8
     hidden: tuple[int, ...] = (64, 64)
@@ -44,6 +44,7 @@ PPO_PRESETS: Mapping[str, OnPolicyPreset] = MappingProxyType(
                 lr=1e-3,
                 clip=0.2,
                 decay=True,
+                entropy_coef=0.0,
             ),
             {"value_loss_coef": 1.0, "use_clipped_value_loss": False},
             goal=475.0,

@@ -7,14 +7,16 @@ really led to: after a truncation that of the episode's last observation, not th
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 
 from parl_core.env.vector_group import ArraySpaces
 from parl_core.errors import HyperparameterError
+from parl_core.nested import Observations, map_nested
 from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import ActorCriticAgent, into_space, tell_dimensions
+from parl_core.training.acting import ExploringAgent, acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.events import Episode
 
 __all__ = ["Rollout", "RolloutCollector"]
@@ -28,8 +30,8 @@ class Rollout:
     """`T` steps of `N` environments.
 
     Attributes:
-        obs: `[T, N, *obs]`, what the action was chosen from.
-        action: `[T, N, *act]`, as the policy drew it, before clipping to the action space.
+        obs: `[T, N, *obs]`, or a dictionary of such: what the action was chosen from.
+        action: `[T, N, *act]`, as the policy drew it, before it was made valid in the action space.
         log_prob: `[T, N]`, of the action under the policy that drew it.
         reward: `[T, N]`.
         value: `[T, N]`, of `obs`.
@@ -39,7 +41,7 @@ class Rollout:
         episodes: those that ended within the rollout.
     """
 
-    obs: npt.NDArray[Any]
+    obs: Observations
     action: npt.NDArray[Any]
     log_prob: Floats
     reward: Floats
@@ -60,44 +62,45 @@ class RolloutCollector:
         seed: the environments' seeds are derived from it; None takes them from the system.
 
     Raises:
-        HyperparameterError: the environments reset in another way, or observe more than one array.
+        TypeError: the agent has no `explore`.
+        HyperparameterError: the environments reset in another way, or observe what is neither an array
+            nor a dictionary of arrays.
     """
 
-    def __init__(self, agent: ActorCriticAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
+    def __init__(self, agent: ExploringAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
+        if not hasattr(agent, "explore"):
+            raise TypeError(
+                "rollouts need an agent whose explore(obs) gives (value, action, log_prob), as parl.Agent has with PPO "
+                f"or A2C; {type(agent).__name__} has none"
+            )
         mode = envs.metadata.get("autoreset_mode")
         if mode is not AutoresetMode.SAME_STEP:
             raise HyperparameterError(
                 f"rollouts need environments that reset in the step that ends an episode, got autoreset_mode={mode}; "
                 "use make_vector_env, or pass autoreset_mode=AutoresetMode.SAME_STEP to Gymnasium's own vectors"
             )
-        if not isinstance(envs.single_observation_space, ArraySpaces):
+        if not _holds_arrays(envs.single_observation_space):
             raise HyperparameterError(
-                f"rollouts hold observations that are one array, got {envs.single_observation_space}; "
-                "wrap the environment in gymnasium.wrappers.FlattenObservation"
+                f"rollouts hold observations that are an array or a dictionary of arrays, got "
+                f"{envs.single_observation_space}; wrap the environment in gymnasium.wrappers.FlattenObservation"
             )
         tell_dimensions(agent, envs.single_observation_space)
         self._agent, self._envs, self._n_steps = agent, envs, n_steps
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
-        self._into_space = into_space(envs.single_action_space)
+        self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs, _ = envs.reset(seed=spawn_seeds(seed, envs.num_envs))
 
     def collect(self) -> Rollout:
         """Take `n_steps` steps in every environment."""
         shape = (self._n_steps, self._envs.num_envs)
-        obs = np.empty((*shape, *self._obs.shape[1:]), self._obs.dtype)
+        obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
         actions, episodes = [], []
-        last_obs: dict[tuple[int, int], npt.NDArray[Any]] = {}  # of truncated episodes, by step and environment
+        last_obs: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
         for t in range(self._n_steps):
-            obs[t] = self._obs
-            drawn = self._agent.sample(self._obs)
-            if not isinstance(drawn, tuple) or len(drawn) != 4:
-                raise TypeError(
-                    f"rollouts need an agent whose sample gives (value, action, log_prob, entropy), as with PPO; "
-                    f"that of {type(self._agent).__name__} gave {type(drawn).__name__}"
-                )
-            value[t], action, log_prob[t], _ = drawn
+            map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
+            value[t], action, log_prob[t] = self._agent.explore(self._obs)
             actions.append(action)
             self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
             reward[t] = rewards
@@ -113,7 +116,14 @@ class RolloutCollector:
         next_value[-1] = self._agent.value(self._obs)
         if last_obs:  # all truncations of the rollout in one call of the network
             rows, columns = zip(*last_obs, strict=True)
-            next_value[rows, columns] = self._agent.value(np.stack(list(last_obs.values())))
+            stacked = map_nested(lambda *observations: np.stack(observations), *last_obs.values())
+            next_value[rows, columns] = self._agent.value(stacked)
         return Rollout(
             obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
         )
+
+
+def _holds_arrays(space: Any) -> bool:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return bool(space.spaces) and all(_holds_arrays(part) for part in space.spaces.values())
+    return isinstance(space, ArraySpaces)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import paddle
 from paddle import Tensor
 
 from parl_core.contracts import policy_gradient as contract
 from parl_paddle.algorithm import Algorithm
+from parl_paddle.data_parallel import means
+from parl_paddle.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_paddle.losses.policy import log_prob_of_action, policy_gradient
 from parl_paddle.optim import Adam
+from parl_paddle.programs import in_program
 
 __all__ = ["PolicyGradient"]
 
@@ -17,12 +23,48 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
 
     optimizer: Adam
 
-    def predict(self, obs: Tensor) -> Tensor:
-        probabilities: Tensor = getattr(self.model, self._policy)(obs)
-        return probabilities
+    def predict(self, obs: Any) -> Any:
+        output: Any = getattr(self.model, self._policy)(obs)
+        if self.actions.continuous:
+            mean, std = output
+            return mean, std.expand_as(mean)
+        return output
 
-    def learn(self, obs: Tensor, action: Tensor, reward: Tensor, lr: float | Tensor | None = None) -> Tensor:
-        log_prob = log_prob_of_action(self.predict(obs), action.reshape([-1]))
-        loss = policy_gradient(log_prob, reward.reshape([-1]))
-        self.optimizer.minimize(loss, lr)
-        return loss.detach()
+    def explore(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        with paddle.no_grad():
+            if action_mask is not None:
+                raise TypeError("PolicyGradient does not mask actions; PPO and A2C do")
+            policy = self._distribution(self.predict(obs))
+            action = policy.sample()
+            log_prob = policy.logp(action)
+            return paddle.zeros_like(log_prob), action, log_prob
+
+    def value(self, obs: Any) -> Tensor:
+        with paddle.no_grad():
+            output = self.predict(obs)
+            probabilities: Tensor = output[0] if self.actions.continuous else output
+            return paddle.zeros([len(probabilities)], probabilities.dtype)
+
+    def learn(self, obs: Any, action: Tensor, reward: Tensor, lr: float | Tensor | None = None) -> Tensor:
+        lr = self._now("lr", self.lr, lr)
+        loss: Tensor
+        (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape([-1]), lr=lr)
+        if not in_program():  # a program is built once and run often
+            self.updates += 1
+        return loss
+
+    def _losses(self, obs: Any, action: Tensor, weight: Tensor) -> tuple[Tensor]:
+        output = self.predict(obs)
+        if self.actions.continuous:
+            log_prob = self._distribution(output).logp(action)
+        else:
+            log_prob = log_prob_of_action(output, action.reshape([-1]))
+        return (policy_gradient(log_prob, weight),)
+
+    def _distribution(self, output: Any) -> CategoricalDistribution | DiagGaussianDistribution:
+        if self.actions.continuous:
+            return DiagGaussianDistribution.from_std(*output)
+        return CategoricalDistribution(output.clip(min=float(paddle.finfo(output.dtype).tiny)).log())
+
+    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+        return means(steps)

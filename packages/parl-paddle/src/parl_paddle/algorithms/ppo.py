@@ -8,12 +8,14 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import ppo as contract
+from parl_core.contracts.masks import mask_of
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.distributions import CategoricalDistribution, DiagGaussianDistribution
+from parl_paddle.data_parallel import means, normalised
+from parl_paddle.distributions import PolicyDistribution, policy_distribution
 from parl_paddle.losses.policy import approximate_kl, clipped_surrogate
 from parl_paddle.losses.value import clipped_value_loss, squared_error
 from parl_paddle.optim import Adam
-from parl_paddle.tensors import to_array
+from parl_paddle.programs import in_program
 
 __all__ = ["PPO"]
 
@@ -30,25 +32,25 @@ class PPO(contract.PPO, Algorithm):
             return super().__new__(SeparatePPO)
         return super().__new__(cls)
 
-    def predict(self, obs: Tensor) -> Tensor:
+    def predict(self, obs: Any, action_mask: Tensor | None = None) -> Tensor:
         with paddle.no_grad():
-            return self._distribution(self.model.policy(obs)).mode()
+            return self._distribution(self.model.policy(obs), obs, action_mask).mode()
 
-    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def sample(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         with paddle.no_grad():
             output, value = self._policy_and_value(obs)
-            distribution = self._distribution(output)
+            distribution = self._distribution(output, obs, action_mask)
             action = distribution.sample()
             return value, action, distribution.logp(action), distribution.entropy()
 
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Tensor:
         with paddle.no_grad():
             value: Tensor = self.model.value(obs)
             return value.reshape([-1])
 
     def learn(
         self,
-        batch_obs: Tensor,
+        batch_obs: Any,
         batch_action: Tensor,
         batch_value: Tensor,
         batch_return: Tensor,
@@ -58,26 +60,45 @@ class PPO(contract.PPO, Algorithm):
         *,
         clip: float | None = None,
         entropy_coef: float | None = None,
+        action_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        figures = self.learn_minibatch(
-            (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv),
-            lr,
-            self.clip_param if clip is None else clip,
-            self.entropy_coef if entropy_coef is None else entropy_coef,
-        )
-        value_loss, policy_loss, entropy = figures[:3]
+        minibatch = (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv, action_mask)
+        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
         return value_loss, policy_loss, entropy
 
     def learn_minibatch(
-        self, minibatch: tuple[Tensor, ...], lr: float | Tensor | None, clip: float, entropy_coef: float
+        self,
+        minibatch: tuple[Any, ...],
+        lr: float | Tensor | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
     ) -> tuple[Tensor, ...]:
-        obs, action, value_old, return_, log_prob_old, advantage = minibatch
+        obs, action, value_old, return_, log_prob_old, advantage, *mask = minibatch
         if self.norm_adv:
-            centred = advantage - advantage.mean()
-            advantage = centred / (centred.square().mean().sqrt() + 1e-8)
+            advantage = normalised(advantage)
+        lr = self._now("initial_lr", self.lr, lr)
+        clip = self._now("clip_param", self.clip_param, clip)
+        entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
+        batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
+        figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
+        if not in_program():  # a program is built once and run often
+            self.updates += 1
+        return figures[1:]
 
+    def _losses(
+        self,
+        obs: Any,
+        action: Tensor,
+        value_old: Tensor,
+        return_: Tensor,
+        log_prob_old: Tensor,
+        advantage: Tensor,
+        mask: Tensor | None,
+        clip: float,
+        entropy_coef: float,
+    ) -> tuple[Tensor, ...]:
         output, value = self._policy_and_value(obs)
-        distribution = self._distribution(output)
+        distribution = self._distribution(output, obs, mask)
         log_ratio = distribution.logp(action) - log_prob_old
         ratio = log_ratio.exp()
         policy_loss = clipped_surrogate(ratio, advantage, clip)
@@ -87,25 +108,20 @@ class PPO(contract.PPO, Algorithm):
             value_loss = 0.5 * squared_error(value - return_)
         entropy = distribution.entropy().mean()
         loss = policy_loss + self.value_loss_coef * value_loss - entropy_coef * entropy
-        self.optimizer.minimize(loss, lr)
-
         with paddle.no_grad():
             kl = approximate_kl(log_ratio, ratio)
             clipped = ((ratio - 1.0).abs() > clip).astype(ratio.dtype).mean()
-        return value_loss.detach(), policy_loss.detach(), entropy.detach(), kl.detach(), clipped
+        return loss, value_loss, policy_loss, entropy, kl, clipped
 
-    def _policy_and_value(self, obs: Tensor) -> tuple[Any, Tensor]:
+    def _policy_and_value(self, obs: Any) -> tuple[Any, Tensor]:
         if self._one_pass:
             output, value = self.model.policy_and_value(obs)
         else:
             output, value = self.model.policy(obs), self.model.value(obs)
         return output, value.reshape([-1])
 
-    def _distribution(self, output: Any) -> CategoricalDistribution | DiagGaussianDistribution:
-        if self.continuous_action:
-            return DiagGaussianDistribution.from_std(*output)
-        return CategoricalDistribution(output)
+    def _distribution(self, output: Any, obs: Any, mask: Tensor | None) -> PolicyDistribution:
+        return policy_distribution(output, self.actions, mask_of(obs, mask))
 
-    def _means(self, steps: list[tuple[Tensor, ...]]) -> list[float]:
-        columns = [paddle.stack(list(column)).mean() for column in zip(*steps, strict=True)]
-        return [float(figure) for figure in to_array(paddle.stack(columns))]
+    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+        return means(steps)

@@ -24,13 +24,13 @@ class SeparatePPO(contract.SeparatePPO, PPO):
     policy_optimizer: Adam
     value_optimizer: Adam
 
-    # The two forms of PPO return different things from predict and sample, hence Any.
-    def predict(self, obs: Tensor) -> Any:
+    # The two forms of PPO return different things from predict and sample, and this one's actions are not masked.
+    def predict(self, obs: Tensor) -> Any:  # type: ignore[override]
         with paddle.no_grad():
             means, logvars = self.model.policy(obs)
             return means, logvars.expand_as(means)
 
-    def sample(self, obs: Tensor) -> Any:
+    def sample(self, obs: Tensor) -> Any:  # type: ignore[override]
         with paddle.no_grad():
             return self._gaussian(self.model, obs).sample()
 

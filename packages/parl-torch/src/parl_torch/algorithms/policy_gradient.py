@@ -1,9 +1,14 @@
 """PolicyGradient on PyTorch."""
 
+from typing import Any
+
+import torch
 from torch import Tensor
 
 from parl_core.contracts import policy_gradient as contract
 from parl_torch.algorithm import Algorithm
+from parl_torch.data_parallel import means
+from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_torch.losses.policy import log_prob_of_action, policy_gradient
 
 __all__ = ["PolicyGradient"]
@@ -12,12 +17,47 @@ __all__ = ["PolicyGradient"]
 class PolicyGradient(contract.PolicyGradient, Algorithm):
     __doc__ = contract.PolicyGradient.__doc__
 
-    def predict(self, obs: Tensor) -> Tensor:
-        probabilities: Tensor = getattr(self.model, self._policy)(obs)
-        return probabilities
+    def predict(self, obs: Any) -> Any:
+        output: Any = getattr(self.model, self._policy)(obs)
+        if self.actions.continuous:
+            mean, std = output
+            return mean, std.expand_as(mean)
+        return output
 
-    def learn(self, obs: Tensor, action: Tensor, reward: Tensor, lr: float | None = None) -> Tensor:
-        log_prob = log_prob_of_action(self.predict(obs), action.reshape(-1))
-        loss = policy_gradient(log_prob, reward.reshape(-1))
-        self.optimizer.minimize(loss, lr)
-        return loss.detach()
+    @torch.no_grad()
+    def explore(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        if action_mask is not None:
+            raise TypeError("PolicyGradient does not mask actions; PPO and A2C do")
+        policy = self._distribution(self.predict(obs))
+        action = policy.sample()
+        log_prob = policy.logp(action)
+        return torch.zeros_like(log_prob), action, log_prob
+
+    @torch.no_grad()
+    def value(self, obs: Any) -> Tensor:
+        output = self.predict(obs)
+        probabilities: Tensor = output[0] if self.actions.continuous else output
+        return probabilities.new_zeros(len(probabilities))
+
+    def learn(self, obs: Any, action: Tensor, reward: Tensor, lr: float | None = None) -> Tensor:
+        lr = self._now("lr", self.lr, lr)
+        loss: Tensor
+        (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape(-1), lr=lr)
+        self.updates += 1
+        return loss
+
+    def _losses(self, obs: Any, action: Tensor, weight: Tensor) -> tuple[Tensor]:
+        output = self.predict(obs)
+        if self.actions.continuous:
+            log_prob = self._distribution(output).logp(action)
+        else:
+            log_prob = log_prob_of_action(output, action.reshape(-1))
+        return (policy_gradient(log_prob, weight),)
+
+    def _distribution(self, output: Any) -> CategoricalDistribution | DiagGaussianDistribution:
+        if self.actions.continuous:
+            return DiagGaussianDistribution.from_std(*output)
+        return CategoricalDistribution(output.clamp_min(torch.finfo(output.dtype).tiny).log())
+
+    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+        return means(steps)

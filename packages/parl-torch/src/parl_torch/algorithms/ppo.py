@@ -6,8 +6,10 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import ppo as contract
+from parl_core.contracts.masks import mask_of
 from parl_torch.algorithm import Algorithm
-from parl_torch.distributions import CategoricalDistribution, DiagGaussianDistribution
+from parl_torch.data_parallel import means, normalised
+from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.losses.policy import approximate_kl, clipped_surrogate
 from parl_torch.losses.value import clipped_value_loss, squared_error
 
@@ -25,24 +27,24 @@ class PPO(contract.PPO, Algorithm):
         return super().__new__(cls)
 
     @torch.no_grad()
-    def predict(self, obs: Tensor) -> Tensor:
-        return self._distribution(self.model.policy(obs)).mode()
+    def predict(self, obs: Any, action_mask: Tensor | None = None) -> Tensor:
+        return self._distribution(self.model.policy(obs), obs, action_mask).mode()
 
     @torch.no_grad()
-    def sample(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def sample(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         output, value = self._policy_and_value(obs)
-        distribution = self._distribution(output)
+        distribution = self._distribution(output, obs, action_mask)
         action = distribution.sample()
         return value, action, distribution.logp(action), distribution.entropy()
 
     @torch.no_grad()
-    def value(self, obs: Tensor) -> Tensor:
+    def value(self, obs: Any) -> Tensor:
         value: Tensor = self.model.value(obs)
         return value.reshape(-1)
 
     def learn(
         self,
-        batch_obs: Tensor,
+        batch_obs: Any,
         batch_action: Tensor,
         batch_value: Tensor,
         batch_return: Tensor,
@@ -52,26 +54,44 @@ class PPO(contract.PPO, Algorithm):
         *,
         clip: float | None = None,
         entropy_coef: float | None = None,
+        action_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        figures = self.learn_minibatch(
-            (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv),
-            lr,
-            self.clip_param if clip is None else clip,
-            self.entropy_coef if entropy_coef is None else entropy_coef,
-        )
-        value_loss, policy_loss, entropy = figures[:3]
+        minibatch = (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv, action_mask)
+        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
         return value_loss, policy_loss, entropy
 
     def learn_minibatch(
-        self, minibatch: tuple[Tensor, ...], lr: float | None, clip: float, entropy_coef: float
+        self,
+        minibatch: tuple[Any, ...],
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
     ) -> tuple[Tensor, ...]:
-        obs, action, value_old, return_, log_prob_old, advantage = minibatch
+        obs, action, value_old, return_, log_prob_old, advantage, *mask = minibatch
         if self.norm_adv:
-            std, mean = torch.std_mean(advantage, correction=0)
-            advantage = (advantage - mean) / (std + 1e-8)
+            advantage = normalised(advantage)
+        lr = self._now("initial_lr", self.lr, lr)
+        clip = self._now("clip_param", self.clip_param, clip)
+        entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
+        batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
+        figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
+        self.updates += 1
+        return figures[1:]
 
+    def _losses(
+        self,
+        obs: Any,
+        action: Tensor,
+        value_old: Tensor,
+        return_: Tensor,
+        log_prob_old: Tensor,
+        advantage: Tensor,
+        mask: Tensor | None,
+        clip: float,
+        entropy_coef: float,
+    ) -> tuple[Tensor, ...]:
         output, value = self._policy_and_value(obs)
-        distribution = self._distribution(output)
+        distribution = self._distribution(output, obs, mask)
         log_ratio = distribution.logp(action) - log_prob_old
         ratio = log_ratio.exp()
         policy_loss = clipped_surrogate(ratio, advantage, clip)
@@ -81,25 +101,20 @@ class PPO(contract.PPO, Algorithm):
             value_loss = 0.5 * squared_error(value - return_)
         entropy = distribution.entropy().mean()
         loss = policy_loss + self.value_loss_coef * value_loss - entropy_coef * entropy
-        self.optimizer.minimize(loss, lr)
-
         with torch.no_grad():
             kl = approximate_kl(log_ratio, ratio)
             clipped = ((ratio - 1.0).abs() > clip).to(ratio.dtype).mean()
-        return value_loss.detach(), policy_loss.detach(), entropy.detach(), kl, clipped
+        return loss, value_loss, policy_loss, entropy, kl, clipped
 
-    def _policy_and_value(self, obs: Tensor) -> tuple[Any, Tensor]:
+    def _policy_and_value(self, obs: Any) -> tuple[Any, Tensor]:
         if self._one_pass:
             output, value = self.model.policy_and_value(obs)
         else:
             output, value = self.model.policy(obs), self.model.value(obs)
         return output, value.reshape(-1)
 
-    def _distribution(self, output: Any) -> CategoricalDistribution | DiagGaussianDistribution:
-        if self.continuous_action:
-            return DiagGaussianDistribution.from_std(*output)
-        return CategoricalDistribution(output)
+    def _distribution(self, output: Any, obs: Any, mask: Tensor | None) -> PolicyDistribution:
+        return policy_distribution(output, self.actions, mask_of(obs, mask))
 
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
-        columns = [torch.stack(column).mean() for column in zip(*steps, strict=True)]
-        return [float(figure) for figure in torch.stack(columns).tolist()]
+        return means(steps)

@@ -18,14 +18,14 @@ __all__ = ["SeparatePPO"]
 class SeparatePPO(contract.SeparatePPO, PPO):
     __doc__ = contract.SeparatePPO.__doc__
 
-    # The two forms of PPO return different things from predict and sample, hence Any.
+    # The two forms of PPO return different things from predict and sample, and this one's actions are not masked.
     @torch.no_grad()
-    def predict(self, obs: Tensor) -> Any:
+    def predict(self, obs: Tensor) -> Any:  # type: ignore[override]
         means, logvars = self.model.policy(obs)
         return means, logvars.expand_as(means)
 
     @torch.no_grad()
-    def sample(self, obs: Tensor) -> Any:
+    def sample(self, obs: Tensor) -> Any:  # type: ignore[override]
         return self._gaussian(self.model, obs).sample()
 
     def policy_learn(

@@ -1,0 +1,272 @@
+"""The contract of A2C and A3C: a policy gradient with the advantages of a value function, one step a batch."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from parl_core.checks import check_non_negative, check_positive, check_real, check_rows, check_scheduled, first_method
+from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.columns import finite_column, observations
+from parl_core.contracts.on_policy import OnPolicy, refuse_unused
+from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.scheduled import Scheduled, check_schedule
+from parl_core.contracts.settings import merge
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.nested import leaves, map_nested
+from parl_core.optimizer import Optimizer
+
+__all__ = ["A2C", "A3C"]
+
+_DEFAULTS: dict[str, Any] = {
+    "vf_loss_coeff": 0.5,
+    "learning_rate": 1e-3,
+    "entropy_coeff": -0.01,
+    "max_grad_norm": 40.0,
+    "continuous_action": False,
+    "nvec": None,
+}
+
+
+class A2C(OnPolicy):
+    """Advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3, with synchronous actors).
+
+        policy loss = -sum(log pi(a|s) * advantage)
+        value loss  = 0.5 * sum((v - target)**2)
+        loss = policy loss + vf_loss_coeff * value loss + entropy_coeff * sum(entropy)
+
+    Deviations from the paper, as in PARL: Adam in place of RMSProp, and the gradients' global norm is clipped. Losses
+    are sums, as in the paper: with another batch size, another `max_grad_norm` fits. `entropy_coeff` keeps PARL's sign:
+    it multiplies the entropy in the loss, so a bonus is *negative*.
+
+    The model has `policy(obs)` and `value(obs)`, or `policy_and_value(obs)` with the pair of both in one pass: values
+    `[batch, 1]` or `[batch]`; policy logits `[batch, act_dim]`, with `nvec` those of all parts side by side, or with
+    `continuous_action` the pair (mean, std) of a Gaussian. Masks of actions are as in PPO.
+
+    Documented forms: PARL 1.x's `A3C(model, hyperparas=None, vf_loss_coeff=None)`; PARL 2.x's
+    `A2C(model, config)`, a dictionary of which `vf_loss_coeff`, `learning_rate`, `entropy_coeff` and `max_grad_norm`
+    count, and `A2C(model, vf_loss_coeff=0.5)`. All have the same methods.
+
+    Args:
+        model: policy and value networks.
+        vf_loss_coeff: weight of the value loss, at least 0; default 0.5. In this place also PARL 2.x's `config`.
+        learning_rate: of Adam, above 0; default 1e-3 (PARL).
+        entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01.
+        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (PARL).
+        continuous_action: the policy is a Gaussian; default False.
+        nvec: actions are multi-discrete, with so many choices in each part.
+        config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
+        hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
+        device, compile: see `parl.Algorithm`.
+
+    `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, or given twice, or both forms are mixed.
+        ModelContractError: the model lacks `policy` or `value`.
+    """
+
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        vf_loss_coeff: float | Mapping[str, Any] | None = None,
+        *,
+        learning_rate: Scheduled | None = None,
+        entropy_coeff: Scheduled | None = None,
+        max_grad_norm: float | None = None,
+        continuous_action: bool | None = None,
+        nvec: Sequence[int] | None = None,
+        config: Mapping[str, Any] | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        if isinstance(vf_loss_coeff, Mapping):
+            if config is not None:
+                raise HyperparameterError(f"{name} got two dictionaries of settings; put all into config")
+            vf_loss_coeff, config = None, vf_loss_coeff
+        given = {
+            "vf_loss_coeff": vf_loss_coeff,
+            "learning_rate": learning_rate,
+            "entropy_coeff": entropy_coeff,
+            "max_grad_norm": max_grad_norm,
+            "continuous_action": continuous_action,
+            "nvec": nvec,
+        }
+        settings = merge(name, _one_dictionary(name, given, config, hyperparas), given, _DEFAULTS)
+        self.vf_loss_coeff = check_non_negative("vf_loss_coeff", settings["vf_loss_coeff"])
+        self.lr = check_schedule("learning_rate", settings["learning_rate"], check_positive)
+        self.entropy_coeff = check_schedule("entropy_coeff", settings["entropy_coeff"], check_real)
+        self.actions = ActionKind.of(settings["continuous_action"], settings["nvec"])
+        limit = settings["max_grad_norm"]
+        self._one_pass = first_method(model, ("policy_and_value", "policy"), name) == "policy_and_value"
+        if not self._one_pass:
+            first_method(model, ("value",), name)
+        super().__init__(model, device=device, compile=compile)
+        self.optimizer = self._adam(
+            self.model,
+            lr=self._at_start(self.lr),
+            max_grad_norm=None if limit == float("inf") else check_positive("max_grad_norm", limit),
+        )
+
+    def predict(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
+        raise NotImplementedError
+
+    def sample(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions.
+
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+
+        Returns:
+            (action as of `predict`, value `[batch]`).
+        """
+        raise NotImplementedError
+
+    def prob_and_value(self, obs: Any, action_mask: Any = None) -> Any:
+        """Return (probabilities `[batch, act_dim]` of discrete actions, values `[batch]`)."""
+        raise NotImplementedError
+
+    def value(self, obs: Any) -> Any:
+        """Return values `[batch]`."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        obs: Any,
+        actions: Any,
+        advantages: Any,
+        target_values: Any,
+        learning_rate: float | None = None,
+        entropy_coeff: float | None = None,
+        *,
+        action_mask: Any = None,
+    ) -> Any:
+        """Take one step.
+
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            actions: int64 `[batch]`, or as `ActionKind` says.
+            advantages: float `[batch]`.
+            target_values: float `[batch]`, targets of the value function.
+            learning_rate: of this step; default the constructor's.
+            entropy_coeff: of this step, negative for a bonus; default the constructor's.
+            action_mask: bool `[batch, act_dim]`, True where an action was possible.
+
+        Returns:
+            (total_loss, pi_loss, vf_loss, entropy), detached scalars, sums over the batch.
+        """
+        raise NotImplementedError
+
+    def learn_rollout(
+        self,
+        batch: RolloutBatch,
+        *,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
+        rng: np.random.Generator,  # noqa: ARG002 - there is one batch
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Take one step on a whole rollout.
+
+        Args:
+            batch: the rollout.
+            epochs: 1 or None.
+            minibatch_size: None, or the rollout's size.
+            rng: not needed.
+            lr: learning rate of this call; default the constructor's.
+            clip: None.
+            entropy_coef: weight of the entropy *bonus* of this call, at least 0: -`entropy_coeff`.
+            target_kl: None.
+
+        Returns:
+            Means over the rows of `value_loss`, `policy_loss` and `entropy`; and `steps`, 1.
+        """
+        refuse_unused(
+            type(self).__name__,
+            epochs=None if epochs == 1 else epochs,
+            minibatch_size=None if minibatch_size == len(batch) else minibatch_size,
+            clip=clip,
+            target_kl=target_kl,
+        )
+        coeff = None if entropy_coef is None else -check_non_negative("entropy_coef", entropy_coef)
+        columns, options = self.prepare(
+            batch.obs, batch.action, batch.advantage, batch.return_, lr, coeff, action_mask=batch.action_mask
+        )
+        tensors = [map_nested(self._tensor, column) for column in columns]
+        mask = options.pop("action_mask")
+        figures = self.learn(*tensors, **options, action_mask=None if mask is None else self._tensor(mask))
+        _, policy_loss, value_loss, entropy = (figure / len(batch) for figure in figures)
+        names = ("value_loss", "policy_loss", "entropy")
+        return {
+            **dict(zip(names, self._means([(value_loss, policy_loss, entropy)]), strict=True)),
+            "steps": 1.0,
+        }
+
+    def prepare(
+        self,
+        obs: Any,
+        actions: Any,
+        advantages: Any,
+        target_values: Any,
+        learning_rate: float | None = None,
+        entropy_coeff: float | None = None,
+        *,
+        action_mask: Any = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`."""
+        columns = {
+            "obs": observations(obs),
+            "actions": self.actions.column("actions", actions),
+            "advantages": finite_column("advantages", advantages),
+            "target_values": finite_column("target_values", target_values),
+        }
+        mask = self.actions.mask(action_mask)
+        check_rows(
+            f"{type(self).__name__}.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask})
+        )
+        return tuple(columns.values()), {
+            "learning_rate": check_scheduled("learning_rate", learning_rate),
+            "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
+            "action_mask": mask,
+        }
+
+
+class A3C(A2C):
+    """Asynchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783, algorithm S3): the learner's part.
+
+    Its step is that of `A2C`, whose arguments and methods it has; what is asynchronous is how a program collects
+    batches: each actor acts with the weights it was last given, and the learner takes batches as they come. PARL 1.x
+    makes it with `A3C(model, vf_loss_coeff=0.5)`.
+    """
+
+
+def _one_dictionary(
+    name: str, given: Mapping[str, Any], config: Mapping[str, Any] | None, hyperparas: Mapping[str, Any] | None
+) -> Mapping[str, Any] | None:
+    """The dictionary of settings of the form that was used."""
+    if hyperparas is None:
+        return None if config is None else {key: config[key] for key in _DEFAULTS if key in config}
+    new = [key for key, value in given.items() if value is not None and key != "vf_loss_coeff"]
+    if config is not None:
+        new.append("config")
+    if new:
+        raise HyperparameterError(
+            f"{name} got `hyperparas` of PARL 1.x's form together with {', '.join(new)} of PARL 2.x's; "
+            "give all settings as arguments"
+        )
+    unknown = sorted(set(hyperparas) - {"vf_loss_coeff"})
+    if unknown:
+        raise HyperparameterError(f"{name} has no hyper-parameter {', '.join(unknown)}; PARL 1.x's has vf_loss_coeff")
+    return hyperparas

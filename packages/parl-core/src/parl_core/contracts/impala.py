@@ -1,0 +1,246 @@
+"""The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from parl_core.checks import (
+    check_fraction,
+    check_int,
+    check_non_negative,
+    check_positive,
+    check_real,
+    check_rows,
+    check_scheduled,
+    first_method,
+)
+from parl_core.contracts.columns import actions_column, finite_column, floats_column, observations
+from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
+from parl_core.contracts.settings import merge
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.nested import leaves, rows_of
+from parl_core.optimizer import Optimizer
+
+__all__ = ["IMPALA", "VTraceLoss"]
+
+_DEFAULTS: dict[str, Any] = {
+    "sample_batch_steps": None,
+    "gamma": 0.99,
+    "vf_loss_coeff": 0.5,
+    "clip_rho_threshold": 1.0,
+    "clip_pg_rho_threshold": 1.0,
+}
+
+
+class VTraceLoss(NamedTuple):
+    """The parts of IMPALA's loss, sums over the batch, scalars."""
+
+    total_loss: Any
+    pi_loss: Any
+    vf_loss: Any
+    entropy: Any
+
+
+class IMPALA(CountingUpdates):
+    """Importance-weighted actor-learner architecture (Espeholt et al. 2018, arXiv:1802.01561, section 4).
+
+        rho = min(clip_rho_threshold, pi(a|s) / mu(a|s)),  c = min(1, the same)
+        vs  = V(s) + sum over later steps of gamma^k (product of c) rho (r + gamma V(s') - V(s))       (equation 1)
+        policy loss = -sum(log pi(a|s) * min(clip_pg_rho_threshold, pi/mu) * (r + gamma vs' - V(s)))
+        value loss  = 0.5 * sum((V(s) - vs)**2)
+        loss = policy loss + vf_loss_coeff * value loss + entropy_coeff * sum(entropy)
+
+    Deviations from the paper, as in PARL: Adam in place of RMSProp, gradients clipped at the global norm 40.
+    `entropy_coeff` keeps PARL's sign: it multiplies the entropy in the loss, so a bonus is *negative*.
+
+    A batch holds fragments of `sample_batch_steps` steps, one after the other: the rows of one environment's fragment
+    follow each other. The last step of each fragment only bootstraps and is not learned, as in PARL, unless `last_obs`
+    is given.
+
+    The model has `policy(obs)`, logits `[batch, act_dim]`, and `value(obs)`, `[batch]` or `[batch, 1]`; or
+    `policy_and_value(obs)` with the pair of both in one pass.
+
+    Args:
+        model: policy and value networks.
+        sample_batch_steps: steps of each fragment, at least 1; required. In this place also PARL 1.x's `hyperparas`.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table D.3).
+        vf_loss_coeff: weight of the value loss, at least 0; default 0.5 (paper, table D.3).
+        clip_rho_threshold: bound of rho, above 0, `math.inf` for none; default 1 (paper).
+        clip_pg_rho_threshold: bound of the policy gradient's weights, likewise; default 1 (paper).
+        learning_rate: of Adam, above 0; default 1e-3 (PARL).
+        entropy_coeff: weight of the entropy in the loss, at most 0 for a bonus; default -0.01 (PARL; paper 0.01 with
+            the other sign).
+        max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
+        hyperparas: PARL 1.x's dictionary of the first five settings.
+        device, compile: see `parl.Algorithm`.
+
+    `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
+
+    Raises:
+        HyperparameterError: a setting is missing, out of range, unknown or given twice.
+        ModelContractError: the model lacks `policy` or `value`.
+    """
+
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        sample_batch_steps: int | Mapping[str, Any] | None = None,
+        gamma: float | None = None,
+        vf_loss_coeff: float | None = None,
+        clip_rho_threshold: float | None = None,
+        clip_pg_rho_threshold: float | None = None,
+        *,
+        learning_rate: Scheduled | None = None,
+        entropy_coeff: Scheduled | None = None,
+        max_grad_norm: float | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        if isinstance(sample_batch_steps, Mapping):
+            if hyperparas is not None:
+                raise HyperparameterError("IMPALA got two dictionaries of settings; put all into hyperparas")
+            sample_batch_steps, hyperparas = None, sample_batch_steps
+        given = {
+            "sample_batch_steps": sample_batch_steps,
+            "gamma": gamma,
+            "vf_loss_coeff": vf_loss_coeff,
+            "clip_rho_threshold": clip_rho_threshold,
+            "clip_pg_rho_threshold": clip_pg_rho_threshold,
+        }
+        settings = merge("IMPALA", hyperparas, given, _DEFAULTS)
+        if settings["sample_batch_steps"] is None:
+            raise HyperparameterError(
+                "IMPALA needs sample_batch_steps, the number of steps of one environment that follow each other in a "
+                "batch: IMPALA(model, sample_batch_steps=50)"
+            )
+        self.sample_batch_steps = check_int("sample_batch_steps", settings["sample_batch_steps"])
+        self.gamma = check_fraction("gamma", settings["gamma"])
+        self.vf_loss_coeff = check_non_negative("vf_loss_coeff", settings["vf_loss_coeff"])
+        self.clip_rho_threshold = _bound("clip_rho_threshold", settings["clip_rho_threshold"])
+        self.clip_pg_rho_threshold = _bound("clip_pg_rho_threshold", settings["clip_pg_rho_threshold"])
+        self.lr = check_schedule("learning_rate", 1e-3 if learning_rate is None else learning_rate, check_positive)
+        self.entropy_coeff = check_schedule(
+            "entropy_coeff", -0.01 if entropy_coeff is None else entropy_coeff, check_real
+        )
+        limit = 40.0 if max_grad_norm is None else _bound("max_grad_norm", max_grad_norm)
+        self._one_pass = first_method(model, ("policy_and_value", "policy"), "IMPALA") == "policy_and_value"
+        if not self._one_pass:
+            first_method(model, ("value",), "IMPALA")
+        super().__init__(model, device=device, compile=compile)
+        self.optimizer = self._adam(
+            self.model, lr=self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
+        )
+
+    def predict(self, obs: Any) -> Any:
+        """Return the most likely actions, int64 `[batch]`."""
+        raise NotImplementedError
+
+    def sample(self, obs: Any) -> Any:
+        """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`)."""
+        raise NotImplementedError
+
+    def value(self, obs: Any) -> Any:
+        """Return values `[batch]`."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        obs: Any,
+        actions: Any,
+        behaviour_logits: Any,
+        rewards: Any,
+        dones: Any,
+        learning_rate: float | None = None,
+        entropy_coeff: float | None = None,
+        *,
+        last_obs: Any = None,
+        final_rows: Any = None,
+        final_obs: Any = None,
+    ) -> Any:
+        """Take one step on a batch of n fragments of T = `sample_batch_steps` steps, fragment after fragment.
+
+        Args:
+            obs: `[n * T, ...]`, or a dictionary of such.
+            actions: int64 `[n * T]`.
+            behaviour_logits: float `[n * T, act_dim]`, of the policy that acted.
+            rewards: float `[n * T]`.
+            dones: bool or float `[n * T]`, 1 where an episode ended, terminated or truncated. What ended does not
+                bootstrap, except in the rows that `final_rows` names.
+            learning_rate: of this step; default the constructor's.
+            entropy_coeff: of this step, negative for a bonus; default the constructor's.
+            last_obs: `[n, ...]`, the observation that each fragment's last step led to; with it all steps are learned.
+            final_rows: int64 `[k]`, the rows of truncated steps (time limits).
+            final_obs: `[k, ...]`, the last observation of each of these episodes, from whose value they bootstrap.
+
+        Returns:
+            (`VTraceLoss`, mean KL divergence of the policy that acted from the one that learns), detached.
+        """
+        raise NotImplementedError
+
+    def prepare(
+        self,
+        obs: Any,
+        actions: Any,
+        behaviour_logits: Any,
+        rewards: Any,
+        dones: Any,
+        learning_rate: float | None = None,
+        entropy_coeff: float | None = None,
+        *,
+        last_obs: Any = None,
+        final_rows: Any = None,
+        final_obs: Any = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`.
+
+        Raises:
+            ValueError: lengths do not fit each other or `sample_batch_steps`, or a dtype or number is wrong.
+        """
+        logits = np.asarray(behaviour_logits)
+        if logits.ndim != 2 or logits.dtype.kind != "f":
+            raise ValueError(
+                f"behaviour_logits must be floats of shape [n, act_dim], got {logits.dtype} of shape {logits.shape}"
+            )
+        columns = {
+            "obs": observations(obs),
+            "actions": actions_column("actions", actions, logits.shape[1]),
+            "behaviour_logits": logits,
+            "rewards": finite_column("rewards", rewards),
+            "dones": floats_column("dones", dones),
+        }
+        rows = check_rows("IMPALA.learn", leaves("", columns))
+        steps = self.sample_batch_steps
+        if rows % steps:
+            raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")
+        if steps == 1 and last_obs is None:
+            raise ValueError("fragments of one step need last_obs: a fragment's last step alone is not learned")
+        optional: dict[str, Any] = {}
+        if last_obs is not None:
+            optional["last_obs"] = observations(last_obs)
+            if rows_of(optional["last_obs"]) * steps != rows:
+                raise ValueError(
+                    f"last_obs must have one row a fragment, {rows // steps}, got {rows_of(optional['last_obs'])}"
+                )
+        if (final_rows is None) != (final_obs is None):
+            raise ValueError("final_rows and final_obs belong together: give both or none")
+        if final_rows is not None and len(final_rows):
+            optional["final_rows"] = actions_column("final_rows", final_rows, rows)
+            optional["final_obs"] = observations(final_obs)
+            check_rows(
+                "IMPALA.learn", {"final_rows": optional["final_rows"], **leaves("final_obs", optional["final_obs"])}
+            )
+        return tuple(columns.values()), {
+            "learning_rate": check_scheduled("learning_rate", learning_rate),
+            "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
+            **optional,
+        }
+
+
+def _bound(name: str, value: Any) -> float:
+    return math.inf if value == math.inf else check_positive(name, value)

@@ -1,0 +1,79 @@
+"""What the on-policy loop needs of an algorithm: to explore with what learning will need, and to learn a rollout."""
+
+from typing import Any
+
+import numpy as np
+
+from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.errors import HyperparameterError
+
+__all__ = ["OnPolicy", "refuse_unused"]
+
+
+def refuse_unused(algorithm: str, **given: Any) -> None:
+    """Refuse settings of `learn_rollout` that an algorithm has no use for, rather than do something else silently.
+
+    Raises:
+        HyperparameterError: one of them is not None.
+    """
+    unused = {name: value for name, value in given.items() if value is not None}
+    if unused:
+        listed = ", ".join(f"{name}={value!r}" for name, value in unused.items())
+        raise HyperparameterError(
+            f"{algorithm} takes one step on each whole rollout and has no use for {listed}; leave it out, or use PPO"
+        )
+
+
+class OnPolicy(CountingUpdates):
+    """Base of algorithms that learn from the experience of their own policy."""
+
+    def explore(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions, with what is needed to learn from them later.
+
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+
+        Returns:
+            (value `[batch]`, action `[batch, ...]`, log-probability of the action `[batch]`).
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define explore()")
+
+    def learn_rollout(
+        self,
+        batch: RolloutBatch,
+        *,
+        epochs: int | None = None,
+        minibatch_size: int | None = None,
+        rng: np.random.Generator,
+        lr: float | None = None,
+        clip: float | None = None,
+        entropy_coef: float | None = None,
+        target_kl: float | None = None,
+    ) -> dict[str, float]:
+        """Learn from one rollout.
+
+        Args:
+            batch: the rollout.
+            epochs: passes over it; default the algorithm's.
+            minibatch_size: rows a step; default the algorithm's.
+            rng: draws the order of the minibatches.
+            lr: learning rate of this call; default the constructor's.
+            clip: clip range of this call; default the constructor's.
+            entropy_coef: weight of the entropy *bonus* of this call, at least 0; default the constructor's.
+            target_kl: end early when the policy has moved this far.
+
+        Returns:
+            Losses by name, means over the steps taken; and `steps`.
+
+        Raises:
+            HyperparameterError: the algorithm has no use for a value that was given.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
+
+    # Backend hook
+
+    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+        """The mean of each column of scalar tensors, read from the device in one go; over all processes that learn."""
+        raise NotImplementedError

@@ -1,0 +1,35 @@
+"""Observations that are one array, or a dictionary of arrays: what is done to one is done to each."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Observations", "leaves", "map_nested", "rows_of"]
+
+Observations = Any
+"""An array `[n, ...]`, or a dictionary of such (or of such dictionaries)."""
+
+
+def map_nested(function: Callable[..., Any], *values: Any) -> Any:
+    """`function` of arrays, or a dictionary of what it gives for the arrays under each key of the first value."""
+    first = values[0]
+    if isinstance(first, Mapping):
+        return {key: map_nested(function, *(value[key] for value in values)) for key in first}
+    return function(*values)
+
+
+def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
+    """The arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`."""
+    if not isinstance(values, Mapping):
+        return {name: np.asarray(values)}
+    found: dict[str, NDArray[Any]] = {}
+    for key, value in values.items():
+        found |= leaves(f"{name}.{key}" if name else key, value)
+    return found
+
+
+def rows_of(values: Observations) -> int:
+    """Number of rows, that of the first array."""
+    return len(next(iter(leaves("", values).values())))

@@ -1,0 +1,96 @@
+"""Several processes that learn one model together, each from its part of the batch.
+
+    process 0:  its rows ──> loss ──> backward ──┐
+                                                 ├──> mean of both gradients ──> the same step in both
+    process 1:  its rows ──> loss ──> backward ──┘
+
+It is `paddle.DataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs to be switched on:
+where the program is a member of a parallel environment (`python -m paddle.distributed.launch --nproc_per_node=2
+train.py`, with `--backend gloo` on CPUs, and `join`), every optimizer of parl-paddle takes part in eager mode. Each
+process must bring batches of the same size, make the same updates in the same order, and start from equal weights: the
+first update copies those of process 0 to all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import paddle
+from paddle import Tensor, distributed
+
+from parl_core.learners import Learners
+from parl_paddle.tensors import to_array
+
+__all__ = ["SharedGradients", "join", "joined_sum", "learners", "means", "normalised"]
+
+
+def join() -> Learners:
+    """Become a member of what `paddle.distributed.launch` started; alone, the one learner.
+
+    Call it before models are made.
+    """
+    environment = distributed.ParallelEnv()  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+    if environment.world_size > 1 and not distributed.is_initialized():
+        distributed.init_parallel_env()
+    return learners()
+
+
+def learners() -> Learners:
+    """Which of how many processes this one is."""
+    if distributed.is_initialized():
+        return Learners(distributed.get_rank(), distributed.get_world_size())
+    return Learners(0, 1)
+
+
+class SharedGradients:
+    """What makes gradients of some parameters the means over all processes.
+
+    Args:
+        parameters: whose gradients; process 0's values are copied to all.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        self._parallel = paddle.DataParallel(_Loss(parameters), find_unused_parameters=True)
+
+    def announce(self, loss: Tensor) -> Tensor:
+        """The loss whose `backward` will leave mean gradients."""
+        announced: Tensor = self._parallel(loss)
+        return announced
+
+
+class _Loss(paddle.nn.Layer):
+    """A layer with these parameters whose output is a loss that was computed elsewhere."""
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.shared = paddle.nn.ParameterList(parameters)
+
+    def forward(self, loss: Tensor) -> Tensor:
+        return loss
+
+
+def joined_sum(loss: Tensor) -> Tensor:
+    """A loss that is a sum over rows, so that the mean gradient is that of the sum over all processes' rows."""
+    size = learners().size
+    return loss if size == 1 else loss * size
+
+
+def normalised(values: Tensor) -> Tensor:
+    """(values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
+    centred = values - _mean_of_all(values.mean())
+    return centred / (_mean_of_all(centred.square().mean()).sqrt() + 1e-8)
+
+
+def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
+    """The mean of each column of scalar tensors over all processes, read from the device in one go."""
+    columns = paddle.stack([paddle.stack(list(column)).mean() for column in zip(*steps, strict=True)])
+    return [float(figure) for figure in to_array(_mean_of_all(columns))]
+
+
+def _mean_of_all(values: Tensor) -> Tensor:
+    size = learners().size
+    if size > 1:
+        distributed.all_reduce(values)
+        values = values / size
+    return values

@@ -1,0 +1,110 @@
+"""IMPALA on PyTorch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parl_core.contracts import impala as contract
+from parl_torch.algorithm import Algorithm
+from parl_torch.data_parallel import joined_sum
+from parl_torch.distributions import CategoricalDistribution
+from parl_torch.losses.vtrace import vtrace
+
+__all__ = ["IMPALA"]
+
+
+class IMPALA(contract.IMPALA, Algorithm):
+    __doc__ = contract.IMPALA.__doc__
+
+    @torch.no_grad()
+    def predict(self, obs: Any) -> Tensor:
+        return self._policy_and_value(obs)[0].mode()
+
+    @torch.no_grad()
+    def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
+        policy, _ = self._policy_and_value(obs)
+        return policy.sample(), policy.logits
+
+    @torch.no_grad()
+    def value(self, obs: Any) -> Tensor:
+        return self._policy_and_value(obs)[1]
+
+    def learn(
+        self,
+        obs: Any,
+        actions: Tensor,
+        behaviour_logits: Tensor,
+        rewards: Tensor,
+        dones: Tensor,
+        learning_rate: float | None = None,
+        entropy_coeff: float | None = None,
+        *,
+        last_obs: Any = None,
+        final_rows: Tensor | None = None,
+        final_obs: Any = None,
+    ) -> tuple[contract.VTraceLoss, Tensor]:
+        lr = self._now("learning_rate", self.lr, learning_rate)
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff)
+        batch = (obs, actions.reshape(-1), behaviour_logits, rewards.reshape(-1), dones.reshape(-1))
+        _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
+        self.updates += 1
+        return contract.VTraceLoss(*losses), kl
+
+    def _losses(
+        self,
+        obs: Any,
+        action: Tensor,
+        behaviour_logits: Tensor,
+        reward: Tensor,
+        done: Tensor,
+        last_obs: Any,
+        final_rows: Tensor | None,
+        final_obs: Any,
+        entropy_coeff: float,
+    ) -> tuple[Tensor, ...]:
+        policy, value = self._policy_and_value(obs)
+        behaviour = CategoricalDistribution(behaviour_logits)
+        log_prob = policy.logp(action)
+        value_t, discount_t = self._following(value.detach(), done.to(value.dtype), last_obs, final_rows, final_obs)
+        learned = slice(None) if last_obs is not None else slice(-1)  # without it, the last steps only bootstrap
+
+        def by_time(column: Tensor) -> Tensor:
+            return column.reshape(-1, self.sample_batch_steps).transpose(0, 1)[learned]
+
+        returns = vtrace(
+            by_time(log_prob.detach() - behaviour.logp(action)),
+            by_time(reward),
+            by_time(discount_t),
+            by_time(value.detach()),
+            by_time(value_t),
+            by_time(1.0 - done.to(value.dtype)),
+            self.clip_rho_threshold,
+            self.clip_pg_rho_threshold,
+        )
+        pi_loss = -(by_time(log_prob) * returns.pg_advantages).sum()
+        vf_loss = 0.5 * (by_time(value) - returns.vs).square().sum()
+        entropy = by_time(policy.entropy()).sum()
+        loss = pi_loss + self.vf_loss_coeff * vf_loss + entropy_coeff * entropy
+        return joined_sum(loss), loss, pi_loss, vf_loss, entropy, behaviour.kl(policy).mean()
+
+    @torch.no_grad()
+    def _following(
+        self, value: Tensor, done: Tensor, last_obs: Any, final_rows: Tensor | None, final_obs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Values of the states that the steps led to, and their discounts: 0 after termination only."""
+        fragments = value.reshape(-1, self.sample_batch_steps)
+        last = fragments[:, -1] if last_obs is None else self.value(last_obs)  # in the place of what is not learned
+        value_t = torch.cat([fragments[:, 1:], last.unsqueeze(1)], dim=1).reshape(-1)
+        discount_t = self.gamma * (1.0 - done)
+        if final_rows is not None:
+            value_t = value_t.index_copy(0, final_rows, self.value(final_obs))
+            discount_t = discount_t.index_fill(0, final_rows, self.gamma)
+        return value_t, discount_t
+
+    def _policy_and_value(self, obs: Any) -> tuple[CategoricalDistribution, Tensor]:
+        if self._one_pass:
+            logits, value = self.model.policy_and_value(obs)
+        else:
+            logits, value = self.model.policy(obs), self.model.value(obs)
+        return CategoricalDistribution(logits), value.reshape(-1)

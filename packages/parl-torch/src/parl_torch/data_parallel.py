@@ -1,0 +1,105 @@
+"""Several processes that learn one model together, each from its part of the batch.
+
+    process 0:  its rows ──> loss ──> backward ──┐
+                                                 ├──> mean of both gradients ──> the same step in both
+    process 1:  its rows ──> loss ──> backward ──┘
+
+It is `torch.nn.parallel.DistributedDataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs
+to be switched on: where the program is a member of a process group (`torchrun --nproc-per-node=2 train.py` and `join`,
+or a group of its own), every optimizer of parl-torch takes part. Each process must bring batches of the same size, make
+the same updates in the same order, and start from equal weights: the first update copies those of process 0 to all.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+
+from parl_core.learners import Learners
+
+__all__ = ["SharedGradients", "join", "joined_sum", "learners", "means", "normalised"]
+
+
+def join() -> Learners:
+    """Become a member of the group that `torchrun` started; alone, the one learner.
+
+    With CUDA, the process then uses the GPU of its number on this host. Call it before models are made.
+    """
+    if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
+        distributed.init_process_group()
+        if torch.cuda.is_available():
+            torch.cuda.set_device(distributed.get_node_local_rank(0) % torch.cuda.device_count())
+    return learners()
+
+
+def learners() -> Learners:
+    """Which of how many processes this one is."""
+    if distributed.is_available() and distributed.is_initialized():
+        return Learners(distributed.get_rank(), distributed.get_world_size())
+    return Learners(0, 1)
+
+
+class SharedGradients:
+    """What makes gradients of some parameters the means over all processes.
+
+    Args:
+        parameters: whose gradients; process 0's values are copied to all.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        self._size = learners().size
+        self._parallel = nn.parallel.DistributedDataParallel(_Loss(parameters), find_unused_parameters=True)
+
+    def announce(self, loss: Tensor) -> Tensor:
+        """The loss whose `backward` will leave mean gradients."""
+        announced: Tensor = self._parallel(loss)
+        return announced
+
+    def average(self, gradients: Sequence[Tensor | None]) -> None:
+        """Make gradients that were computed without `backward` the means of all processes', in place."""
+        for gradient in gradients:
+            if gradient is not None:
+                distributed.all_reduce(gradient)
+                gradient.div_(self._size)
+
+
+class _Loss(nn.Module):
+    """A module with these parameters whose output is a loss that was computed elsewhere."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
+        super().__init__()
+        self.shared = nn.ParameterList(parameters)
+        # A loss may leave parameters out; one that each leaves out keeps the wrapper from warning of a vain search.
+        self.left_out = nn.Parameter(torch.zeros((), device=parameters[0].device))
+
+    def forward(self, loss: Tensor) -> Tensor:
+        return loss
+
+
+def joined_sum(loss: Tensor) -> Tensor:
+    """A loss that is a sum over rows, so that the mean gradient is that of the sum over all processes' rows."""
+    return loss * learners().size
+
+
+def normalised(values: Tensor) -> Tensor:
+    """(values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
+    if learners().size == 1:
+        std, mean = torch.std_mean(values, correction=0)
+        return (values - mean) / (std + 1e-8)
+    centred = values - _mean_of_all(values.mean())
+    return centred / (_mean_of_all(centred.square().mean()).sqrt() + 1e-8)
+
+
+def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
+    """The mean of each column of scalar tensors over all processes, read from the device in one go."""
+    columns = torch.stack([torch.stack(column).mean() for column in zip(*steps, strict=True)])
+    return [float(figure) for figure in _mean_of_all(columns).tolist()]
+
+
+def _mean_of_all(values: Tensor) -> Tensor:
+    size = learners().size
+    if size > 1:
+        distributed.all_reduce(values)
+        values = values / size
+    return values

@@ -1,0 +1,90 @@
+"""V-trace: value targets and advantages for data of an older policy (Espeholt et al. 2018, arXiv:1802.01561)."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parl_torch.losses.shapes import same_shape
+
+__all__ = ["VTraceReturns", "from_importance_weights", "vtrace"]
+
+
+class VTraceReturns(NamedTuple):
+    """Value targets and policy-gradient advantages, both `[T, n]`, without gradients."""
+
+    vs: Tensor
+    pg_advantages: Tensor
+
+
+@torch.no_grad()
+def vtrace(
+    log_ratio_t: Tensor,
+    r_t: Tensor,
+    discount_t: Tensor,
+    v_tm1: Tensor,
+    v_t: Tensor,
+    same_episode_t: Tensor,
+    clip_rho: float = 1.0,
+    clip_pg_rho: float = 1.0,
+) -> VTraceReturns:
+    """Targets of section 4.1, time first; `parl_core.returns.vtrace` has the equations.
+
+    Args:
+        log_ratio_t: `[T, n]`, log pi(a|s) - log mu(a|s).
+        r_t: `[T, n]`.
+        discount_t: `[T, n]`, 0 where the episode terminated.
+        v_tm1: `[T, n]`, values of the states acted in.
+        v_t: `[T, n]`, values of the states that the steps led to.
+        same_episode_t: `[T, n]`, 1 where the next row goes on with the same episode, else 0.
+        clip_rho: bound of the importance weights of the temporal differences.
+        clip_pg_rho: bound of those of the advantages.
+    """
+    same_shape(
+        log_ratio_t=log_ratio_t, r_t=r_t, discount_t=discount_t, v_tm1=v_tm1, v_t=v_t, same_episode_t=same_episode_t
+    )
+    ratio_t = log_ratio_t.exp()
+    delta_t = ratio_t.clamp(max=clip_rho) * (r_t + discount_t * v_t - v_tm1)
+    trace_t = discount_t * ratio_t.clamp(max=1.0) * same_episode_t
+    corrections = list(delta_t.unbind())  # vs - V, from the last step back
+    traces = trace_t.unbind()
+    for t in reversed(range(len(corrections) - 1)):
+        corrections[t] = corrections[t] + traces[t] * corrections[t + 1]
+    vs = v_tm1 + torch.stack(corrections)
+    vs_t = torch.cat([torch.where(same_episode_t[:-1] > 0, vs[1:], v_t[:-1]), v_t[-1:]])
+    return VTraceReturns(vs, ratio_t.clamp(max=clip_pg_rho) * (r_t + discount_t * vs_t - v_tm1))
+
+
+def from_importance_weights(
+    behaviour_actions_log_probs: Tensor,
+    target_actions_log_probs: Tensor,
+    discounts: Tensor,
+    rewards: Tensor,
+    values: Tensor,
+    bootstrap_value: Tensor,
+    clip_rho_threshold: float = 1.0,
+    clip_pg_rho_threshold: float = 1.0,
+) -> VTraceReturns:
+    """The same with PARL 2.x's arguments.
+
+    Args:
+        behaviour_actions_log_probs: `[T, n]`, log mu(a|s).
+        target_actions_log_probs: `[T, n]`, log pi(a|s).
+        discounts: `[T, n]`, 0 where an episode ended.
+        rewards: `[T, n]`.
+        values: `[T, n]`.
+        bootstrap_value: `[n]`, the value after the last step.
+        clip_rho_threshold: bound of the importance weights of the temporal differences.
+        clip_pg_rho_threshold: bound of those of the advantages.
+    """
+    following = torch.cat([values[1:], bootstrap_value.unsqueeze(0)])
+    return vtrace(
+        target_actions_log_probs - behaviour_actions_log_probs,
+        rewards,
+        discounts,
+        values,
+        following,
+        torch.ones_like(rewards),
+        clip_rho_threshold,
+        clip_pg_rho_threshold,
+    )
