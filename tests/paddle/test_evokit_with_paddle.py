@@ -11,9 +11,11 @@ import paddle
 import pytest
 
 from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.paddle_model import PaddleModel
 from parl_evokit.models.paddle_program import PaddleProgram
+from parl_evokit.parallel import Pool, open_pool, sample
 
 SETTINGS = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
 
@@ -184,3 +186,49 @@ def test_a_clone_of_a_program_travels_to_another_process(program: Path) -> None:
 def test_a_directory_without_a_program_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SolverError, match=r"must hold one inference program of paddle .*; it has none"):
         PaddleProgram(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in SolverKind])
+def test_every_algorithm_moves_a_paddle_and_a_numpy_model_to_the_same_bits(kind: str) -> None:
+    layer = net(3)
+    weights = {name: p.numpy().copy() for name, p in layer.named_parameters() if not p.stop_gradient}
+    config = {**SETTINGS, "solver": {**SETTINGS["solver"], "type": kind, "optimizer": {"type": "ADAM", "base_lr": 0.1}}}
+    agents = [ESAgent(config, layer), ESAgent(config, (weights, lambda arrays, x: x))]
+    assert agents[0].param_size() == agents[1].param_size()
+    for update in range(4):
+        seen = []
+        for agent in agents:
+            clone = agent.clone()
+            infos = [clone.add_noise() for _ in range(20)]
+            perturbed = np.concatenate([array.ravel() for array in clone.parameters().values()])
+            report = agent.update(infos, [(7919 * (20 * update + i)) % 257 / 64.0 for i in range(20)])
+            seen.append((infos, perturbed.tobytes(), report.parameters_sha256))
+        assert seen[0] == seen[1]
+
+
+def test_samples_of_paddle_models_are_evaluated_in_processes_unless_told_otherwise(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "evaluation_of_paddle.py").write_text(
+        "import numpy as np\n"
+        "def evaluate(agent):\n"
+        "    return float(np.asarray(agent.predict(np.ones((1, 4), np.float32)))[0, 0])\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    from evaluation_of_paddle import evaluate
+
+    opened: list[str] = []
+
+    def one_worker(kind: str) -> Pool:
+        opened.append(kind)
+        return open_pool(kind, 1)
+
+    monkeypatch.setattr("parl_evokit.parallel.sampling.open_pool", one_worker)
+    agent = ESAgent(SETTINGS, PaddleProgram(program))
+    sampled = sample(agent, evaluate, 4)
+    assert opened == ["processes"]
+    clone = agent.clone()
+    for info, reward in zip(*sampled, strict=True):
+        clone.apply_noise(info)
+        assert evaluate(clone) == pytest.approx(reward)
+    assert sample(ESAgent(SETTINGS, net()), evaluate, 4, "threads").missing == 0

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from parl_evokit import ESAgent, EvolutionError, LayoutMismatch, SolverError
+from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.torch_model import TorchModel
 
@@ -150,3 +151,22 @@ def test_the_same_samples_move_a_torch_and_a_numpy_model_to_the_same_bits() -> N
         report = agent.update([clone.add_noise() for _ in range(10)], np.arange(10.0) % 7)
         digests.add(report.parameters_sha256)
     assert len(digests) == 1
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in SolverKind])
+def test_every_algorithm_moves_a_torch_and_a_numpy_model_to_the_same_bits(kind: str) -> None:
+    module = net(3)
+    chosen = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    weights = {name: parameter.detach().numpy().copy() for name, parameter in chosen.items()}
+    config = {**SETTINGS, "solver": {**SETTINGS["solver"], "type": kind, "optimizer": {"type": "ADAM", "base_lr": 0.1}}}
+    agents = [ESAgent(config, module), ESAgent(config, (weights, lambda arrays, x: x))]
+    assert agents[0].param_size() == agents[1].param_size()
+    for update in range(4):
+        seen = []
+        for agent in agents:
+            clone = agent.clone()
+            infos = [clone.add_noise() for _ in range(20)]
+            perturbed = np.concatenate([array.ravel() for array in clone.parameters().values()])
+            report = agent.update(infos, [(7919 * (20 * update + i)) % 257 / 64.0 for i in range(20)])
+            seen.append((infos, perturbed.tobytes(), report.parameters_sha256))
+        assert seen[0] == seen[1]

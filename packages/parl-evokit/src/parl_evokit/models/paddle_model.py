@@ -39,6 +39,8 @@ class PaddleModel:
         EvolutionError: No parameter matches.
     """
 
+    samples_in_threads = False  # paddle's switches between modes are those of the whole process
+
     def __init__(self, layer: Any, *, parameters: Sequence[str] | None = None, predict: Predict | None = None) -> None:
         self._layer = layer
         self._patterns = None if parameters is None else tuple(parameters)

@@ -38,6 +38,8 @@ class PaddleProgram:
         SolverError: There is no such pair, or several, or it cannot be read.
     """
 
+    samples_in_threads = False  # see `PaddleModel`
+
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
         self._graph, self._weights = find_program(Path(directory), name)
         self._scope = paddle.static.Scope()
