@@ -25,6 +25,7 @@ def test_the_public_names_are_exactly_these() -> None:
         "ConfigError",
         "CounterKeys",
         "ESAgent",
+        "EvaluationFailed",
         "EvolutionError",
         "GaussianNoise",
         "InvalidKey",
@@ -49,8 +50,10 @@ def test_the_public_names_are_exactly_these() -> None:
         "StorageError",
         "UpdateLocked",
         "UpdateReport",
+        "WorkersLost",
         "__version__",
         "mlp",
+        "parallel",
         "read_log",
         "update_lock",
     ]

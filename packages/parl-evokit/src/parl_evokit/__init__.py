@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parl_evokit import parallel as parallel
     from parl_evokit._version import __version__ as __version__
     from parl_evokit.agent import ESAgent as ESAgent
     from parl_evokit.ars import ARS as ARS
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from parl_evokit.cma_es import CMAES as CMAES
     from parl_evokit.config import Config as Config
     from parl_evokit.errors import ConfigError as ConfigError
+    from parl_evokit.errors import EvaluationFailed as EvaluationFailed
     from parl_evokit.errors import EvolutionError as EvolutionError
     from parl_evokit.errors import InvalidKey as InvalidKey
     from parl_evokit.errors import InvalidReward as InvalidReward
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from parl_evokit.errors import SolverError as SolverError
     from parl_evokit.errors import StorageError as StorageError
     from parl_evokit.errors import UpdateLocked as UpdateLocked
+    from parl_evokit.errors import WorkersLost as WorkersLost
     from parl_evokit.genetic import GA as GA
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
@@ -58,6 +61,7 @@ _HOMES = {
     "CounterKeys": "noise",
     "ES": "openai_es",
     "ESAgent": "agent",
+    "EvaluationFailed": "errors",
     "EvolutionError": "errors",
     "GA": "genetic",
     "GaussianNoise": "noise",
@@ -85,8 +89,10 @@ _HOMES = {
     "StorageError": "errors",
     "UpdateLocked": "errors",
     "UpdateReport": "report",
+    "WorkersLost": "errors",
     "__version__": "_version",
     "mlp": "models",
+    "parallel": "parallel",
     "read_log": "log",
     "update_lock": "update_lock",
 }
@@ -103,6 +109,7 @@ __all__ = [
     "ConfigError",
     "CounterKeys",
     "ESAgent",
+    "EvaluationFailed",
     "EvolutionError",
     "GaussianNoise",
     "InvalidKey",
@@ -127,8 +134,10 @@ __all__ = [
     "StorageError",
     "UpdateLocked",
     "UpdateReport",
+    "WorkersLost",
     "__version__",
     "mlp",
+    "parallel",
     "read_log",
     "update_lock",
 ]
@@ -140,7 +149,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    module = importlib.import_module(f"{__name__}.{home}")
+    value = module if name == "parallel" else getattr(module, name)
     globals()[name] = value
     return value
 
