@@ -7,8 +7,8 @@
 It is `paddle.DataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs to be switched on:
 where the program is a member of a parallel environment (`python -m paddle.distributed.launch --nproc_per_node=2
 train.py`, with `--backend gloo` on CPUs, and `join`), every optimizer of parl-paddle takes part in eager mode. Each
-process must bring batches of the same size, make the same updates in the same order, and start from equal weights: the
-first update copies those of process 0 to all.
+process must bring batches of the same size, make the same updates in the same order, and start from equal weights; at
+the first update those of process 0 are copied to all.
 """
 
 from __future__ import annotations
@@ -65,6 +65,8 @@ class _Loss(paddle.nn.Layer):
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         super().__init__()
         self.shared = paddle.nn.ParameterList(parameters)
+        # A loss may leave parameters out; one that each leaves out keeps the wrapper from warning of a vain search.
+        self.left_out = self.create_parameter([1])
 
     def forward(self, loss: Tensor) -> Tensor:
         return loss

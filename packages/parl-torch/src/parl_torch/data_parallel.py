@@ -7,7 +7,8 @@
 It is `torch.nn.parallel.DistributedDataParallel`, around the gradients of whatever loss an algorithm has. Nothing needs
 to be switched on: where the program is a member of a process group (`torchrun --nproc-per-node=2 train.py` and `join`,
 or a group of its own), every optimizer of parl-torch takes part. Each process must bring batches of the same size, make
-the same updates in the same order, and start from equal weights: the first update copies those of process 0 to all.
+the same updates in the same order, and start from equal weights; after the first update those of process 0 are copied
+to all.
 """
 
 from collections.abc import Sequence
@@ -44,17 +45,28 @@ class SharedGradients:
     """What makes gradients of some parameters the means over all processes.
 
     Args:
-        parameters: whose gradients; process 0's values are copied to all.
+        parameters: whose gradients.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._size = learners().size
-        self._parallel = nn.parallel.DistributedDataParallel(_Loss(parameters), find_unused_parameters=True)
+        # It is made when the first loss has been computed, from weights that must not change before its gradients.
+        self._parallel = nn.parallel.DistributedDataParallel(
+            _Loss(parameters), find_unused_parameters=True, init_sync=False
+        )
+        self._unequal = list(parameters)
 
     def announce(self, loss: Tensor) -> Tensor:
         """The loss whose `backward` will leave mean gradients."""
         announced: Tensor = self._parallel(loss)
         return announced
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """After the first step, give all processes the values of process 0."""
+        for parameter in self._unequal:
+            distributed.broadcast(parameter, 0)
+        self._unequal = []
 
     def average(self, gradients: Sequence[Tensor | None]) -> None:
         """Make gradients that were computed without `backward` the means of all processes', in place."""

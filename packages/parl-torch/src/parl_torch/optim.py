@@ -123,6 +123,8 @@ class Adam(contract.Optimizer):
             amsgrad=False,
             maximize=False,
         )
+        if self._shared is not None:
+            self._shared.settle()
         return norm
 
     def get_state(self) -> Weights:

@@ -13,7 +13,9 @@ from enum import Enum
 
 import numpy as np
 
-__all__ = ["Callback", "Ended", "Episode", "Evaluation", "Stop", "Update"]
+from parl_core import logger
+
+__all__ = ["Callback", "Ended", "Episode", "Evaluation", "Stop", "Update", "tell_end"]
 
 
 @dataclass(frozen=True)
@@ -117,3 +119,18 @@ class Callback:
 
     def on_end(self, ended: Ended) -> None:
         """Called once, however the loop ended."""
+
+
+def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
+    """Tell all of them, whatever one of them does, and return what they raised.
+
+    It is for the loop to raise, where no error or Ctrl-C began the end, which would be hidden by it.
+    """
+    failures = []
+    for callback in callbacks:
+        try:
+            callback.on_end(ended)
+        except Exception as error:
+            logger.error("%s failed at the end of training: %s", type(callback).__name__, error)
+            failures.append(error)
+    return failures

@@ -2,7 +2,7 @@
 
     envs <──── actions ──── RolloutCollector ───> Rollout ──> gae ──> agent.learn_rollout
          ─── observations ──>                                              │
-    callbacks <── Update, Evaluation, Ended ── train_on_policy <───────────┘
+    callbacks <── Update, Evaluation, Ended ── Course <────────────────────┘
 
 Nothing here knows a framework, where the environments live, or what is written to disk.
 """
@@ -14,19 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from parl_core import logger
-from parl_core.checks import check_finite, check_fraction, check_int, check_non_negative, check_positive
+from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested
 from parl_core.returns import gae
 from parl_core.schedules import Schedule
 from parl_core.training.acting import OnPolicyAgent
+from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
+from parl_core.training.events import Callback, Ended
 from parl_core.training.rollout import Rollout, RolloutCollector
 
-__all__ = ["OnPolicySettings", "tell_end", "train_on_policy"]
+__all__ = ["OnPolicySettings", "train_on_policy"]
 
 
 @dataclass(frozen=True)
@@ -131,17 +131,11 @@ def train_on_policy(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
-    check_int("evaluate_every", evaluate_every)
-    began = clock()
     rng = np.random.default_rng(seed)
-    evaluations: list[Evaluation] = []
-    step, next_evaluation = 0, evaluate_every
-    stop, reason = Stop.FAILED, "an error before the first update"
-    try:
+    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course:
         collector = RolloutCollector(agent, envs, settings.n_steps, seed)
-        reasons: list[str] = []
-        while step < settings.total_steps and not reasons:
-            schedules = settings.scheduled(step)
+        while course.goes_on:
+            schedules = settings.scheduled(course.step)
             rollout = collector.collect()
             losses = agent.learn_rollout(
                 _learnable(rollout, settings),
@@ -151,39 +145,10 @@ def train_on_policy(
                 target_kl=settings.target_kl,
                 **schedules,
             )
-            step += rollout.reward.size
-            check_finite(f"update after {step} steps", losses)
-            update = Update(step, settings.total_steps, clock() - began, rollout.episodes, losses, schedules)
-            reasons += [said for callback in callbacks if (said := callback.on_update(update))]
-            if evaluator is not None and step >= next_evaluation:
-                next_evaluation += evaluate_every
-                evaluations.append(replace(evaluator(), step=step, seconds=clock() - began))
-                reasons += [said for callback in callbacks if (said := callback.on_evaluation(evaluations[-1]))]
-        stop, reason = (Stop.CALLBACK, "; ".join(reasons)) if reasons else (Stop.BUDGET, f"{step} steps were taken")
-    except KeyboardInterrupt:
-        stop, reason = Stop.INTERRUPTED, f"interrupted after {step} steps"
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__} after {step} steps: {error}"
-        raise
-    finally:
-        ended = Ended(stop, reason, step, clock() - began, evaluations)
-        failures = tell_end(callbacks, ended)
-    if failures:
-        raise failures[0]
-    return ended
-
-
-def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
-    """Tell all of them, whatever one of them does; what an error or Ctrl-C began is not hidden by theirs."""
-    failures = []
-    for callback in callbacks:
-        try:
-            callback.on_end(ended)
-        except Exception as error:
-            logger.error("%s failed at the end of training: %s", type(callback).__name__, error)
-            failures.append(error)
-    return failures
+            course.advance(rollout.reward.size)
+            course.report(losses, rollout.episodes, schedules)
+            course.evaluate_when_due()
+    return course.ended
 
 
 def _learnable(rollout: Rollout, settings: OnPolicySettings) -> RolloutBatch:

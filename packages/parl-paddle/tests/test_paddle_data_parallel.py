@@ -1,0 +1,19 @@
+"""Processes that learn together, started by the framework's own launcher, on CPUs with gloo."""
+
+import sys
+from pathlib import Path
+
+from parl_core import training
+from parl_core.learners import Learners
+from parl_core.testing.joint_learning import assert_joint_learning
+from parl_paddle.backend import PaddleBackend
+
+
+def test_two_processes_learn_as_one_does_from_the_joined_batch(tmp_path: Path) -> None:
+    launcher = [sys.executable, "-m", "paddle.distributed.launch", "--backend", "gloo", "--nproc_per_node", "2"]
+    assert_joint_learning(PaddleBackend(), [*launcher, "--log_dir", str(tmp_path / "log")], tmp_path)
+
+
+def test_a_program_that_no_launcher_started_learns_alone() -> None:
+    assert training.join_learners() == Learners(0, 1)
+    assert training.join_learners().first
