@@ -1,0 +1,108 @@
+"""All of it at once: the service, the offline job, and visitors who like what they like.
+
+    pip install parl-evokit flask waitress matplotlib
+    python run.py                  12000 visits, about half a minute; writes curve.csv and curve.png into --out
+    python run.py --smoke          a few hundred visits, to see that everything works
+
+The service and the offline job are processes of their own, as in a real place; they share a log and a warehouse.
+"""
+
+import argparse
+import csv
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from visitors import Population
+
+HERE = Path(__file__).parent
+
+
+def start(program: str, folder: Path, *options: str) -> subprocess.Popen[str]:
+    """One of the programs beside this file, in a folder with the configuration."""
+    command = [sys.executable, "-u", str(HERE / program), "--log", "log", *options]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)
+
+
+def run(visits: int, models: int, every: float, folder: Path, block: int) -> list[tuple[int, float, int]]:
+    """Let visitors come: so many, and more of them until they have seen so many models (for a minute at most).
+
+    Returns, for each block of visits, its last number, clicks a visit, and the newest model seen.
+    """
+    (folder / "config.prototxt").write_text((HERE / "config.prototxt").read_text())
+    rows, clicks, newest = [], 0, 0
+    with ExitStack() as stack:
+        server = stack.enter_context(start("server.py", folder, "--port", "0"))
+        stack.callback(server.terminate)
+        assert server.stdout is not None
+        said = server.stdout.readline()
+        port = re.search(r":(\d+)\s*$", said)
+        if port is None:
+            raise RuntimeError(f"the service did not start: {said!r}")
+        updater = stack.enter_context(start("update.py", folder, "--every", str(every)))
+        stack.callback(updater.terminate)
+        population = Population(int(port[1]), delay=min(200, visits // 4))
+        stack.callback(population.close)
+        visit, last_call = 0, time.monotonic() + 60.0
+        while visit < visits or (newest < models and time.monotonic() < last_call):
+            visit += 1
+            clicked, model = population.visit()
+            clicks, newest = clicks + clicked, max(newest, model)
+            if visit % block == 0 or (visit >= visits and newest >= models):
+                count = visit % block or block
+                rows.append((visit, clicks / count, newest))
+                print(f"visits {visit:6d}   clicks a visit {clicks / count:.2f}   model {newest}", flush=True)
+                clicks = 0
+        population.tell()
+        updater.terminate()
+        assert updater.stdout is not None
+        (folder / "update.log").write_text(updater.stdout.read())
+    return rows
+
+
+def draw(rows: list[tuple[int, float, int]], path: Path) -> None:
+    """Clicks a visit over visits."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(6, 3.2))
+    axes.plot([row[0] for row in rows], [row[1] for row in rows], marker="o", markersize=3)
+    axes.set(
+        xlabel="visits", ylabel="clicks a visit", title="A service that learns from delayed clicks while it serves"
+    )
+    figure.savefig(path, dpi=120, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A ranking service that learns from delayed clicks while it serves.")
+    parser.add_argument("--visits", type=int, default=12000)
+    parser.add_argument("--models", type=int, default=0, help="go on until visitors have seen so many new models")
+    parser.add_argument("--every", type=float, default=0.5, help="seconds between two updates")
+    parser.add_argument("--out", type=Path, default=Path("out"))
+    parser.add_argument("--smoke", action="store_true", help="a few hundred visits only")
+    arguments = parser.parse_args()
+    if arguments.smoke:
+        arguments.visits, arguments.models, arguments.every = 400, 2, 0.2
+    block = max(1, arguments.visits // 24)
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run(arguments.visits, arguments.models, arguments.every, Path(folder), block)
+        print((Path(folder) / "update.log").read_text())
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    with (arguments.out / "curve.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("visits", "clicks_a_visit", "model"), *rows])
+    if not arguments.smoke:
+        draw(rows, arguments.out / "curve.png")
+    quarter = max(1, len(rows) // 4)
+    first, last = (sum(row[1] for row in part) / quarter for part in (rows[:quarter], rows[-quarter:]))
+    print(f"clicks a visit: {first:.2f} in the first quarter, {last:.2f} in the last; models: {rows[-1][2]}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The service: ranks items with a perturbed model, logs which noise it had, and logs what visitors tell it later.
+
+    python server.py --config config.prototxt --log log --port 8080
+
+    POST /rank      {"visitor": [four numbers], "items": [numbers of items]}
+                    -> {"items": [the best first], "sample": "…", "model": 3}
+    POST /feedback  {"sample": "…", "clicks": 2}     when the visitor leaves, maybe minutes later, maybe to another host
+    GET  /status    -> {"model": 3, "parameters": 30}
+
+The answer to /rank carries the sample's record, some twenty bytes, so the service keeps nothing about its visitors.
+"""
+
+import argparse
+import binascii
+import threading
+from pathlib import Path
+from typing import Any
+
+import flask
+import numpy as np
+from ranking import VISITOR_FEATURES, catalogue, model
+
+from parl_evokit import AsyncESAgent, EvolutionError, LogWriter, RecordError, SamplingAgent, SamplingInfo
+
+LOOK_FOR_NEW_MODELS_S = 0.5
+
+
+class Desk(threading.local):
+    """What each thread of the server has of its own: a clone of the agent, and a segment of the log."""
+
+    def __init__(self, agent: AsyncESAgent, log: Path) -> None:
+        self.clone: SamplingAgent = agent.clone()
+        self.log = LogWriter(log)
+
+
+def application(agent: AsyncESAgent, log: Path) -> flask.Flask:
+    """The service as a WSGI application."""
+    app, desk, items = flask.Flask(__name__), Desk(agent, log), catalogue()
+
+    @app.post("/rank")
+    def rank() -> Any:
+        asked = flask.request.get_json()
+        try:
+            visitor = np.array(asked["visitor"], np.float32)
+            numbers = np.array(asked["items"], np.int64)
+            features = items[numbers]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            return {"error": f"visitor and items are needed, as lists of numbers: {error}"}, 400
+        if visitor.shape != (VISITOR_FEATURES,) or not numbers.size:
+            return {"error": f"a visitor is {VISITOR_FEATURES} numbers, and there must be items"}, 400
+        info = desk.clone.add_noise()
+        order = np.argsort(-desk.clone.predict((visitor, features)), kind="stable")
+        desk.log.sampled(info)
+        sample = info.SerializeToString().hex()
+        return {"items": numbers[order].tolist(), "sample": sample, "model": info.model_iter_id}
+
+    @app.post("/feedback")
+    def feedback() -> Any:
+        told = flask.request.get_json()
+        info = SamplingInfo()
+        try:
+            info.ParseFromString(binascii.unhexlify(told["sample"]))
+            desk.log.reward(info, float(told["clicks"]))
+        except (KeyError, TypeError, ValueError, RecordError) as error:
+            return {"error": f"sample and clicks are needed: {error}"}, 400
+        return {}
+
+    @app.get("/status")
+    def status() -> Any:
+        return {"model": agent.model_iter_id, "parameters": agent.param_size()}
+
+    return app
+
+
+def keep_up(agent: AsyncESAgent, stop: threading.Event) -> None:
+    """Take up new models as they appear in the warehouse; requests under way keep theirs."""
+    while not stop.wait(LOOK_FOR_NEW_MODELS_S):
+        try:
+            agent.refresh()
+        except EvolutionError as error:  # a damaged directory: go on with the model that is online
+            print(f"no new model: {error}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A service that ranks items with an evolving model.")
+    parser.add_argument("--config", default="config.prototxt")
+    parser.add_argument("--log", type=Path, default=Path("log"))
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--threads", type=int, default=4)
+    arguments = parser.parse_args()
+
+    from waitress import create_server
+
+    agent = AsyncESAgent(model(), arguments.config)
+    app = application(agent, arguments.log)
+    stop = threading.Event()
+    threading.Thread(target=keep_up, args=(agent, stop), daemon=True).start()
+    server = create_server(app, host="127.0.0.1", port=arguments.port, threads=arguments.threads)
+    print(f"model {agent.model_iter_id} online at http://127.0.0.1:{server.effective_port}", flush=True)
+    try:
+        server.run()
+    finally:
+        stop.set()
+
+
+if __name__ == "__main__":
+    main()
