@@ -49,6 +49,7 @@ class CompiledGradients:
 
     def __init__(self, losses: Losses, parameters: Sequence[nn.Parameter]) -> None:
         self._captures = parameters[0].is_cuda
+        self._like = parameters[0]
         leaves = list(parameters)
 
         def figures_and_gradients(*batch: Any) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
@@ -63,10 +64,12 @@ class CompiledGradients:
 
     def __call__(self, *batch: Any) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
         """The figures, detached, and the gradients; None for a parameter that the loss does not depend on."""
+        # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
+        batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
         with _settings().patch(trace_autograd_ops=True):
             if not self._captures:
                 return self._run(*batch)
-            torch.compiler.cudagraph_mark_step_begin()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
             figures, gradients = self._run(*batch)
             # The next replay overwrites what this one returned; the gradients are used up before it.
             return tuple(figure.clone() for figure in figures), gradients

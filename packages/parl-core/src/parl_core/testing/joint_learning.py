@@ -155,7 +155,8 @@ def _main(backend_name: str, folder: str) -> None:
     backend = backends.load(backend_name)
     learners = backend.data_parallel.join()
     for name in CASES:
-        np.savez(Path(folder) / f"{name}-{learners.rank}.npz", **learn(backend, name, learners))
+        weights: dict[str, Any] = learn(backend, name, learners)
+        np.savez(Path(folder) / f"{name}-{learners.rank}.npz", **weights)
 
 
 if __name__ == "__main__":

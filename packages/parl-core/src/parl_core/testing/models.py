@@ -11,13 +11,18 @@ __all__ = [
     "ACTOR_CRITIC_SHAPES",
     "ACT_DIM",
     "GAUSSIAN_SHAPES",
+    "MULTI_DISCRETE_SHAPES",
+    "NVEC",
     "OBS_DIM",
     "Q_SHAPES",
     "actor_critic",
     "gaussian_actor_critic",
+    "multi_discrete_actor_critic",
+    "of_dictionaries",
     "probabilities",
     "q_values",
     "separate_actor_critic",
+    "shared_trunk",
 ]
 
 OBS_DIM, HIDDEN, ACT_DIM = 4, 8, 3
@@ -37,6 +42,12 @@ ACTOR_CRITIC_SHAPES: dict[str, tuple[int, ...]] = {
     "v1.bias": (HIDDEN,),
     "v2.weight": (1, HIDDEN),
     "v2.bias": (1,),
+}
+NVEC = (2, 3)
+MULTI_DISCRETE_SHAPES: dict[str, tuple[int, ...]] = {
+    **ACTOR_CRITIC_SHAPES,
+    "pi2.weight": (sum(NVEC), HIDDEN),
+    "pi2.bias": (sum(NVEC),),
 }
 GAUSSIAN_SHAPES: dict[str, tuple[int, ...]] = {
     **ACTOR_CRITIC_SHAPES,
@@ -75,14 +86,14 @@ def probabilities(backend: Backend) -> Any:
     return Probabilities()
 
 
-def actor_critic(backend: Backend) -> Any:
+def actor_critic(backend: Backend, outputs: int = ACT_DIM) -> Any:
     """`policy(obs)`: logits; `value(obs)`: `[batch, 1]`; a hidden layer (tanh) each."""
     layers: Any = backend.layers
 
     class ActorCritic(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
         def __init__(self) -> None:
             self.pi1 = layers.fc(size=HIDDEN, act="tanh")
-            self.pi2 = layers.fc(size=ACT_DIM)
+            self.pi2 = layers.fc(size=outputs)
             self.v1 = layers.fc(size=HIDDEN, act="tanh")
             self.v2 = layers.fc(size=1)
 
@@ -93,6 +104,50 @@ def actor_critic(backend: Backend) -> Any:
             return self.v2(self.v1(obs))
 
     return ActorCritic()
+
+
+def multi_discrete_actor_critic(backend: Backend) -> Any:
+    """The same with the logits of actions of sizes `NVEC`."""
+    return actor_critic(backend, sum(NVEC))
+
+
+def shared_trunk(backend: Backend) -> Any:
+    """`policy_and_value(obs)` alone: a hidden layer (tanh) under both heads."""
+    layers: Any = backend.layers
+
+    class SharedTrunk(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.trunk = layers.fc(size=HIDDEN, act="tanh")
+            self.pi2 = layers.fc(size=ACT_DIM)
+            self.v2 = layers.fc(size=1)
+
+        def policy_and_value(self, obs: Any) -> Any:
+            hidden = self.trunk(obs)
+            return self.pi2(hidden), self.v2(hidden)
+
+    return SharedTrunk()
+
+
+def of_dictionaries(backend: Backend, model: Any, *keys: str) -> Any:
+    """The same actor-critic for observations that are dictionaries, of which it sees one entry after the other."""
+
+    class OfDictionaries(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.inner = model
+
+        def seen(self, obs: Any) -> Any:
+            seen = obs[keys[0]]
+            for key in keys[1:]:
+                seen = seen + obs[key]
+            return seen
+
+        def policy(self, obs: Any) -> Any:
+            return self.inner.policy(self.seen(obs))
+
+        def value(self, obs: Any) -> Any:
+            return self.inner.value(self.seen(obs))
+
+    return OfDictionaries()
 
 
 def gaussian_actor_critic(backend: Backend) -> Any:
