@@ -21,6 +21,7 @@ __all__ = [
     "check_model_method",
     "check_non_negative",
     "check_positive",
+    "check_real",
     "check_rows",
     "check_scheduled",
     "first_method",
@@ -39,6 +40,15 @@ def _number(name: str, value: object) -> float:
     if not math.isfinite(value):
         raise HyperparameterError(f"{name} must be finite, got {value!r}")
     return float(value)
+
+
+def check_real(name: str, value: object) -> float:
+    """Return `value` as a float if it is a finite number.
+
+    Raises:
+        HyperparameterError: it is not.
+    """
+    return _number(name, value)
 
 
 def check_positive(name: str, value: object) -> float:

@@ -1,9 +1,12 @@
 """Ready-made models for the standard algorithms, all lazily shaped: observations decide the input sizes.
 
-    QNetwork           vectors        -> action values              DQN
-    ActorCritic        vectors        -> policy and value           PPO (own trunks for both)
-    AtariQNetwork      images         -> action values              DQN
-    AtariActorCritic   images         -> policy and value           PPO (one trunk, one pass)
+    QNetwork                   vectors   -> action values                        DQN
+    AtariQNetwork              images    -> action values                        DQN
+    ActorCritic                vectors   -> policy and value                     PPO (own trunks for both)
+    AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
+    DeterministicActorCritic   vectors   -> action; its value                    DDPG
+    TwinActorCritic            vectors   -> action; its value by two critics     TD3
+    SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC
 
 Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of OpenAI's baselines, the last layer of
 the policy nearly at zero, so that it begins close to uniform.
@@ -16,6 +19,7 @@ from math import prod, sqrt
 from typing import Any
 
 import numpy as np
+import paddle
 from numpy.typing import NDArray
 from paddle import Tensor, nn
 
@@ -23,7 +27,18 @@ from parl_core.checks import check_int
 from parl_paddle.layers.shaped import Conv2d, Fc, fc
 from parl_paddle.model import Model
 
-__all__ = ["MLP", "ActorCritic", "AtariActorCritic", "AtariQNetwork", "DuelingHead", "NatureCNN", "QNetwork"]
+__all__ = [
+    "MLP",
+    "ActorCritic",
+    "AtariActorCritic",
+    "AtariQNetwork",
+    "DeterministicActorCritic",
+    "DuelingHead",
+    "NatureCNN",
+    "QNetwork",
+    "SquashedActorCritic",
+    "TwinActorCritic",
+]
 
 
 class MLP(nn.Sequential):
@@ -139,6 +154,97 @@ class ActorCritic(Model):
 
     def _zeros(self, size: int) -> Tensor:
         return self.create_parameter([size], default_initializer=nn.initializer.Constant(0.0))
+
+
+class _Continuous(Model):
+    """Actor and critics of observation vectors, which share nothing."""
+
+    def __init__(self, act_dim: int, hidden: Sequence[int], critics: int, outputs: int) -> None:
+        super().__init__()
+        self.act_dim = check_int("act_dim", act_dim)
+        self.actor_model: nn.Layer = nn.Sequential(MLP(hidden), fc(outputs))
+        self.critic_model = nn.LayerList([nn.Sequential(MLP(hidden), fc(1)) for _ in range(critics)])
+
+    def get_actor_params(self) -> list[Any]:
+        """Parameters of the actor."""
+        return list(self.actor_model.parameters())
+
+    def get_critic_params(self) -> list[Any]:
+        """Parameters of all critics."""
+        return list(self.critic_model.parameters())
+
+    def _critics(self, obs: Tensor, action: Tensor, count: int) -> list[Tensor]:
+        both = paddle.concat([obs, action], axis=-1)
+        return [critic(both).squeeze(-1) for critic in list(self.critic_model)[:count]]
+
+
+class DeterministicActorCritic(_Continuous):
+    """One action and one value of observation vectors.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of actor and critic each.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(act_dim, hidden, 1, act_dim)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Actions `[batch, act_dim]` in [-1, 1]."""
+        return paddle.tanh(self.actor_model(obs))
+
+    def value(self, obs: Tensor, action: Tensor) -> Tensor:
+        """Values `[batch]`."""
+        return self._critics(obs, action, 1)[0]
+
+
+class TwinActorCritic(_Continuous):
+    """One action and the values of two critics.
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(act_dim, hidden, 2, act_dim)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Actions `[batch, act_dim]` in [-1, 1]."""
+        return paddle.tanh(self.actor_model(obs))
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of both critics, each `[batch]`."""
+        q1, q2 = self._critics(obs, action, 2)
+        return q1, q2
+
+    def Q1(self, obs: Tensor, action: Tensor) -> Tensor:  # noqa: N802 - the name that PARL's TD3 asks for
+        """Values `[batch]` of the first critic."""
+        return self._critics(obs, action, 1)[0]
+
+
+class SquashedActorCritic(_Continuous):
+    """A Gaussian, to be squashed by tanh, and the values of two critics.
+
+    The logarithm of its standard deviation is kept in [-20, 2] (Haarnoja's code).
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor and each critic.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(act_dim, hidden, 2, 2 * act_dim)
+
+    def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean, log std) before the tanh, each `[batch, act_dim]`."""
+        output: Tensor = self.actor_model(obs)
+        return output[..., : self.act_dim], output[..., self.act_dim :].clip(-20.0, 2.0)
+
+    def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of both critics, each `[batch]`."""
+        q1, q2 = self._critics(obs, action, 2)
+        return q1, q2
 
 
 class AtariActorCritic(Model):

@@ -7,10 +7,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.algorithm import Algorithm
-from parl_core.checks import check_fraction, check_int, check_positive, check_rows, check_scheduled, first_method
-from parl_core.contracts.columns import actions_column, floats_column
+from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
+from parl_core.contracts.columns import actions_column
+from parl_core.contracts.masks import check_mask, mask_of
+from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
+from parl_core.contracts.transitions import transition_columns
 from parl_core.errors import ModelContractError
 from parl_core.model import Model
 from parl_core.optimizer import Optimizer
@@ -18,7 +20,7 @@ from parl_core.optimizer import Optimizer
 __all__ = ["DDQN", "DQN"]
 
 
-class DQN(Algorithm):
+class DQN(CountingUpdates):
     """Deep Q-learning for discrete actions (Mnih et al. 2015, algorithm 1).
 
         target = reward + discount * (1 - terminal) * max_a Q_target(next_obs, a)
@@ -27,28 +29,31 @@ class DQN(Algorithm):
     One Adam step a call. Deviations from the paper: squared error unclipped and Adam in place of RMSProp, as PARL does.
     Variants: `double=True` picks the action by the trained network (van Hasselt et al. 2016, equation 4); dueling is
     the model's choice (Wang et al. 2016); n-step returns pass `discount = gamma**n` for each sample; prioritised replay
-    passes importance `weights` and gets `td_error` back (Schaul et al. 2016).
+    passes importance `weights` and gets `td_error` back (Schaul et al. 2016). Where not every action is always
+    possible, `action_mask` to `predict` and `sample` and `next_action_mask` to `learn` (or dictionaries of observations
+    with an entry `action_mask`) keep the others from being chosen and bootstrapped from.
 
     The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`.
 
     Args:
         model: the Q network; a target network is copied from it.
         gamma: discount of one step, in [0, 1]; default 0.99 (Mnih et al.).
-        lr: learning rate of Adam, above 0; default 1e-4 (Stable-Baselines3's for Atari).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-4 (Stable-Baselines3's for
+            Atari).
         act_dim: number of actions; only checked against the model's output.
         double: double Q-learning.
         sync_every: copy the weights into the target network after every so many updates; by default only
             `sync_target()` does, as in PARL.
         max_grad_norm: clip the gradients' global norm; by default they are not.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
-        device: see `parl.Algorithm`.
+        device, compile: see `parl.Algorithm`.
 
     Raises:
         HyperparameterError: a setting is out of range, unknown, or given twice.
         ModelContractError: the model implements neither `value` nor `forward`.
     """
 
-    COUNTERS: ClassVar[tuple[str, ...]] = ("updates",)
+    FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
 
     target_model: Any
     optimizer: Optimizer
@@ -57,7 +62,7 @@ class DQN(Algorithm):
         self,
         model: Model,
         gamma: float | None = None,
-        lr: float | None = None,
+        lr: Scheduled | None = None,
         *,
         act_dim: int | None = None,
         double: bool = False,
@@ -65,6 +70,7 @@ class DQN(Algorithm):
         max_grad_norm: float | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
+        compile: bool = False,
     ) -> None:
         name = type(self).__name__
         settings = merge(
@@ -74,16 +80,15 @@ class DQN(Algorithm):
             {"act_dim": None, "gamma": 0.99, "lr": 1e-4},
         )
         self.gamma = check_fraction("gamma", settings["gamma"])
-        self.lr = check_positive("lr", settings["lr"])
+        self.lr = check_schedule("lr", settings["lr"], check_positive)
         self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])
         self.double = bool(double)
         self.sync_every = None if sync_every is None else check_int("sync_every", sync_every)
-        self.updates = 0
         self._value = first_method(model, ("value", "forward"), name)
-        super().__init__(model, device=device)
+        super().__init__(model, device=device, compile=compile)
         self.target_model = copy.deepcopy(self.model)
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
-        self.optimizer = self._adam(self.model, lr=self.lr, max_grad_norm=limit)
+        self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), max_grad_norm=limit)
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`."""
@@ -100,6 +105,7 @@ class DQN(Algorithm):
         *,
         weights: Any = None,
         discount: Any = None,
+        next_action_mask: Any = None,
     ) -> Any:
         """Take one step.
 
@@ -113,6 +119,8 @@ class DQN(Algorithm):
             learning_rate: of this step; default the constructor's.
             weights: float `[batch]`, importance weights of prioritised replay.
             discount: float `[batch]`, `gamma**n` of each sample; default `gamma`.
+            next_action_mask: bool `[batch, act_dim]`, True where an action is possible in `next_obs`; default: what
+                `next_obs` has under `action_mask`, else all are.
 
         Returns:
             The loss, a detached scalar; with `weights` the pair (loss, td_error `[batch]`), td_error = target - Q.
@@ -128,23 +136,45 @@ class DQN(Algorithm):
         self.model.sync_weights_to(self.target_model)
 
     def choose(
-        self, output: Any, *, rng: np.random.Generator | None = None, epsilon: float = 0.1, **options: Any
+        self,
+        output: Any,
+        *,
+        rng: np.random.Generator | None = None,
+        epsilon: float = 0.1,
+        action_mask: Any = None,
+        **options: Any,
     ) -> NDArray[np.int64]:
         """The best action of each row; with `rng` a uniformly random one with probability `epsilon` (default 0.1).
 
+        Args:
+            output: Q values `[batch, act_dim]`.
+            rng: explore with it.
+            epsilon: in [0, 1]; of this call.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+            options: none.
+
         Raises:
             HyperparameterError: `epsilon` lies outside [0, 1].
+            ValueError: the mask has another shape, or leaves no action.
             ModelContractError: the model's output does not have `act_dim` columns.
         """
         super().choose(output, rng=rng, **options)
         if output.ndim != 2 or self.act_dim not in (None, output.shape[1]):
             wanted = "act_dim" if self.act_dim is None else self.act_dim
             raise ModelContractError(f"{type(self).__name__}'s model must return [batch, {wanted}], got {output.shape}")
+        if action_mask is not None:
+            possible = check_mask(action_mask)
+            if possible.shape != output.shape:
+                raise ValueError(f"action_mask must have shape {output.shape}, got {possible.shape}")
+            output = np.where(possible, output, -np.inf)
         actions = np.asarray(output.argmax(axis=1), np.int64)
         if rng is None:
             return actions
         explore = rng.random(len(actions)) < check_fraction("epsilon", epsilon)
-        return np.where(explore, rng.integers(output.shape[1], size=len(actions)), actions)
+        if action_mask is None:
+            return np.where(explore, rng.integers(output.shape[1], size=len(actions)), actions)
+        # Of independent uniform numbers the largest is at each possible action equally often.
+        return np.where(explore, np.where(possible, rng.random(output.shape), -1.0).argmax(axis=1), actions)
 
     def prepare(
         self,
@@ -157,22 +187,26 @@ class DQN(Algorithm):
         *,
         weights: Any = None,
         discount: Any = None,
+        next_action_mask: Any = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
-        columns = {
-            "obs": np.asarray(obs),
-            "action": actions_column("action", action, self.act_dim),
-            "reward": floats_column("reward", reward),
-            "next_obs": np.asarray(next_obs),
-            "terminal": floats_column("terminal", terminal),
-        }
-        optional = {
-            name: floats_column(name, values)
-            for name, values in (("weights", weights), ("discount", discount))
-            if values is not None
-        }
-        check_rows(f"{type(self).__name__}.learn", columns | optional)
-        return tuple(columns.values()), {"learning_rate": check_scheduled("learning_rate", learning_rate), **optional}
+        columns, extra = transition_columns(
+            type(self).__name__,
+            obs,
+            action,
+            reward,
+            next_obs,
+            terminal,
+            to_action=lambda name, values: actions_column(name, values, self.act_dim),
+            weights=weights,
+            discount=discount,
+        )
+        mask = mask_of(next_obs, next_action_mask)
+        if mask is not None:
+            # What an episode that terminated leaves behind may have no action; nothing is bootstrapped from there.
+            over = columns[4].reshape(-1, 1) != 0
+            extra["next_action_mask"] = check_mask(np.asarray(mask) | over)
+        return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate), **extra}
 
     def _count_update(self) -> None:
         self.updates += 1
@@ -187,13 +221,14 @@ class DDQN(DQN):
         self,
         model: Model,
         gamma: float | None = None,
-        lr: float | None = None,
+        lr: Scheduled | None = None,
         *,
         act_dim: int | None = None,
         sync_every: int | None = None,
         max_grad_norm: float | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
+        compile: bool = False,
     ) -> None:
         super().__init__(
             model,
@@ -205,4 +240,5 @@ class DDQN(DQN):
             max_grad_norm=max_grad_norm,
             hyperparas=hyperparas,
             device=device,
+            compile=compile,
         )

@@ -72,7 +72,7 @@ class AgentConformance(Conformance):
     def test_a_nan_loss_is_an_error_that_names_the_algorithm(self) -> None:
         agent = self._agent()
         batch = _batch(1)
-        batch[2][0] = np.nan
+        batch[0][0] = np.nan
         with pytest.raises(DivergedError, match=r"DQN\.learn: the loss is nan.*last checkpoint"):
             agent.learn(*batch)
 

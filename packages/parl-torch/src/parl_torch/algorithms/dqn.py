@@ -1,5 +1,6 @@
 """DQN and DDQN on PyTorch."""
 
+import math
 from typing import Any
 
 import torch
@@ -29,21 +30,37 @@ class DQN(contract.DQN, Algorithm):
         *,
         weights: Tensor | None = None,
         discount: Tensor | None = None,
+        next_action_mask: Tensor | None = None,
     ) -> Tensor | tuple[Tensor, Tensor]:
+        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
+        loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
+        self._count_update()
+        return loss if weights is None else (loss, td_error)
+
+    def _loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        weights: Tensor | None,
+        discount: Tensor | None,
+        next_action_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
         a_tm1, r_t = action.reshape(-1), reward.reshape(-1)
         q_tm1 = self._values(self.model, obs)
         with torch.no_grad():
             discount_t = (self.gamma if discount is None else discount) * (1.0 - terminal.reshape(-1).to(r_t.dtype))
             q_t = self._values(self.target_model, next_obs)
-            q_t_selector = self._values(self.model, next_obs) if self.double else None
-        if q_t_selector is None:
-            td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
-        else:
+            q_t_selector = self._values(self.model, next_obs) if self.double else q_t
+            if next_action_mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~next_action_mask.bool(), -math.inf)
+        if self.double or next_action_mask is not None:
             td_error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
-        loss = squared_error(td_error, weights)
-        self.optimizer.minimize(loss, learning_rate)
-        self._count_update()
-        return loss.detach() if weights is None else (loss.detach(), td_error.detach())
+        else:
+            td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
+        return squared_error(td_error, weights), td_error
 
     def _values(self, model: Any, obs: Tensor) -> Tensor:
         values: Tensor = getattr(model, self._value)(obs)

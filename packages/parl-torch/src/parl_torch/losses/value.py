@@ -5,7 +5,7 @@ from torch import Tensor
 
 from parl_torch.losses.shapes import same_shape
 
-__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error"]
+__all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_error", "td_error"]
 
 
 def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
@@ -46,6 +46,15 @@ def double_q_learning(
     """
     best = q_t_selector.argmax(dim=1, keepdim=True)
     return _difference(q_tm1, a_tm1, r_t, discount_t, q_t_value.gather(1, best).squeeze(1))
+
+
+def td_error(q_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
+    """Temporal difference r_t + discount_t * v_t - q_tm1, all `[batch]`; the target carries no gradient.
+
+    Sutton & Barto 2018, equation 6.5; `discount_t` is 0 where the episode terminated.
+    """
+    same_shape(q_tm1=q_tm1, r_t=r_t, discount_t=discount_t, v_t=v_t)
+    return (r_t + discount_t * v_t).detach() - q_tm1
 
 
 def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:

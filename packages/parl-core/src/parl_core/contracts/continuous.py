@@ -1,0 +1,186 @@
+"""What DDPG, TD3, SAC and OAC share: actor and critic with a learning rate each, a target that follows slowly.
+
+Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the bounds of an
+environment, whichever finite ones it has.
+
+    model.policy(obs)               what the algorithm's class says
+    model.value(obs, action)        `[batch]` or `[batch, 1]`; of twin critics a pair of such
+    model.get_actor_params()        parameters of the actor
+    model.get_critic_params()       those of the critic; by default all that are not the actor's
+"""
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_fraction, check_non_negative, check_positive, check_scheduled, first_method
+from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
+from parl_core.contracts.settings import merge
+from parl_core.contracts.transitions import transition_columns
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["ContinuousActorCritic", "noisy", "unit_box"]
+
+
+class ContinuousActorCritic(CountingUpdates):
+    """Base of the off-policy actor-critics; their own classes document the arguments."""
+
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss")
+    METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-4, "critic_lr": 3e-4}
+
+    target_model: Any
+    actor_optimizer: Optimizer
+    critic_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None,
+        tau: float | None,
+        actor_lr: Scheduled | None,
+        critic_lr: Scheduled | None,
+        *,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        name = type(self).__name__
+        given = {"gamma": gamma, "tau": tau, "actor_lr": actor_lr, "critic_lr": critic_lr}
+        settings = merge(name, hyperparas, given, self.DEFAULTS)
+        self.gamma = check_fraction("gamma", settings["gamma"])
+        self.tau = check_fraction("tau", settings["tau"])
+        if self.tau == 0.0:
+            raise HyperparameterError("tau must be above 0, else the target never moves; usual is 0.005")
+        self.actor_lr = check_schedule("actor_lr", settings["actor_lr"], check_positive)
+        self.critic_lr = check_schedule("critic_lr", settings["critic_lr"], check_positive)
+        for method in self.METHODS:
+            first_method(model, (method,), name)
+        super().__init__(model, device=device, compile=compile)
+        self.target_model = copy.deepcopy(self.model)
+        self.actor_optimizer = self._adam(
+            self.model, lr=self._at_start(self.actor_lr), part=lambda: self._listed("get_actor_params")
+        )
+        self.critic_optimizer = self._adam(
+            self.model, lr=self._at_start(self.critic_lr), part=lambda: self._listed("get_critic_params")
+        )
+
+    def predict(self, obs: Any) -> Any:
+        """Return the best actions `[batch, act_dim]`, in [-1, 1]."""
+        raise NotImplementedError
+
+    def learn(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        *,
+        weights: Any = None,
+        discount: Any = None,
+        actor_lr: float | None = None,
+        critic_lr: float | None = None,
+    ) -> Any:
+        """Take one step of the critic and one of the actor, and move the target.
+
+        Args:
+            obs: `[batch, ...]`, or a dictionary of such.
+            action: float `[batch, act_dim]` in [-1, 1].
+            reward: float `[batch]` or `[batch, 1]`; with n-step returns their discounted sum.
+            next_obs: as `obs`, n steps later with n-step returns.
+            terminal: bool or float `[batch]` or `[batch, 1]`; 1 where the episode terminated (truncation is 0: it
+                bootstraps).
+            weights: float `[batch]`, importance weights of prioritised replay.
+            discount: float `[batch]`, `gamma**n` of each sample; default `gamma`.
+            actor_lr: learning rate of the actor for this step; default the constructor's.
+            critic_lr: learning rate of the critic for this step; default the constructor's.
+
+        Returns:
+            (critic_loss, actor_loss), detached scalars; with `weights` also td_error `[batch]`, target - Q (of twin
+            critics the mean of both). actor_loss is None where the actor took no step.
+        """
+        raise NotImplementedError
+
+    def sync_target(self, decay: float | None = None) -> None:
+        """Move the target model: target = decay * target + (1 - decay) * model.
+
+        Args:
+            decay: in [0, 1]; default 1 - tau.
+        """
+        self.model.sync_weights_to(self.target_model, 1.0 - self.tau if decay is None else decay)
+
+    def prepare(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        *,
+        weights: Any = None,
+        discount: Any = None,
+        actor_lr: float | None = None,
+        critic_lr: float | None = None,
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`."""
+        columns, extra = transition_columns(
+            type(self).__name__,
+            obs,
+            action,
+            reward,
+            next_obs,
+            terminal,
+            to_action=unit_box,
+            weights=weights,
+            discount=discount,
+        )
+        rates = {"actor_lr": actor_lr, "critic_lr": critic_lr}
+        return columns, {**extra, **{name: check_scheduled(name, rate) for name, rate in rates.items()}}
+
+    # Shared
+
+    def _listed(self, method: str) -> Iterable[Any]:
+        """The parameters that a method of the model lists; PARL 1.x's models know only the actor's."""
+        if self.model.implements(method):
+            found: Iterable[Any] = getattr(self.model, method)()
+            return list(found)
+        actors = {id(parameter) for parameter in self.model.get_actor_params()}
+        return [parameter for parameter in self.model._named_parameters().values() if id(parameter) not in actors]
+
+
+def noisy(action: NDArray[Any], noise: float, rng: np.random.Generator) -> NDArray[Any]:
+    """Actions `[batch, act_dim]` in [-1, 1] with Gaussian noise of standard deviation `noise`, kept inside.
+
+    Raises:
+        HyperparameterError: `noise` is negative.
+    """
+    drawn = rng.normal(0.0, check_non_negative("noise", noise), action.shape)
+    return np.asarray(np.clip(action + drawn, -1.0, 1.0), action.dtype)
+
+
+def unit_box(name: str, values: Any) -> NDArray[Any]:
+    """Continuous actions as floats `[n, act_dim]` in [-1, 1].
+
+    Raises:
+        ValueError: another shape, or numbers outside.
+    """
+    action = np.asarray(values)
+    if action.ndim != 2 or action.dtype.kind not in "fiu":
+        raise ValueError(
+            f"{name} must hold numbers of shape [n, act_dim] (continuous actions), got shape {action.shape} and dtype "
+            f"{action.dtype}"
+        )
+    # Rounding is let pass; NaN is not.
+    if action.size and not np.abs(action).max() <= 1.0 + 1e-3:
+        raise ValueError(
+            f"{name} must lie in [-1, 1], got {action.min()}..{action.max()}: store the actions as the agent chose "
+            "them, before they are mapped to the environment's bounds"
+        )
+    return action if action.dtype.kind == "f" else action.astype(np.float32)

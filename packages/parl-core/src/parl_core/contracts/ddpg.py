@@ -1,0 +1,77 @@
+"""The contract of DDPG."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.contracts.continuous import ContinuousActorCritic, noisy
+from parl_core.contracts.scheduled import Scheduled
+from parl_core.model import Model
+
+__all__ = ["DDPG"]
+
+
+class DDPG(ContinuousActorCritic):
+    """Deep deterministic policy gradient for continuous actions (Lillicrap et al. 2015, arXiv:1509.02971, algorithm 1).
+
+        target      = reward + discount * (1 - terminal) * Q'(next_obs, mu'(next_obs))
+        critic loss = mean(weights * (Q(obs, action) - target)**2)
+        actor loss  = -mean(Q(obs, mu(obs)))                                   (its gradient is the paper's equation 6)
+        model'      = (1 - tau) * model' + tau * model
+
+    Deviations from the paper, as in its successors: Gaussian noise explores in place of an Ornstein-Uhlenbeck process,
+    and there is neither weight decay nor batch normalisation unless the model has it.
+
+    The model has `policy(obs)`, actions `[batch, act_dim]` in [-1, 1] (end in tanh); `value(obs, action)`, `[batch]` or
+    `[batch, 1]`; `get_actor_params()`; and where actor and critic share no parameters, `get_critic_params()` is
+    optional.
+
+    Args:
+        model: actor and critic; a target model is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, section 7).
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (TD3's; the paper has 0.001).
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4
+            (Fujimoto's later code; the paper has 1e-4).
+        critic_lr: the same of the critic; default 3e-4 (the paper has 1e-3).
+        hyperparas: PARL 1.x's dictionary of these settings.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, or given twice.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    EXPLORATION: ClassVar[str] = "noise"
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        tau: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        *,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+
+    def choose(
+        self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
+    ) -> NDArray[Any]:
+        """The actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
+
+        Args:
+            output: actions `[batch, act_dim]`.
+            rng: explore with it.
+            noise: standard deviation, at least 0; default 0.1 (Fujimoto et al. 2018, section 6.1).
+            options: none.
+
+        Raises:
+            HyperparameterError: `noise` is negative.
+        """
+        super().choose(output, rng=rng, **options)
+        return np.asarray(output) if rng is None else noisy(output, noise, rng)

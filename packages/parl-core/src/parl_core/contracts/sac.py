@@ -1,0 +1,101 @@
+"""The contract of SAC."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from parl_core.checks import check_non_negative, check_positive, check_real
+from parl_core.contracts.continuous import ContinuousActorCritic
+from parl_core.contracts.scheduled import Scheduled, check_schedule
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["SAC"]
+
+
+class SAC(ContinuousActorCritic):
+    """Soft actor-critic for continuous actions (Haarnoja et al. 2018, arXiv:1812.05905, algorithm 1).
+
+        action, log pi   = tanh(mean + std * N(0, 1)) and its log-density           (appendix C)
+        target           = reward + discount * (1 - terminal) * (min(Q1', Q2')(next_obs, next action) - alpha * log pi')
+        critic loss      = mean(weights * (Q1(obs, action) - target)**2) + the same of Q2            (equation 5)
+        actor loss       = mean(alpha * log pi - min(Q1, Q2)(obs, action of pi))                      (equation 9)
+        temperature loss = -log alpha * mean(log pi + target_entropy)                                 (equation 18)
+        critics'         = (1 - tau) * critics' + tau * critics
+
+    The temperature alpha is learned unless it is given. Deviations from the paper, as in its authors' code: the squared
+    errors are not halved, and the temperature's loss is linear in log alpha rather than in alpha.
+
+    The model has `policy(obs)`, the pair (mean, log std) of a Gaussian before the tanh, each `[batch, act_dim]` (limit
+    log std, to [-20, 2] for instance); `value(obs, action)`, the pair (Q1, Q2), each `[batch]` or `[batch, 1]`;
+    `get_actor_params()`; and where actor and critics share no parameters, `get_critic_params()` is optional.
+
+    Args:
+        model: actor and twin critics; a target model is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 1).
+        tau: how far the target moves to the model in each step, in (0, 1]; default 0.005 (paper, table 1).
+        alpha: temperature, at least 0; default: learned, from 1 on.
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (paper,
+            table 1).
+        critic_lr: the same of the critics.
+        alpha_lr: the same of a learned temperature; default that of the actor.
+        target_entropy: of a learned temperature, in nats; default -act_dim (paper, table 1).
+        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    temperature: Any
+    temperature_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        tau: float | None = None,
+        alpha: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        *,
+        alpha_lr: Scheduled | None = None,
+        target_entropy: float | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self._fixed_alpha = None if alpha is None else check_non_negative("alpha", alpha)
+        for name, value in (("alpha_lr", alpha_lr), ("target_entropy", target_entropy)):
+            if alpha is not None and value is not None:
+                raise HyperparameterError(f"{name} is for a learned temperature; drop it, or drop alpha={alpha}")
+        self.target_entropy = None if target_entropy is None else check_real("target_entropy", target_entropy)
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+        self.alpha_lr = self.actor_lr if alpha_lr is None else check_schedule("alpha_lr", alpha_lr, check_positive)
+        if alpha is None:
+            self.temperature = self._place(self._new_temperature(), self._device)
+            self.temperature_optimizer = self._adam(self.temperature, lr=self._at_start(self.alpha_lr))
+
+    @property
+    def alpha(self) -> Any:
+        """The temperature: the number that was given, or the learned one as it is now, a detached scalar tensor."""
+        return self.temperature.alpha() if self._fixed_alpha is None else self._fixed_alpha
+
+    def sample(self, obs: Any) -> Any:
+        """Draw actions that gradients flow through.
+
+        Returns:
+            (action `[batch, act_dim]` in [-1, 1], log-density `[batch, 1]`).
+        """
+        raise NotImplementedError
+
+    def sample_actions(self, obs: Any) -> Any:
+        """Actions to explore with: those of `sample`."""
+        return self.sample(obs)[0]
+
+    # Backend hook
+
+    def _new_temperature(self) -> Model:
+        """A model that holds the logarithm of the temperature, 0 at first, and has `alpha()`."""
+        raise NotImplementedError

@@ -1,0 +1,89 @@
+"""The contract of TD3."""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_int, check_non_negative
+from parl_core.contracts.continuous import ContinuousActorCritic, noisy
+from parl_core.contracts.scheduled import Scheduled
+from parl_core.model import Model
+
+__all__ = ["TD3"]
+
+
+class TD3(ContinuousActorCritic):
+    """Twin delayed deep deterministic policy gradient (Fujimoto, van Hoof & Meger 2018, arXiv:1802.09477, algorithm 1).
+
+        next action = clip(mu'(next_obs) + clip(N(0, policy_noise), -noise_clip, noise_clip), -1, 1)
+        target      = reward + discount * (1 - terminal) * min(Q1', Q2')(next_obs, next action)
+        critic loss = mean(weights * (Q1(obs, action) - target)**2) + the same of Q2
+        every policy_freq updates:
+            actor loss = -mean(Q1(obs, mu(obs)))
+            model'     = (1 - tau) * model' + tau * model
+
+    Deviations from the paper: none known.
+
+    The model has `policy(obs)`, actions `[batch, act_dim]` in [-1, 1] (end in tanh); `value(obs, action)`, the pair
+    (Q1, Q2), each `[batch]` or `[batch, 1]`; `Q1(obs, action)`, the first of them alone; `get_actor_params()`; and
+    where actor and critics share no parameters, `get_critic_params()` is optional.
+
+    Args:
+        model: actor and twin critics; a target model is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (authors' code).
+        tau: how far the target moves to the model, in (0, 1]; default 0.005 (paper, section 6.1).
+        actor_lr: learning rate of the actor's Adam, above 0, or a schedule of the updates taken; default 3e-4 (authors'
+            code; the paper has 1e-3).
+        critic_lr: the same of the critics; default 3e-4.
+        policy_noise: standard deviation of the noise on the target's actions, at least 0; default 0.2 (paper).
+        noise_clip: limit of that noise, at least 0; default 0.5 (paper).
+        policy_freq: critic steps for one of actor and target, at least 1; default 2 (paper).
+        hyperparas: a dictionary of gamma, tau, actor_lr and critic_lr.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range, unknown, or given twice.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "Q1", "get_actor_params")
+    EXPLORATION: ClassVar[str] = "noise"
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        tau: float | None = None,
+        actor_lr: Scheduled | None = None,
+        critic_lr: Scheduled | None = None,
+        policy_noise: float = 0.2,
+        noise_clip: float = 0.5,
+        policy_freq: int = 2,
+        *,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.policy_noise = check_non_negative("policy_noise", policy_noise)
+        self.noise_clip = check_non_negative("noise_clip", noise_clip)
+        self.policy_freq = check_int("policy_freq", policy_freq)
+        super().__init__(model, gamma, tau, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile)
+
+    def choose(
+        self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
+    ) -> NDArray[Any]:
+        """The actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
+
+        Args:
+            output: actions `[batch, act_dim]`.
+            rng: explore with it.
+            noise: standard deviation, at least 0; default 0.1 (paper, section 6.1).
+            options: none.
+
+        Raises:
+            HyperparameterError: `noise` is negative.
+        """
+        super().choose(output, rng=rng, **options)
+        return np.asarray(output) if rng is None else noisy(output, noise, rng)

@@ -1,0 +1,46 @@
+"""A Gaussian squashed into [-1, 1] by tanh: Haarnoja et al. 2018 (arXiv:1812.05905), appendix C."""
+
+from __future__ import annotations
+
+import math
+
+import paddle
+from paddle import Tensor
+from paddle.nn import functional
+
+from parl_paddle.losses.shapes import same_shape
+
+__all__ = ["squashed_gaussian", "squashed_log_prob"]
+
+_HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
+_LOG_2 = math.log(2.0)
+_ALMOST_1 = 1.0 - 1e-6  # whose inverse tanh float32 can still tell from that of 1
+
+
+def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """tanh(u) with u = mean + std * noise, and log N(u; mean, std) - log(1 - tanh(u)**2), summed over dimensions.
+
+    The last logarithm is computed as 2 * (log 2 - u - softplus(-2 u)), which stays finite where tanh(u) rounds to 1.
+
+    Args:
+        mean: `[batch, act_dim]`.
+        log_std: `[batch, act_dim]`.
+        noise: `[batch, act_dim]`, drawn from N(0, 1).
+
+    Returns:
+        `[batch, act_dim]`, `[batch]`; gradients flow through both.
+    """
+    same_shape(mean=mean, noise=noise)
+    u = mean + log_std.exp() * noise
+    log_normal = -0.5 * noise.square() - log_std - _HALF_LOG_2PI
+    log_slope = 2.0 * (_LOG_2 - u - functional.softplus(-2.0 * u))
+    return paddle.tanh(u), (log_normal - log_slope).sum(axis=-1)
+
+
+def squashed_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
+    """Log-density `[batch]` of given actions `[batch, act_dim]`; those at the bounds are taken as just inside."""
+    same_shape(mean=mean, action=action)
+    inside = action.clip(-_ALMOST_1, _ALMOST_1)
+    u = paddle.atanh(inside)
+    log_normal = -0.5 * ((u - mean) / log_std.exp()).square() - log_std - _HALF_LOG_2PI
+    return (log_normal - paddle.log1p(-inside.square())).sum(axis=-1)
