@@ -1,31 +1,34 @@
 """PARL 2.2.1, this project's forerunner, as its documents say: `xparl start`, then connect; one CPU an actor."""
 
-import shutil
+import contextlib
+import re
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
+import psutil
+import zmq
 from peer import NotOffered
-from subject import Subject
 
-import parl
+with contextlib.redirect_stdout(sys.stderr):  # its log, which would mix with what a measurement prints
+    from parl221_classes import Pipelined, Waiting
 
+    import parl
+    from parl.remote import remote_constants
+    from parl.remote.exceptions import FutureFunctionError, RemoteError
 
-@parl.remote_class
-class Waiting(Subject):
-    pass
-
-
-@parl.remote_class(wait=False)
-class Pipelined(Subject):
-    pass
+_READY_WITHIN_S = 150.0  # 32 slots mean 64 interpreters
+_LOOK_EVERY_S = 2.0
 
 
 class _Actor:
     def __init__(self, wait: bool) -> None:
+        self.wait = wait
         self.proxy: Any = Waiting() if wait else Pipelined()
 
     def call(self, method: str, *args: Any) -> Any:
@@ -38,22 +41,23 @@ class _Actor:
         return ticket.get()
 
     def drop(self) -> None:
+        if not self.wait:
+            self.proxy.destroy()  # its thread keeps the proxy alive otherwise
         del self.proxy
 
 
 class _Parl221:
     imports = "import parl"
-    lost = (Exception,)
+    lost = (RemoteError, FutureFunctionError)
     has_slots = True
 
     def start(self, slots: int) -> None:
+        _refuse_an_environment_where_actors_die()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        beside = Path(sys.executable).with_name("xparl")
-        self._xparl = str(beside) if beside.exists() else str(shutil.which("xparl"))
-        command = [self._xparl, "start", "--port", str(port), "--cpu_num", str(slots)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _xparl("start", "--port", str(port), "--cpu_num", str(slots))
+        _wait_for_worker(f"localhost:{port}", slots)
         parl.connect(f"localhost:{port}")
 
     def create(self, *, wait: bool = True) -> _Actor:
@@ -73,7 +77,64 @@ class _Parl221:
         raise NotOffered("it has no put")
 
     def stop(self) -> None:
-        parl.disconnect()  # `xparl stop` would end every cluster of this host; what is left is ended by its mark
+        """Leave it to the end of the run, which finds everything by its mark.
+
+        `xparl stop` would end every cluster of this host, and disconnecting waits for its heartbeats.
+        """
+
+
+def _refuse_an_environment_where_actors_die() -> None:
+    version = tuple(int(part) for part in grpc.__version__.split(".")[:2])
+    if version > (1, 45):
+        raise RuntimeError(
+            f"PARL 2.2.1 asks for grpcio 1.37.0; with {grpc.__version__} its heartbeat server does not answer after a "
+            "fork, and every actor ends within 20 s: see the README for an environment that works"
+        )
+
+
+def _xparl(*arguments: str) -> None:
+    command = [str(Path(sys.executable).with_name("xparl")), *arguments]
+    quiet = subprocess.DEVNULL  # what it starts keeps its output open
+    subprocess.run(command, check=True, stdin=quiet, stdout=quiet, stderr=quiet)
+
+
+def _wait_for_worker(address: str, slots: int) -> None:
+    """Return when all slots can be taken."""
+    deadline = time.monotonic() + _READY_WITHIN_S
+    look_again = 0.0
+    while (vacant := _vacant_slots(address)) < slots:
+        now = time.monotonic()
+        if now > deadline:
+            raise RuntimeError(f"PARL 2.2.1's worker had {vacant} of {slots} CPUs ready after {_READY_WITHIN_S:g} s")
+        if now > look_again:
+            if not _has_worker(address):  # it gives up if the master, begun a second earlier, is not there yet
+                _xparl("connect", "--address", address, "--cpu_num", str(slots))
+            look_again = now + _LOOK_EVERY_S
+        time.sleep(0.05)
+
+
+def _vacant_slots(address: str) -> int:
+    """What `xparl status` says, without a process for each question."""
+    with zmq.Context() as context, context.socket(zmq.REQ) as question:
+        question.linger = 0
+        question.rcvtimeo = 1000
+        question.connect(f"tcp://{address}")
+        question.send(remote_constants.STATUS_TAG)
+        try:
+            _, text = question.recv_multipart()
+        except zmq.Again:
+            return 0
+    found = re.search(rb"(\d+) vacant cpus", text)
+    return int(found[1]) if found else 0
+
+
+def _has_worker(address: str) -> bool:
+    wanted = ["--name", "worker", "--address", address]
+    for process in psutil.process_iter(["cmdline"]):
+        line = process.info["cmdline"] or []
+        if any(line[i : i + len(wanted)] == wanted for i in range(len(line))):
+            return True
+    return False
 
 
 PEER = _Parl221()
