@@ -7,6 +7,7 @@
     ├─ CheckpointError (ValueError)
     ├─ DivergedError (ArithmeticError)
     ├─ EnvironmentContractError (TypeError)
+    ├─ DatasetError (ValueError)
     ├─ ActorProcessLost (ConnectionError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
@@ -20,6 +21,7 @@ __all__ = [
     "BackendError",
     "BackendNotInstalled",
     "CheckpointError",
+    "DatasetError",
     "DivergedError",
     "EnvironmentContractError",
     "HyperparameterError",
@@ -56,6 +58,10 @@ class DivergedError(ParlError, ArithmeticError):
 
 class EnvironmentContractError(ParlError, TypeError):
     """An environment breaks the rules of Gymnasium's API that training relies on; the message lists how."""
+
+
+class DatasetError(ParlError, ValueError):
+    """Logged data cannot be learned from: a key is missing, lengths differ, a number is not finite, a file is bad."""
 
 
 class ActorProcessLost(ParlError, ConnectionError):

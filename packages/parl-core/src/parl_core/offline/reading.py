@@ -1,0 +1,123 @@
+"""Datasets of others: `.npz` files, and Minari's datasets, the successor of D4RL.
+
+    column       PARL's name    D4RL's name
+    obs          obs            observations
+    action       action         actions
+    reward       reward         rewards
+    next_obs     next_obs       next_observations
+    terminal     terminal       terminals
+    truncated    truncated      timeouts             optional
+
+A file has either set of names. Files that a `ReplayMemory` saved are put into the order of their steps.
+"""
+
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.errors import CheckpointError, DatasetError
+from parl_core.offline.dataset import OfflineDataset
+from parl_core.replay.files import read_snapshot
+
+__all__ = ["read_minari", "read_npz"]
+
+D4RL_NAMES = {
+    "obs": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "next_obs": "next_observations",
+    "terminal": "terminals",
+    "truncated": "timeouts",
+}
+
+
+def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:
+    """Read a dataset from an `.npz` file; nothing is ever unpickled.
+
+    Args:
+        path: of a file with the keys above: a dataset's, a replay memory's, or one of D4RL's form.
+
+    Raises:
+        DatasetError: the file is missing or damaged, a key is missing, lengths differ, or a number is not finite.
+    """
+    try:
+        arrays: dict[str, NDArray[Any]] = dict(read_snapshot(path, set()))
+    except CheckpointError as error:
+        raise DatasetError(str(error)) from error
+    if "observations" in arrays:
+        arrays = {name: arrays[theirs] for name, theirs in D4RL_NAMES.items() if theirs in arrays}
+    elif "other" in arrays:
+        arrays = _unrolled(str(path), arrays)
+    return OfflineDataset.from_arrays(arrays, str(Path(path)))
+
+
+def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
+    """Read a Minari dataset.
+
+    Args:
+        dataset: its id, such as `"mujoco/hopper/medium-v0"`, or an object of `minari.load_dataset`.
+        download: whether to fetch a dataset that is not on this machine.
+
+    Raises:
+        ImportError: minari is not installed; the message has the command.
+        DatasetError: there is no such dataset here, it has no episodes, or its observations are no arrays.
+    """
+    if isinstance(dataset, str):
+        try:
+            minari: Any = import_module("minari")
+        except ImportError as error:
+            raise ImportError('Minari is not installed:\n    pip install "minari[hdf5]"', name="minari") from error
+        name = dataset
+        try:
+            dataset = minari.load_dataset(name, download=download)
+        except (FileNotFoundError, ValueError, KeyError) as error:
+            raise DatasetError(
+                f"Minari cannot load {name!r}: {error}; see `minari list local`, or pass download=True"
+            ) from error
+    else:
+        name = str(getattr(getattr(dataset, "spec", None), "dataset_id", "a Minari dataset"))
+    columns: dict[str, list[NDArray[Any]]] = {key: [] for key in D4RL_NAMES}
+    for episode in dataset.iterate_episodes():
+        if isinstance(episode.observations, Mapping | tuple):
+            raise DatasetError(
+                f"{name} has observations with parts ({type(episode.observations).__name__}); flatten them first, with "
+                "gymnasium.spaces.flatten for instance, and use OfflineDataset.from_arrays"
+            )
+        observations = np.asarray(episode.observations)
+        steps = len(episode.rewards)
+        if len(observations) != steps + 1:
+            raise DatasetError(
+                f"{name}, episode {episode.id}: {len(observations)} observations for {steps} steps; one more is needed"
+            )
+        for key, values in (
+            ("obs", observations[:-1]),
+            ("action", episode.actions),
+            ("reward", episode.rewards),
+            ("next_obs", observations[1:]),
+            ("terminal", episode.terminations),
+            ("truncated", episode.truncations),
+        ):
+            columns[key].append(np.asarray(values))
+    if not columns["obs"]:
+        raise DatasetError(f"{name} has no episodes")
+    return OfflineDataset.from_arrays({key: np.concatenate(parts) for key, parts in columns.items()}, name)
+
+
+def _unrolled(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Rows of a saved ring in the order of their steps, one environment after the other."""
+    size, position = (int(number) for number in arrays["other"])
+    rows = arrays["reward"].shape[0] if "reward" in arrays and arrays["reward"].ndim else 0
+    if not 0 <= size <= rows:
+        raise DatasetError(f"{source} says it holds {size} transitions and has {rows} rows: it is damaged")
+    environments = int(arrays["place"][3]) if "place" in arrays else 1
+    oldest_first = (np.arange(size) + (position - size)) % rows if rows else np.arange(0)
+    order = np.concatenate([oldest_first[first::environments] for first in range(environments)])
+    unequal = {key: len(column) for key, column in arrays.items() if key in D4RL_NAMES and len(column) != rows}
+    if unequal:
+        return {key: column for key, column in arrays.items() if key in D4RL_NAMES}  # refused where lengths are checked
+    return {key: column[order] for key, column in arrays.items() if key in D4RL_NAMES}

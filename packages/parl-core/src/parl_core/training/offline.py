@@ -1,0 +1,135 @@
+"""The offline loop: draw a batch of logged data, learn from it, repeat; an environment is only for evaluation.
+
+    dataset ── draw ──> agent.learn ──> figures ──> callbacks (Update, Evaluation, Ended)
+
+A step is a gradient step here, also in what callbacks are told.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+
+from parl_core.checks import check_finite, check_int
+from parl_core.errors import HyperparameterError
+from parl_core.offline.dataset import OfflineDataset
+from parl_core.training.evaluation import Evaluator
+from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update, tell_end
+
+__all__ = ["OfflineAgent", "OfflineSettings", "train_offline"]
+
+
+class OfflineAgent(Protocol):
+    """What the offline loop needs; `parl.Agent` around CQL, IQL, OfflineQ, DecisionTransformer, DQN or SAC is one."""
+
+    @property
+    def alg(self) -> Any:
+        """The algorithm; one with `draw_batch(dataset, n, rng)` says itself what a batch is."""
+
+    def learn(self, *args: Any, **kwargs: Any) -> Any:
+        """Learn from the columns of a batch; returns a loss, or several."""
+
+
+@dataclass(frozen=True)
+class OfflineSettings:
+    """Hyper-parameters of the loop.
+
+    Attributes:
+        updates: gradient steps.
+        batch_size: rows (or windows) of a batch.
+        report_every: gradient steps between two reports to the callbacks, which get mean figures.
+    """
+
+    updates: int = 100_000
+    batch_size: int = 256
+    report_every: int = 1_000
+
+    def __post_init__(self) -> None:
+        for name in ("updates", "batch_size", "report_every"):
+            check_int(name, getattr(self, name))
+
+
+def train_offline(
+    agent: OfflineAgent,
+    dataset: OfflineDataset,
+    settings: OfflineSettings,
+    *,
+    evaluator: Evaluator | None = None,
+    evaluate_every: int = 10_000,
+    callbacks: Sequence[Callback] = (),
+    seed: int | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Train an agent on logged data until the budget is used up or a callback stops it.
+
+    Args:
+        agent: learns.
+        dataset: what it learns from.
+        settings: hyper-parameters of the loop.
+        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluate_every: gradient steps between evaluations.
+        callbacks: told of reports and evaluations, and once of the end, however it comes.
+        seed: of the batches. (The algorithm's own draws are the backend's.)
+        clock: seconds from an arbitrary zero.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        HyperparameterError: the batch is larger than the dataset, or a number is out of range.
+        DivergedError: a figure is not finite; callbacks that save have not saved since.
+        Exception: what the agent or a callback raised, after the callbacks were told.
+    """
+    check_int("evaluate_every", evaluate_every)
+    if len(dataset) < settings.batch_size:
+        raise HyperparameterError(
+            f"{dataset.source} has {len(dataset)} transitions, batch_size is {settings.batch_size}: record more, or "
+            "use a smaller batch"
+        )
+    draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
+    rng = np.random.default_rng(seed)
+    began = clock()
+    evaluations: list[Evaluation] = []
+    recent: list[dict[str, float]] = []
+    reasons: list[str] = []
+    step, stop, reason = 0, Stop.FAILED, "an error before the first update"
+    try:
+        while step < settings.updates and not reasons:
+            figures = _named(agent.alg, agent.learn(**draw(dataset, settings.batch_size, rng)))
+            step += 1
+            recent.append(figures)
+            if step % settings.report_every == 0 or step == settings.updates:
+                means = _means(recent)
+                recent.clear()
+                check_finite(f"update {step}", means)
+                update = Update(step, settings.updates, clock() - began, (), means)
+                reasons += [said for callback in callbacks if (said := callback.on_update(update))]
+            if evaluator is not None and step % evaluate_every == 0:
+                evaluations.append(replace(evaluator(), step=step, seconds=clock() - began))
+                reasons += [said for callback in callbacks if (said := callback.on_evaluation(evaluations[-1]))]
+        stop, reason = (Stop.CALLBACK, "; ".join(reasons)) if reasons else (Stop.BUDGET, f"{step} updates were taken")
+    except KeyboardInterrupt:
+        stop, reason = Stop.INTERRUPTED, f"interrupted after {step} updates"
+        raise
+    except Exception as error:
+        reason = f"{type(error).__name__} after {step} updates: {error}"
+        raise
+    finally:
+        ended = Ended(stop, reason, step, clock() - began, evaluations)
+        failures = tell_end(callbacks, ended)
+    if failures:
+        raise failures[0]
+    return ended
+
+
+def _named(algorithm: Any, result: Any) -> dict[str, float]:
+    parts = result if isinstance(result, tuple) else (result,)
+    names = getattr(algorithm, "FIGURES", ("loss",))
+    return {name: part for name, part in zip(names, parts, strict=False) if isinstance(part, float)}
+
+
+def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    names = dict.fromkeys(name for one in figures for name in one)
+    return {name: float(np.mean([one[name] for one in figures if name in one])) for name in names}

@@ -1,0 +1,86 @@
+"""Playing with a Decision Transformer: ask for a return, and tell it after each step what is still to come.
+
+    return-to-go(0) = target / scale        return-to-go(t+1) = return-to-go(t) - reward(t) / scale
+
+Chen et al. 2021 (arXiv:2106.01345), section 3 and algorithm 1.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from parl_core.checks import check_int, check_real
+from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.offline.sequences import padded_window
+from parl_core.seeding import spawn_seeds
+from parl_core.training.events import Episode, Evaluation
+
+__all__ = ["evaluate_with_target_return"]
+
+
+def evaluate_with_target_return(
+    agent: Any,
+    env: EnvMaker,
+    target_return: float,
+    episodes: int = 10,
+    *,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> Evaluation:
+    """Play episodes, all side by side, each asked to reach `target_return`.
+
+    Args:
+        agent: `parl.Agent` around a `DecisionTransformer`; it is left in the mode it was in.
+        env: a registered id, or a function that returns an environment with a `Box` of actions; actions of the agent,
+            in [-1, 1], are mapped to its bounds.
+        target_return: what to ask for, as the environment counts.
+        episodes: how many, at least 1.
+        seed: the episodes' seeds are derived from it.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+
+    Returns:
+        the episodes, in the order of their seeds.
+
+    Raises:
+        HyperparameterError: a number is out of its range.
+    """
+    check_int("episodes", episodes)
+    wanted = check_real("target_return", target_return) / agent.alg.return_scale
+    context = agent.alg.context
+    envs = [make_env(env, env_kwargs) for _ in range(episodes)]
+    space = envs[0].action_space
+    was_training = agent.training
+    agent.eval()
+    try:
+        starts = [one.reset(seed=own)[0] for one, own in zip(envs, spawn_seeds(seed, episodes), strict=True)]
+        obs = np.stack(starts)[:, None].astype(np.float32)
+        action = np.zeros((episodes, 1, *space.shape), np.float32)
+        to_go = np.full((episodes, 1, 1), wanted)
+        returns, lengths, first_step = np.zeros(episodes), np.zeros(episodes, np.int64), 0
+        playing = np.ones(episodes, np.bool_)
+        while playing.any():
+            window = padded_window(obs, action, to_go, context, first_step)
+            chosen = np.clip(agent.run(agent.alg.predict, *vars(window).values()), -1.0, 1.0)
+            action[:, -1] = chosen
+            newest, rewards = obs[:, -1].copy(), np.zeros(episodes)
+            for i in np.flatnonzero(playing):
+                bounded = space.low + (chosen[i] + 1.0) * 0.5 * (space.high - space.low)
+                newest[i], reward, terminated, truncated, _ = envs[i].step(bounded.astype(space.dtype))
+                rewards[i] = float(reward)
+                lengths[i] += 1
+                playing[i] = not (terminated or truncated)
+            returns += rewards
+            kept = slice(-(context - 1), None) if context > 1 else slice(0, 0)
+            dropped = obs.shape[1] - min(obs.shape[1], context - 1)
+            first_step += dropped
+            obs = np.concatenate([obs[:, kept], newest[:, None]], axis=1)
+            action = np.concatenate([action[:, kept], np.zeros_like(action[:, :1])], axis=1)
+            left = to_go[:, -1] - rewards[:, None] / agent.alg.return_scale
+            to_go = np.concatenate([to_go[:, kept], left[:, None]], axis=1)
+    finally:
+        if was_training:
+            agent.train()
+        for one in envs:
+            one.close()
+    return Evaluation([Episode(float(r), int(n)) for r, n in zip(returns, lengths, strict=True)])

@@ -1,0 +1,213 @@
+"""Logged data: what is read, in which order, and what is refused with which words."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.errors import DatasetError, HyperparameterError
+from parl_core.offline import OfflineDataset, read_minari, read_npz
+from parl_core.offline.sequences import SequenceSampler, padded_window
+from parl_core.replay import ReplayMemory
+
+
+def arrays(n: int = 6, **changed: Any) -> dict[str, Any]:
+    obs = np.arange(2.0 * n).reshape(n, 2)
+    columns = {
+        "obs": obs,
+        "action": np.arange(n) % 3,
+        "reward": np.arange(1.0, n + 1.0),
+        "next_obs": obs + 2.0,
+        "terminal": np.arange(n) % 3 == 2,
+    }
+    return {name: value for name, value in {**columns, **changed}.items() if value is not None}
+
+
+def test_columns_are_converted_and_episodes_found() -> None:
+    data = OfflineDataset.from_arrays(arrays())
+    assert (data.obs.dtype, data.action.dtype, data.reward.dtype) == (np.float32, np.int64, np.float32)
+    assert data.episodes == ((0, 3), (3, 6))
+    np.testing.assert_array_equal(data.episode_returns, [6.0, 15.0])
+    assert [len(episode) for episode in data] == [3, 3]
+    assert not data.truncated.any()
+
+
+def test_an_episode_also_ends_where_it_was_cut_and_where_the_next_row_does_not_go_on() -> None:
+    obs = np.arange(12.0).reshape(6, 2)
+    obs[4:] += 50.0  # row 4 begins somewhere else, and no flag says so
+    after = np.concatenate([obs[1:4], [[8.0, 9.0]], obs[5:], [[70.0, 70.0]]])
+    columns = arrays(obs=obs, next_obs=after, terminal=np.zeros(6), truncated=np.arange(6) == 1)
+    assert OfflineDataset.from_arrays(columns).episodes == ((0, 2), (2, 4), (4, 6))
+
+
+def test_rows_of_shape_n_1_and_continuous_actions_of_one_dimension_are_taken() -> None:
+    columns = arrays(reward=np.ones((6, 1)), terminal=np.zeros((6, 1)), action=np.linspace(-1.0, 1.0, 6))
+    data = OfflineDataset.from_arrays(columns)
+    assert data.reward.shape == data.terminal.shape == (6,)
+    assert (data.action.shape, data.action.dtype) == ((6, 1), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"reward": None, "terminal": None}, r"lacks reward, terminal; it has action, next_obs, obs"),
+        ({"action": np.zeros(5, int)}, r"different lengths: obs 6, action 5, reward 6"),
+        ({"reward": np.array([0, 1, np.inf, 3, 4, 5])}, r"has reward inf in row 2"),
+        ({"obs": np.full((6, 2), np.nan)}, r"has obs nan in row 0"),
+        ({"action": np.array([0.5, np.nan, 0, 0, 0, 0])}, r"has action nan in row 1"),
+        ({"next_obs": np.zeros((6, 3))}, r"obs of shape \[6, 2\] and next_obs of shape \[6, 3\]"),
+        ({"terminal": np.array([0, 0, 7, 0, 0, 0])}, r"has terminal 7.0 in row 2: flags are 0 or 1"),
+        ({"action": np.array([0, -1, 0, 0, 0, 0])}, r"has the action -1"),
+        ({"reward": np.zeros((6, 2))}, r"reward must have shape"),
+        ({"action": np.array(list("abcdef"))}, r"actions of dtype"),
+    ],
+)
+def test_data_that_cannot_be_learned_from_is_refused_with_names_and_values(
+    changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DatasetError, match=message):
+        OfflineDataset.from_arrays(arrays(**changed), "log.npz")
+
+
+def test_a_dataset_without_rows_is_refused() -> None:
+    with pytest.raises(DatasetError, match="has no transitions"):
+        OfflineDataset.from_arrays(arrays(0))
+
+
+def test_a_saved_dataset_is_read_again(tmp_path: Path) -> None:
+    data = OfflineDataset.from_arrays(arrays(truncated=np.arange(6) == 4))
+    again = read_npz(data.save(tmp_path / "log.npz"))
+    for name in ("obs", "action", "reward", "next_obs", "terminal", "truncated"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(data, name))
+    assert again.source.endswith("log.npz")
+
+
+def test_a_file_of_d4rls_form_is_read(tmp_path: Path) -> None:
+    columns = arrays()
+    names = {"obs": "observations", "action": "actions", "reward": "rewards", "next_obs": "next_observations"}
+    theirs = {theirs: columns[ours] for ours, theirs in names.items()}
+    np.savez(tmp_path / "d4rl.npz", **theirs, terminals=columns["terminal"], timeouts=np.arange(6) == 4)
+    data = read_npz(tmp_path / "d4rl.npz")
+    assert data.episodes == ((0, 3), (3, 5), (5, 6))
+    np.savez(tmp_path / "part.npz", **theirs)
+    with pytest.raises(DatasetError, match=r"part\.npz lacks terminal"):
+        read_npz(tmp_path / "part.npz")
+
+
+@pytest.mark.parametrize("n_envs", [1, 2])
+def test_a_replay_memory_that_went_round_is_put_into_order(tmp_path: Path, n_envs: int) -> None:
+    memory = ReplayMemory(8, 1, 0, n_envs=n_envs)
+    for t in range(11 if n_envs == 1 else 6):
+        for env in range(n_envs):
+            at = np.array([100.0 * env + t], np.float32)
+            memory.append(at, env, float(t), at + 1, False)
+    memory.save(tmp_path / "memory")
+    data = read_npz(tmp_path / "memory")
+    expected = [range(3, 11)] if n_envs == 1 else [range(2, 6), range(102, 106)]
+    assert data.obs[:, 0].tolist() == [float(t) for part in expected for t in part]
+    assert len(data.episodes) == n_envs
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 torn"])
+def test_a_missing_or_damaged_file_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "log.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"log\.npz"):
+        read_npz(path)
+
+
+def test_batches_are_rows_of_the_data() -> None:
+    data = OfflineDataset.from_arrays(arrays())
+    batch = data.draw(1000, np.random.default_rng(1))
+    assert list(batch) == ["obs", "action", "reward", "next_obs", "terminal"]
+    np.testing.assert_array_equal(batch["obs"][:, 0], 2.0 * (batch["reward"] - 1.0))
+    assert np.unique(batch["reward"]).size == 6
+
+
+def test_windows_end_anywhere_and_never_cross_episodes() -> None:
+    action = np.arange(6.0)[:, None] / 10.0
+    data = OfflineDataset.from_arrays(arrays(action=action))
+    window = SequenceSampler(data, context=4, return_scale=2.0).draw(500, np.random.default_rng(1))
+    lengths = window.mask.sum(axis=1).astype(int)
+    assert set(lengths) == {1, 2, 3}
+    to_go = {1: 6.0, 2: 5.0, 3: 3.0, 4: 15.0, 5: 11.0, 6: 6.0}  # sums of what is left, by the reward of the step
+    for i, length in enumerate(lengths):
+        there = window.mask[i] == 1
+        assert there[4 - length :].all()
+        assert window.timestep[i][there].tolist() == list(range(length))
+        numbers = np.rint(window.action[i][there][:, 0] * 10).astype(int)
+        assert (np.diff(numbers) == 1).all()
+        expected = [to_go[number + 1] / 2.0 for number in numbers]
+        np.testing.assert_allclose(window.return_to_go[i][there][:, 0], expected)
+        for part in (window.obs, window.action, window.return_to_go):
+            assert (part[i][~there] == 0).all()
+        assert (window.timestep[i][~there] == 0).all()
+
+
+def test_windows_of_discrete_actions_are_refused_with_the_remedy() -> None:
+    with pytest.raises(HyperparameterError, match="one-hot"):
+        SequenceSampler(OfflineDataset.from_arrays(arrays()), 4)
+
+
+def test_a_game_that_is_being_played_gives_padded_windows_with_its_own_step_numbers() -> None:
+    window = padded_window(np.ones((2, 3, 4)), np.ones((2, 3, 1)), np.ones((2, 3, 1)), context=5, first_step=7)
+    assert window.mask.tolist() == [[0, 0, 1, 1, 1]] * 2
+    assert window.timestep.tolist() == [[0, 0, 7, 8, 9]] * 2
+    assert window.obs.shape == (2, 5, 4)
+    assert padded_window(np.ones((1, 6, 4)), np.ones((1, 6, 1)), np.ones((1, 6, 1)), 5).timestep.tolist() == [
+        [1, 2, 3, 4, 5]
+    ]
+
+
+def test_rewards_can_be_scaled() -> None:
+    data = OfflineDataset.from_arrays(arrays()).scaled_rewards(0.5, -1.0)
+    np.testing.assert_array_equal(data.reward, np.arange(1.0, 7.0) * 0.5 - 1.0)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_a_minari_dataset_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    from minari.data_collector import EpisodeBuffer
+
+    rng, episodes = np.random.default_rng(1), []
+    for length in (3, 5, 4):
+        episodes.append(
+            EpisodeBuffer(
+                id=len(episodes),
+                observations=rng.normal(size=(length + 1, 2)).astype(np.float32),
+                actions=rng.integers(3, size=length),
+                rewards=rng.normal(size=length),
+                terminations=np.arange(length) == (length - 1 if length < 5 else -1),
+                truncations=np.arange(length) == (length - 1 if length == 5 else -1),
+                infos={},
+            )
+        )
+    minari.create_dataset_from_buffers(
+        dataset_id="small/random-v0",
+        buffer=episodes,
+        observation_space=gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32),
+        action_space=gymnasium.spaces.Discrete(3),
+        eval_env=None,
+    )
+    data = read_minari("small/random-v0")
+    assert data.episodes == ((0, 3), (3, 8), (8, 12))
+    assert data.source == "small/random-v0"
+    assert (np.flatnonzero(data.terminal).tolist(), np.flatnonzero(data.truncated).tolist()) == ([2, 11], [7])
+    for episode, logged in zip(data, episodes, strict=True):
+        np.testing.assert_array_equal(episode.obs, logged.observations[:-1])
+        np.testing.assert_array_equal(episode.next_obs, logged.observations[1:])
+        np.testing.assert_array_equal(episode.action, logged.actions)
+        np.testing.assert_allclose(episode.reward, logged.rewards, rtol=1e-6)
+    with pytest.raises(DatasetError, match="cannot load 'small/expert-v9'"):
+        read_minari("small/expert-v9")
+
+
+def test_a_missing_minari_is_named_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "minari", None)
+    with pytest.raises(ImportError, match=r'pip install "minari\[hdf5\]"'):
+        read_minari("anything-v0")
