@@ -1,7 +1,33 @@
 """`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
+from parl_paddle.algorithms.a2c import A2C, A3C
+from parl_paddle.algorithms.cql import CQL
+from parl_paddle.algorithms.ddpg import DDPG
+from parl_paddle.algorithms.decision_transformer import DecisionTransformer
 from parl_paddle.algorithms.dqn import DDQN, DQN
+from parl_paddle.algorithms.impala import IMPALA
+from parl_paddle.algorithms.iql import IQL
+from parl_paddle.algorithms.oac import OAC
+from parl_paddle.algorithms.offline_q import OfflineQ
 from parl_paddle.algorithms.policy_gradient import PolicyGradient
 from parl_paddle.algorithms.ppo import PPO
+from parl_paddle.algorithms.sac import SAC
+from parl_paddle.algorithms.td3 import TD3
 
-__all__ = ["DDQN", "DQN", "PPO", "PolicyGradient"]
+__all__ = [
+    "A2C",
+    "A3C",
+    "CQL",
+    "DDPG",
+    "DDQN",
+    "DQN",
+    "IMPALA",
+    "IQL",
+    "OAC",
+    "PPO",
+    "SAC",
+    "TD3",
+    "DecisionTransformer",
+    "OfflineQ",
+    "PolicyGradient",
+]

@@ -1,7 +1,33 @@
 """`parl.algorithms` on PyTorch; signatures and meaning are documented in `parl_core.contracts`."""
 
+from parl_torch.algorithms.a2c import A2C, A3C
+from parl_torch.algorithms.cql import CQL
+from parl_torch.algorithms.ddpg import DDPG
+from parl_torch.algorithms.decision_transformer import DecisionTransformer
 from parl_torch.algorithms.dqn import DDQN, DQN
+from parl_torch.algorithms.impala import IMPALA
+from parl_torch.algorithms.iql import IQL
+from parl_torch.algorithms.oac import OAC
+from parl_torch.algorithms.offline_q import OfflineQ
 from parl_torch.algorithms.policy_gradient import PolicyGradient
 from parl_torch.algorithms.ppo import PPO
+from parl_torch.algorithms.sac import SAC
+from parl_torch.algorithms.td3 import TD3
 
-__all__ = ["DDQN", "DQN", "PPO", "PolicyGradient"]
+__all__ = [
+    "A2C",
+    "A3C",
+    "CQL",
+    "DDPG",
+    "DDQN",
+    "DQN",
+    "IMPALA",
+    "IQL",
+    "OAC",
+    "PPO",
+    "SAC",
+    "TD3",
+    "DecisionTransformer",
+    "OfflineQ",
+    "PolicyGradient",
+]

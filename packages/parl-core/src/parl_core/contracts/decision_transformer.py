@@ -1,0 +1,120 @@
+"""The contract of the Decision Transformer."""
+
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, first_method
+from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.model import Model
+from parl_core.offline.dataset import OfflineDataset
+from parl_core.offline.sequences import SequenceSampler
+from parl_core.optimizer import Optimizer
+
+__all__ = ["DecisionTransformer"]
+
+
+class DecisionTransformer(CountingUpdates):
+    """Offline reinforcement learning as sequence modelling (Chen et al. 2021, arXiv:2106.01345, algorithm 1).
+
+        loss = mean over steps that are not padding, and action dimensions, of (predicted action - action)**2
+
+    One step of Adam with decoupled weight decay (Loshchilov & Hutter 2019), gradients clipped to a norm of 0.25, the
+    learning rate growing linearly over the first updates (paper, tables 8 and 9).
+
+    The model's `forward(obs, action, return_to_go, timestep, mask)` returns predicted actions `[batch, K, act_dim]`,
+    each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one.
+
+    Args:
+        model: the sequence model.
+        learning_rate: after the warm-up, above 0; default 1e-4 (paper, table 9).
+        warmup_steps: updates over which it grows, at least 1; default 10 000 (paper, table 9).
+        weight_decay: at least 0; default 1e-4 (paper, table 9).
+        context: steps K of a window; default 20 (paper, table 9).
+        return_scale: divides returns-to-go; 1000 for most MuJoCo tasks (paper's code).
+        max_grad_norm: limit of the gradients' global norm; default 0.25 (paper, table 9).
+        device: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model has no `forward`.
+    """
+
+    FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        learning_rate: float = 1e-4,
+        warmup_steps: int = 10_000,
+        weight_decay: float = 1e-4,
+        *,
+        context: int = 20,
+        return_scale: float = 1.0,
+        max_grad_norm: float = 0.25,
+        device: str = "auto",
+    ) -> None:
+        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.warmup_steps = check_int("warmup_steps", warmup_steps)
+        self.weight_decay = check_non_negative("weight_decay", weight_decay)
+        self.context = check_int("context", context)
+        self.return_scale = check_positive("return_scale", return_scale)
+        first_method(model, ("forward",), type(self).__name__)
+        super().__init__(model, device=device)
+        limit = check_positive("max_grad_norm", max_grad_norm)
+        self.optimizer = self._adam(self.model, lr=self.learning_rate, max_grad_norm=limit)
+        self._sampler: tuple[OfflineDataset, SequenceSampler] | None = None
+
+    def predict(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+        """Return the action of each window's last step, `[batch, act_dim]`; arguments as of `learn`."""
+        raise NotImplementedError
+
+    def learn(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+        """Take one step.
+
+        Args:
+            obs: `[batch, K, *obs]`.
+            action: float `[batch, K, act_dim]`.
+            return_to_go: float `[batch, K, 1]`, divided by the scale.
+            timestep: int64 `[batch, K]`, steps since the episode began.
+            mask: float `[batch, K]`, 1 for a step and 0 for padding, which comes first.
+
+        Returns:
+            The loss, a detached scalar.
+        """
+        raise NotImplementedError
+
+    def draw_batch(self, dataset: OfflineDataset, n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Draw `n` windows of a dataset: the arguments of `learn`, by name."""
+        if self._sampler is None or self._sampler[0] is not dataset:
+            self._sampler = dataset, SequenceSampler(dataset, self.context, self.return_scale)
+        return vars(self._sampler[1].draw(n, rng))
+
+    def prepare(
+        self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check the arrays of `learn`."""
+        columns = {
+            "obs": np.asarray(obs),
+            "action": np.asarray(action),
+            "return_to_go": np.asarray(return_to_go),
+            "timestep": np.asarray(timestep),
+            "mask": np.asarray(mask),
+        }
+        name = f"{type(self).__name__}.learn"
+        check_rows(name, columns)
+        if len({column.shape[:2] for column in columns.values()}) > 1:
+            shapes = ", ".join(f"{key} {column.shape}" for key, column in columns.items())
+            raise ValueError(f"{name} needs windows [batch, K, ...] of the same K, got {shapes}")
+        if columns["timestep"].dtype.kind not in "iu":
+            raise ValueError(f"timestep must hold whole numbers, got dtype {columns['timestep'].dtype}")
+        if not columns["mask"].any():
+            raise ValueError("mask has no step at all: every window is padding")
+        return tuple(columns.values()), {}
+
+    def _rate(self) -> float:
+        return self.learning_rate * min((self.updates + 1) / self.warmup_steps, 1.0)

@@ -1,0 +1,142 @@
+"""The contract of IQL."""
+
+import copy
+import math
+from typing import Any, ClassVar
+
+from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
+from parl_core.contracts.continuous import unit_box
+from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.contracts.transitions import transition_columns
+from parl_core.errors import HyperparameterError
+from parl_core.model import Model
+from parl_core.optimizer import Optimizer
+
+__all__ = ["IQL"]
+
+
+class IQL(CountingUpdates):
+    """Implicit Q-learning from logged data, for continuous actions (Kostrikov et al. 2021, arXiv:2110.06169).
+
+        u            = min(Q1', Q2')(obs, action) - V(obs)
+        value loss   = mean(|tau - 1(u < 0)| * u**2), an expectile                                    (equation 5)
+        actor loss   = -mean(min(exp(beta * u), 100) * log pi(action | obs))                          (equation 7)
+        target       = reward + discount * (1 - terminal) * V(next_obs)
+        critic loss  = mean((Q1(obs, action) - target)**2) + the same of Q2                           (equation 6)
+        critics'     = (1 - alpha) * critics' + alpha * critics
+
+    In this order, each with the networks that the step before has updated, as its authors' code does; from there are
+    the limit of 100 and the cosine decay of the actor's learning rate, too. Only actions of the data are ever valued.
+
+    The model has `policy(obs)`, the pair (mean, log std) of a Gaussian over actions in [-1, 1], each `[batch, act_dim]`
+    (or a log std that broadcasts to it); `value(obs)`, V, `[batch]` or `[batch, 1]`; `q_value(obs, action)`, the pair
+    (Q1, Q2) of such; and `get_actor_params()`, `get_critic_params()`, `get_value_params()`, which share nothing.
+
+    Args:
+        model: all networks; a target model is copied from it.
+        max_steps: updates over which the actor's learning rate goes to 0 along a cosine; None keeps it.
+        lr: learning rate of all three Adams, above 0; default 3e-4 (paper, appendix B).
+        tau: the expectile, in (0, 1); default 0.7 (paper, MuJoCo; 0.9 for AntMaze).
+        beta: inverse temperature of the weights, above 0; default 3 (paper, MuJoCo; 10 for AntMaze).
+        discount: of one step, in [0, 1]; default 0.99.
+        alpha: how far the target moves to the model in each step, in (0, 1]; default 0.005.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model lacks one of its methods.
+    """
+
+    ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    FIGURES: ClassVar[tuple[str, ...]] = ("value_loss", "critic_loss", "actor_loss")
+    METHODS: ClassVar[tuple[str, ...]] = (
+        "policy",
+        "value",
+        "q_value",
+        "get_actor_params",
+        "get_critic_params",
+        "get_value_params",
+    )
+    MAX_WEIGHT: ClassVar[float] = 100.0
+
+    target_model: Any
+    actor_optimizer: Optimizer
+    critic_optimizer: Optimizer
+    value_optimizer: Optimizer
+
+    def __init__(
+        self,
+        model: Model,
+        max_steps: int | None = None,
+        lr: float = 3e-4,
+        tau: float = 0.7,
+        beta: float = 3.0,
+        discount: float = 0.99,
+        alpha: float = 0.005,
+        *,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.max_steps = None if max_steps is None else check_int("max_steps", max_steps)
+        self.lr = check_positive("lr", lr)
+        self.tau = check_fraction("tau", tau)
+        if self.tau in (0.0, 1.0):
+            raise HyperparameterError(f"tau must lie strictly between 0 and 1, got {tau!r}; usual are 0.7 and 0.9")
+        self.beta = check_positive("beta", beta)
+        self.discount = check_fraction("discount", discount)
+        self.alpha = check_fraction("alpha", alpha)
+        if self.alpha == 0.0:
+            raise HyperparameterError("alpha must be above 0, else the target never moves; usual is 0.005")
+        for method in self.METHODS:
+            first_method(model, (method,), type(self).__name__)
+        super().__init__(model, device=device, compile=compile)
+        self.target_model = copy.deepcopy(self.model)
+        parts = [lambda name=name: getattr(self.model, f"get_{name}_params")() for name in ("actor", "critic", "value")]
+        self.actor_optimizer, self.critic_optimizer, self.value_optimizer = (
+            self._adam(self.model, lr=self.lr, part=part) for part in parts
+        )
+
+    def predict(self, obs: Any) -> Any:
+        """Return the policy's means `[batch, act_dim]`, kept in [-1, 1]."""
+        raise NotImplementedError
+
+    def sample(self, obs: Any) -> Any:
+        """Return draws of the policy `[batch, act_dim]`, kept in [-1, 1]."""
+        raise NotImplementedError
+
+    def learn(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, *, learning_rate: float | None = None
+    ) -> Any:
+        """Take one step of V, of the actor, and of the critics, and move the target.
+
+        Args:
+            obs: `[batch, ...]`.
+            action: float `[batch, act_dim]` in [-1, 1].
+            reward: float `[batch]` or `[batch, 1]`.
+            next_obs: as `obs`.
+            terminal: bool or float `[batch]` or `[batch, 1]`; truncation is 0: it bootstraps.
+            learning_rate: of this step, of all three; default the constructor's, the actor's with its decay.
+
+        Returns:
+            (value_loss, critic_loss, actor_loss), detached scalars.
+        """
+        raise NotImplementedError
+
+    def update(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
+        """`learn`, by PARL 2.x's name."""
+        return self.learn(obs, action, reward, next_obs, terminal)
+
+    def prepare(
+        self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, *, learning_rate: float | None = None
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Check and convert the arrays of `learn`."""
+        columns, _ = transition_columns(
+            type(self).__name__, obs, action, reward, next_obs, terminal, to_action=unit_box
+        )
+        return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate)}
+
+    def _actor_rate(self, given: float | None) -> float:
+        if given is not None or self.max_steps is None:
+            return self.lr if given is None else given
+        progress = min(self.updates / self.max_steps, 1.0)
+        return self.lr * 0.5 * (1.0 + math.cos(math.pi * progress))

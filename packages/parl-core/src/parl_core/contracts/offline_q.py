@@ -1,0 +1,73 @@
+"""The contract of Q-learning on logged data."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from parl_core.checks import check_int, check_positive
+from parl_core.contracts.dqn import DQN
+from parl_core.contracts.scheduled import Scheduled
+from parl_core.model import Model
+
+__all__ = ["OfflineQ"]
+
+
+class OfflineQ(DQN):
+    """Q-learning on logged data, with several heads a random ensemble mixture (Agarwal et al. 2020, arXiv:1907.04543).
+
+        Q_w(s, a)  = sum_k w_k * Q_k(s, a),  w drawn uniformly, at least 0, divided by their sum, anew for every update
+        target     = reward + discount * (1 - terminal) * max_a Q_w'(next_obs, a)                    (equation 3)
+        loss       = mean(weights * huber(target - Q_w(obs, action)))                                 (equation 4)
+
+    With one head it is DQN with the Huber loss (Mnih et al. 2015), on whatever the log holds. Deviation from the paper:
+    none but the default learning rate.
+
+    The model's `value(obs)`, or `forward(obs)` where there is no `value`, returns Q values `[batch, act_dim]`, or those
+    of several heads `[batch, heads, act_dim]`; heads may share all layers but the last. The agent acts by their mean.
+
+    Args:
+        model: the Q network; a target network is copied from it.
+        gamma: discount of one step, in [0, 1]; default 0.99 (paper, table 2).
+        lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 5e-5 (paper, table 2).
+        heads: number of heads of the model, at least 1; the paper's mixture has 200.
+        act_dim: number of actions; only checked against the model's output.
+        double: pick the next action by the trained network.
+        sync_every: copy the weights into the target network after every so many updates; default 2000 (paper, table 2).
+        huber: error from which the loss grows linearly, above 0.
+        max_grad_norm: clip the gradients' global norm; by default they are not.
+        device, compile: see `parl.Algorithm`.
+
+    Raises:
+        HyperparameterError: a setting is out of range.
+        ModelContractError: the model implements neither `value` nor `forward`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        gamma: float | None = None,
+        lr: Scheduled | None = None,
+        *,
+        heads: int = 1,
+        act_dim: int | None = None,
+        double: bool = False,
+        sync_every: int = 2000,
+        huber: float = 1.0,
+        max_grad_norm: float | None = None,
+        hyperparas: Mapping[str, Any] | None = None,
+        device: str = "auto",
+        compile: bool = False,
+    ) -> None:
+        self.heads = check_int("heads", heads)
+        self.huber = check_positive("huber", huber)
+        super().__init__(
+            model,
+            gamma,
+            5e-5 if lr is None and "lr" not in (hyperparas or {}) else lr,
+            act_dim=act_dim,
+            double=double,
+            sync_every=sync_every,
+            max_grad_norm=max_grad_norm,
+            hyperparas=hyperparas,
+            device=device,
+            compile=compile,
+        )

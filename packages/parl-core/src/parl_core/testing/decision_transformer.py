@@ -1,0 +1,255 @@
+"""What the Decision Transformer, its network and acting with it must do on every backend."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+
+from parl_core.backends import Backend
+from parl_core.errors import HyperparameterError
+from parl_core.model import Weights
+from parl_core.offline import OfflineDataset
+from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
+from parl_core.testing.complex_step import gradient, layers
+from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
+from parl_core.testing.reference import Adam, clip_by_global_norm
+from parl_core.training.offline import OfflineSettings, train_offline
+from parl_core.training.return_conditioned import evaluate_with_target_return
+
+__all__ = ["DecisionTransformerConformance"]
+
+_BATCH, _CONTEXT, _LR, _DECAY, _LIMIT = 5, 4, 0.01, 0.1, 0.05
+_INPUTS = OBS_DIM + 2  # observation, return-to-go, timestep
+_SHAPES: dict[str, tuple[int, ...]] = {
+    "fc1.weight": (HIDDEN, _INPUTS),
+    "fc1.bias": (HIDDEN,),
+    "fc2.weight": (ACT_DIM, HIDDEN),
+    "fc2.bias": (ACT_DIM,),
+}
+_TINY = {"hidden": 8, "layers": 2, "heads": 2, "max_timestep": 6, "dropout": 0.0}
+
+
+def _make(backend: Backend) -> Any:
+    """A model that looks at one step alone, so that its gradients are those of dense layers."""
+    parl_layers: Any = backend.layers
+
+    class OneStep(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = parl_layers.fc(size=HIDDEN, num_flatten_dims=2, act="tanh")
+            self.fc2 = parl_layers.fc(size=ACT_DIM, num_flatten_dims=2)
+
+        def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+            del action, mask
+            when = parl_layers.reshape(parl_layers.cast(timestep, _dtype(obs)), [_BATCH, _CONTEXT, 1])
+            return self.fc2(self.fc1(parl_layers.concat([obs, return_to_go, when], axis=2)))
+
+    return OneStep()
+
+
+class DecisionTransformerConformance(Conformance):
+    """Suite of DecisionTransformer and of the backend's TrajectoryTransformer."""
+
+    def transformer(self, **sizes: Any) -> Any:
+        """The backend's `TrajectoryTransformer`; a subclass gives it."""
+        raise NotImplementedError
+
+    def test_three_updates_agree_with_the_reference(self, precision: Precision) -> None:
+        rng = np.random.default_rng(1)
+        weights: Weights = random_weights(rng, _SHAPES)
+        settings = {"learning_rate": _LR, "warmup_steps": 2, "weight_decay": _DECAY, "max_grad_norm": _LIMIT}
+        agent = self.backend.Agent(
+            self.algorithm("DecisionTransformer", self.model(_make, weights, precision), **settings)
+        )
+        adam = Adam(_LR)
+        for update in range(3):
+            batch = _windows(rng)
+            inputs = np.concatenate([batch["obs"], batch["return_to_go"], batch["timestep"][..., None]], axis=2)
+
+            def loss(w: Weights, x: Any = inputs, b: Any = batch) -> Any:
+                counted = b["mask"][..., None]
+                return (((layers(w, ("fc1", "fc2"), x) - b["action"]) ** 2) * counted).sum() / (counted.sum() * ACT_DIM)
+
+            expected = loss(weights)
+            rate = _LR * min((update + 1) / 2, 1.0)
+            gradients = clip_by_global_norm(gradient(loss, weights, ("fc",)), _LIMIT)
+            stepped = adam.update(weights, gradients, rate)
+            weights = {name: array - rate * _DECAY * weights[name] for name, array in stepped.items()}
+            found = agent.learn(**_cast(batch, precision))
+            assert found == pytest.approx(expected.real, abs=precision.tolerance)
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_the_network_agrees_with_the_reference_in_its_gradients_too(self, precision: Precision) -> None:
+        rng = np.random.default_rng(2)
+        model = self.transformer(obs_dim=OBS_DIM, act_dim=ACT_DIM, **_TINY)
+        if precision is not FLOAT32:
+            model = self.adapter.double(model)
+        shapes = {name: array.shape for name, array in model.get_weights(portable=True).items()}
+        weights = random_weights(rng, shapes)
+        model.set_weights(weights, portable=True)
+        batch = _windows(rng)
+        agent = self.backend.Agent(
+            self.algorithm("DecisionTransformer", model, learning_rate=_LR, warmup_steps=1, weight_decay=0.0)
+        )
+
+        predicted = agent.run(agent.alg.predict, *_cast(batch, precision).values())
+        np.testing.assert_allclose(predicted, _transformer(weights, **batch)[:, -1], atol=10 * precision.tolerance)
+
+        def loss(w: Weights) -> Any:
+            counted = batch["mask"][..., None]
+            return (((_transformer(w, **batch) - batch["action"]) ** 2) * counted).sum() / (counted.sum() * ACT_DIM)
+
+        found = agent.learn(**_cast(batch, precision))
+        assert found == pytest.approx(loss(weights), abs=10 * precision.tolerance)
+        # Of some layers at both ends and in the middle: by those of the others it would have to pass as well.
+        names = ("embed_return", "blocks.0.query_key_value", "blocks.1.norm2", "head")
+        reached = gradient(loss, weights, names)
+        after = agent.alg.model.get_weights(portable=True)
+        for name, slope in reached.items():
+            large = np.abs(slope) > 1e-4  # where Adam's first step is the sign of the gradient
+            np.testing.assert_allclose((weights[name] - after[name])[large], _LR * np.sign(slope)[large], rtol=1e-3)
+
+    def test_an_action_does_not_depend_on_what_comes_after_nor_on_padding(self) -> None:
+        rng = np.random.default_rng(3)
+        model = self.transformer(obs_dim=OBS_DIM, act_dim=ACT_DIM, **_TINY)
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", model))
+        agent.eval()
+        batch = _cast(_windows(rng), FLOAT32)
+        before = agent.run(model.forward, *batch.values())
+        changed = {name: array.copy() for name, array in batch.items()}
+        changed["obs"][:, 2:] += 1.0  # later observations
+        changed["action"][:, 1:] += 1.0  # the action of step 1 itself, and later ones
+        changed["return_to_go"][:, 2:] += 1.0
+        after = agent.run(model.forward, *changed.values())
+        there = batch["mask"][:, 1] > 0
+        np.testing.assert_allclose(after[there, 1], before[there, 1], atol=1e-6)
+        assert np.abs(after[:, 2] - before[:, 2]).max() > 1e-4
+        padded = {name: array.copy() for name, array in batch.items()}
+        gone = batch["mask"] == 0
+        assert gone.any()
+        for name in ("obs", "action", "return_to_go"):
+            padded[name][gone] = 7.0
+        np.testing.assert_allclose(agent.run(model.forward, *padded.values())[:, -1], before[:, -1], atol=1e-6)
+
+    def test_it_learns_to_reach_the_return_that_is_asked_for(self) -> None:
+        rng = np.random.default_rng(4)
+        model = self.transformer(obs_dim=2, act_dim=1, hidden=16, layers=1, max_timestep=8, dropout=0.0)
+        algorithm = self.algorithm(
+            "DecisionTransformer", model, learning_rate=0.01, warmup_steps=10, context=3, return_scale=4.0
+        )
+        agent = self.backend.Agent(algorithm, obs_ndim=1)
+        train_offline(agent, _logged(rng), OfflineSettings(updates=250, batch_size=64), seed=5)
+        reached = [evaluate_with_target_return(agent, Push, target, episodes=4).mean for target in (-2.0, 2.0)]
+        assert reached[0] == pytest.approx(-2.0, abs=0.8)
+        assert reached[1] == pytest.approx(2.0, abs=0.8)
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("learning_rate", 0.0),
+            ("warmup_steps", 0),
+            ("weight_decay", -1.0),
+            ("context", 0),
+            ("return_scale", 0.0),
+            ("max_grad_norm", 0.0),
+        ],
+    )
+    def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
+        with pytest.raises(HyperparameterError, match=name):
+            self.algorithm("DecisionTransformer", _make(self.backend), **{name: value})
+
+    def test_windows_of_different_length_or_without_a_step_are_refused(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", _make(self.backend)))
+        batch = _cast(_windows(np.random.default_rng(1)), FLOAT32)
+        with pytest.raises(ValueError, match=r"same K, got obs \(5, 4, 4\), action \(5, 3, 3\)"):
+            agent.learn(**batch | {"action": batch["action"][:, 1:]})
+        with pytest.raises(ValueError, match="every window is padding"):
+            agent.learn(**batch | {"mask": 0 * batch["mask"]})
+        with pytest.raises(ValueError, match="timestep must hold whole numbers"):
+            agent.learn(**batch | {"timestep": batch["timestep"] + 0.5})
+
+    def test_a_width_that_the_heads_do_not_divide_is_refused(self) -> None:
+        with pytest.raises(HyperparameterError, match="hidden must be a multiple of heads=3, got 8"):
+            self.transformer(obs_dim=2, act_dim=1, hidden=8, heads=3)
+
+
+class Push(gymnasium.Env[Any, Any]):
+    """Four steps; the reward is the action, so an episode can reach any return in [-4, 4]."""
+
+    observation_space = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+    action_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        del options
+        super().reset(seed=seed)
+        self.t = 0
+        return np.array([0.0, 1.0], np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        return np.array([self.t / 4, 1.0], np.float32), float(action[0]), self.t == 4, False, {}
+
+
+def _logged(rng: np.random.Generator, episodes: int = 300) -> OfflineDataset:
+    """Episodes of Push, each with one action throughout."""
+    action = np.repeat(rng.uniform(-1.0, 1.0, (episodes, 1)), 4, axis=0)
+    t = np.tile(np.arange(4), episodes)
+    obs, after = (np.stack([(t + i) / 4, np.ones_like(t)], axis=1) for i in (0, 1))
+    arrays = {"obs": obs, "action": action, "reward": action[:, 0], "next_obs": after, "terminal": t == 3}
+    return OfflineDataset.from_arrays(arrays)
+
+
+def _windows(rng: np.random.Generator) -> dict[str, Any]:
+    lengths = np.array([_CONTEXT, _CONTEXT, 3, 2, 1])
+    mask = (np.arange(_CONTEXT) >= _CONTEXT - lengths[:, None]).astype(float)
+    timestep = np.where(mask > 0, np.cumsum(mask, axis=1) - 1, 0).astype(np.int64)
+    shape = (_BATCH, _CONTEXT)
+    return {
+        "obs": rng.normal(size=(*shape, OBS_DIM)) * mask[..., None],
+        "action": rng.uniform(-1.0, 1.0, (*shape, ACT_DIM)) * mask[..., None],
+        "return_to_go": rng.normal(size=(*shape, 1)) * mask[..., None],
+        "timestep": timestep,
+        "mask": mask,
+    }
+
+
+def _cast(batch: dict[str, Any], precision: Precision) -> dict[str, Any]:
+    return {name: array if array.dtype.kind == "i" else array.astype(precision.dtype) for name, array in batch.items()}
+
+
+def _dtype(tensor: Any) -> str:
+    return str(tensor.dtype).rpartition(".")[2]
+
+
+def _transformer(w: Weights, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+    batch, steps = mask.shape
+    when = w["embed_timestep.weight"][timestep]
+    parts = [(return_to_go, "embed_return"), (obs, "embed_obs"), (action, "embed_action")]
+    tokens = np.stack([_linear(w, name, values) + when for values, name in parts], axis=2).reshape(batch, 3 * steps, -1)
+    tokens = _norm(w, "norm", tokens)
+    there = np.repeat(mask > 0, 3, axis=1)
+    visible = (np.tril(np.ones((3 * steps, 3 * steps), bool)) & there[:, None, :]) | np.eye(3 * steps, dtype=bool)
+    heads = _TINY["heads"]
+    for index in range(int(_TINY["layers"])):
+        block = f"blocks.{index}."
+        split = _linear(w, block + "query_key_value", _norm(w, block + "norm1", tokens))
+        query, key, value = split.reshape(batch, 3 * steps, 3, heads, -1).transpose(2, 0, 3, 1, 4)
+        scores = query @ key.swapaxes(-1, -2) / np.sqrt(query.shape[-1])
+        raised = np.where(visible[:, None], np.exp(scores), 0.0)
+        seen = (raised / raised.sum(axis=-1, keepdims=True)) @ value
+        tokens = tokens + _linear(w, block + "project", seen.swapaxes(1, 2).reshape(tokens.shape))
+        wide = _linear(w, block + "widen", _norm(w, block + "norm2", tokens))
+        wide = 0.5 * wide * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (wide + 0.044715 * wide**3)))
+        tokens = tokens + _linear(w, block + "narrow", wide)
+    of_obs = _norm(w, "last_norm", tokens).reshape(batch, steps, 3, -1)[:, :, 1]
+    return np.tanh(_linear(w, "head", of_obs))
+
+
+def _linear(w: Weights, name: str, values: Any) -> Any:
+    return values @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def _norm(w: Weights, name: str, values: Any) -> Any:
+    centred = values - values.mean(axis=-1, keepdims=True)
+    spread = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + 1e-5)
+    return centred / spread * w[f"{name}.weight"] + w[f"{name}.bias"]

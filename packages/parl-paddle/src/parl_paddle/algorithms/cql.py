@@ -1,0 +1,117 @@
+"""CQL on PaddlePaddle."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from parl_core.contracts import cql as contract
+from parl_core.nested import map_nested
+from parl_paddle.algorithms.sac import SAC
+from parl_paddle.losses.squashed import squashed_gaussian, squashed_log_prob
+from parl_paddle.losses.value import squared_error, td_error
+
+__all__ = ["CQL"]
+
+
+class CQL(contract.CQL, SAC):
+    __doc__ = contract.CQL.__doc__
+
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        *,
+        weights: Tensor | None = None,
+        discount: Tensor | None = None,
+        actor_lr: float | Tensor | None = None,
+        critic_lr: float | Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        alpha, factor = self.alpha, self._factor()
+        rate = self._now("actor_lr", self.actor_lr, actor_lr)
+        imitates = self.updates < self.policy_eval_start
+        loss, seen = (self._imitation_loss, (obs, action)) if imitates else (self._actor_loss, (obs,))
+        actor_loss, log_prob = self.actor_optimizer.descend(loss, *seen, alpha, self._noise(action), lr=rate)
+        if self._fixed_alpha is None:
+            entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
+            rate = self._now("alpha_lr", self.alpha_lr)
+            self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
+        candidates = self._candidates(obs, next_obs, action)
+        batch = (obs, action, reward, next_obs, terminal, weights, discount, factor, self._noise(action), *candidates)
+        rate = self._now("critic_lr", self.critic_lr, critic_lr)
+        critic_loss, error, gap = self.critic_optimizer.descend(self._conservative_loss, *batch, lr=rate)
+        if self.with_lagrange:
+            self.multiplier_optimizer.descend(self._multiplier_loss, gap)
+        self.sync_target()
+        self.updates += 1
+        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
+
+    def _imitation_loss(
+        self, obs: Tensor, action: Tensor, alpha: Tensor | float, noise: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        mean, log_std = self.model.policy(obs)
+        _, log_prob = squashed_gaussian(mean, log_std, noise)
+        return (alpha * log_prob - squashed_log_prob(mean, log_std, action)).mean(), log_prob
+
+    def _candidates(self, obs: Tensor, next_obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
+        with paddle.no_grad():
+            uniform = self._uniform(action)
+            density = paddle.full(uniform.shape[:2], -action.shape[-1] * math.log(2.0), uniform.dtype)
+            actions, log_probs = [uniform], [density]
+            for seen in (next_obs, obs):
+                mean, log_std = (part.expand([self.samples, *part.shape]) for part in self.model.policy(seen))
+                drawn, log_prob = squashed_gaussian(mean, log_std, self._noise(mean))
+                actions.append(drawn)
+                log_probs.append(log_prob)
+            return paddle.concat(actions), paddle.concat(log_probs)
+
+    def _conservative_loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        weights: Tensor | None,
+        discount: Tensor | None,
+        factor: Tensor | float,
+        noise: Tensor,
+        actions: Tensor,
+        log_probs: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r_t = reward.reshape([-1])
+        with paddle.no_grad():
+            going_on = 1.0 - terminal.reshape([-1]).astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if discount is None else discount)
+            mean, log_std = self.model.policy(next_obs)
+            a_t, _ = squashed_gaussian(mean, log_std, noise)
+            q1_t, q2_t = self.target_model.value(next_obs, a_t)
+            v_t = paddle.minimum(q1_t, q2_t).reshape([-1])  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        repeated = map_nested(lambda part: part.expand([len(actions), *part.shape]).flatten(0, 1), obs)
+        of_candidates = self.model.value(repeated, actions.flatten(0, 1))
+        of_data = self.model.value(obs, action)
+        losses, errors, gaps = [], [], []
+        for q, q_tm1 in zip(of_candidates, (q.reshape([-1]) for q in of_data), strict=True):
+            energy = q.reshape(log_probs.shape)
+            energy = energy - log_probs if self.min_q_version == 3 else paddle.concat([energy, q_tm1.unsqueeze(0)])
+            conservative = self.min_q_weight * (energy.logsumexp(axis=0) - q_tm1).mean()
+            gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
+            errors.append(td_error(q_tm1, r_t, discount_t, v_t))
+            losses.append(squared_error(errors[-1], weights) + factor * gaps[-1])
+        return losses[0] + losses[1], 0.5 * (errors[0] + errors[1]), gaps[0] + gaps[1]
+
+    def _factor(self) -> Tensor | float:
+        return self.multiplier.alpha().clip(0.0, 1e6) if self.with_lagrange else 1.0
+
+    def _multiplier_loss(self, gap: Tensor) -> tuple[Tensor]:
+        return (-0.5 * self.multiplier.log_alpha.exp().clip(0.0, 1e6) * gap,)
+
+    def _uniform(self, like: Tensor) -> Tensor:
+        return paddle.uniform([self.samples, *like.shape], like.dtype, -1.0, 1.0)

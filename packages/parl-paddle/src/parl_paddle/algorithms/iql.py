@@ -1,0 +1,70 @@
+"""IQL on PaddlePaddle."""
+
+from __future__ import annotations
+
+import paddle
+from paddle import Tensor
+
+from parl_core.contracts import iql as contract
+from parl_paddle.algorithm import Algorithm
+from parl_paddle.distributions import DiagGaussianDistribution
+from parl_paddle.losses.offline import expectile, weighted_imitation
+from parl_paddle.losses.value import squared_error, td_error
+
+__all__ = ["IQL"]
+
+
+class IQL(contract.IQL, Algorithm):
+    __doc__ = contract.IQL.__doc__
+
+    def predict(self, obs: Tensor) -> Tensor:
+        with paddle.no_grad():
+            mean, _ = self.model.policy(obs)
+            action: Tensor = mean.clip(-1.0, 1.0)
+            return action
+
+    def sample(self, obs: Tensor) -> Tensor:
+        with paddle.no_grad():
+            return DiagGaussianDistribution(self.model.policy(obs)).sample().clip(-1.0, 1.0)
+
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        *,
+        learning_rate: float | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        with paddle.no_grad():
+            q1_t, q2_t = self.target_model.q_value(obs, action)
+            q_t = paddle.minimum(q1_t, q2_t).reshape([-1])  # type: ignore[no-untyped-call]  # paddle leaves it untyped
+        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=learning_rate)
+        rate = self._actor_rate(learning_rate)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=rate)
+        batch = (obs, action, reward, next_obs, terminal)
+        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=learning_rate)
+        self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
+        self.updates += 1
+        return value_loss, critic_loss, actor_loss
+
+    def _value_loss(self, obs: Tensor, q_t: Tensor) -> tuple[Tensor]:
+        return (expectile(q_t - self.model.value(obs).reshape([-1]), self.tau),)
+
+    def _actor_loss(self, obs: Tensor, action: Tensor, q_t: Tensor) -> tuple[Tensor]:
+        log_prob = DiagGaussianDistribution(self.model.policy(obs)).logp(action)
+        with paddle.no_grad():
+            adv_t = q_t - self.model.value(obs).reshape([-1])
+        return (weighted_imitation(log_prob, adv_t, self.beta, self.MAX_WEIGHT),)
+
+    def _critic_loss(
+        self, obs: Tensor, action: Tensor, reward: Tensor, next_obs: Tensor, terminal: Tensor
+    ) -> tuple[Tensor]:
+        r_t = reward.reshape([-1])
+        with paddle.no_grad():
+            discount_t = self.discount * (1.0 - terminal.reshape([-1]).astype(r_t.dtype))
+            v_t = self.model.value(next_obs).reshape([-1])
+        q1_tm1, q2_tm1 = self.model.q_value(obs, action)
+        errors = [td_error(q_tm1.reshape([-1]), r_t, discount_t, v_t) for q_tm1 in (q1_tm1, q2_tm1)]
+        return (squared_error(errors[0]) + squared_error(errors[1]),)

@@ -1,0 +1,77 @@
+"""Q-learning on logged data, on PaddlePaddle."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import paddle
+from paddle import Tensor
+
+from parl_core.contracts import offline_q as contract
+from parl_paddle.algorithms.dqn import DQN
+from parl_paddle.losses.offline import huber
+from parl_paddle.losses.value import double_q_learning
+
+__all__ = ["OfflineQ"]
+
+
+class OfflineQ(contract.OfflineQ, DQN):
+    __doc__ = contract.OfflineQ.__doc__
+
+    def predict(self, obs: Tensor) -> Tensor:
+        values = self._values(self.model, obs)
+        return values if self.heads == 1 else values.mean(axis=1)
+
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        learning_rate: float | Tensor | None = None,
+        *,
+        weights: Tensor | None = None,
+        discount: Tensor | None = None,
+        next_action_mask: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        share = None if self.heads == 1 else self._mixture(reward)
+        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask, share)
+        rate = self._now("lr", self.lr, learning_rate)
+        loss, error = self.optimizer.descend(self._mixed_loss, *batch, lr=rate)
+        self._count_update()
+        return loss if weights is None else (loss, error)
+
+    def _mixed_loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        weights: Tensor | None,
+        discount: Tensor | None,
+        next_action_mask: Tensor | None,
+        share: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        a_tm1, r_t = action.reshape([-1]), reward.reshape([-1])
+        q_tm1 = self._mixed(self.model, obs, share)
+        with paddle.no_grad():
+            going_on = 1.0 - terminal.reshape([-1]).astype(r_t.dtype)
+            discount_t = going_on * (self.gamma if discount is None else discount)
+            q_t = self._mixed(self.target_model, next_obs, share)
+            q_t_selector = self._mixed(self.model, next_obs, share) if self.double else q_t
+            if next_action_mask is not None:
+                q_t_selector = q_t_selector.masked_fill(~next_action_mask.astype("bool"), -math.inf)
+        error = double_q_learning(q_tm1, a_tm1, r_t, discount_t, q_t, q_t_selector)
+        return huber(error, self.huber, weights), error
+
+    def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
+        values = self._values(model, obs)
+        return values if share is None else (values * share).sum(axis=1)
+
+    def _mixture(self, like: Tensor) -> Tensor:
+        """Shares of the heads `[heads, 1]`, which sum to 1."""
+        drawn = paddle.rand([self.heads, 1], dtype=like.dtype)
+        return drawn / drawn.sum()

@@ -1,0 +1,40 @@
+"""Losses of learning from logged data."""
+
+import torch
+from torch import Tensor
+
+from parl_torch.losses.shapes import same_shape
+
+__all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
+
+
+def expectile(error: Tensor, tau: float) -> Tensor:
+    """mean(|tau - 1(error < 0)| * error**2), `[batch]`: arXiv:2110.06169, equation 5."""
+    below = (error < 0.0).to(error.dtype)
+    return ((tau + below * (1.0 - 2.0 * tau)) * error.square()).mean()
+
+
+def weighted_imitation(log_prob_t: Tensor, adv_t: Tensor, beta: float, limit: float) -> Tensor:
+    """-mean(min(exp(beta * adv), limit) * log pi(a | s)), both `[batch]`: arXiv:2110.06169, equation 7.
+
+    No gradient flows into the weights.
+    """
+    same_shape(log_prob_t=log_prob_t, adv_t=adv_t)
+    return -((beta * adv_t.detach()).exp().clamp(max=limit) * log_prob_t).mean()
+
+
+def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
+    """mean(weights * h(error)): h is 0.5 * error**2 up to delta, then delta * (|error| - 0.5 * delta); Huber 1964."""
+    size = error.abs()
+    loss = torch.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
+    if weights is None:
+        return loss.mean()
+    same_shape(error=error, weights=weights)
+    return (weights * loss).mean()
+
+
+def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
+    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1."""
+    same_shape(predicted=predicted, wanted=wanted)
+    counted = mask.to(predicted.dtype).unsqueeze(-1)
+    return ((predicted - wanted).square() * counted).sum() / (counted.sum() * predicted.shape[-1])

@@ -1,0 +1,41 @@
+"""parl-torch's offline algorithms do what every backend's must do; the suites are in `parl_core.testing`."""
+
+from typing import Any
+
+import torch
+
+from parl_core.testing.cql import CQLConformance
+from parl_core.testing.decision_transformer import DecisionTransformerConformance
+from parl_core.testing.iql import IQLConformance
+from parl_core.testing.offline_q import OfflineQConformance
+from parl_torch.backend import TorchBackend
+from parl_torch.transformer import TrajectoryTransformer
+
+
+class TorchAdapter:
+    backend = TorchBackend()
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def double(self, model: Any) -> Any:
+        return model.double()
+
+
+class TestCQL(CQLConformance):
+    adapter = TorchAdapter()
+
+
+class TestIQL(IQLConformance):
+    adapter = TorchAdapter()
+
+
+class TestOfflineQ(OfflineQConformance):
+    adapter = TorchAdapter()
+
+
+class TestDecisionTransformer(DecisionTransformerConformance):
+    adapter = TorchAdapter()
+
+    def transformer(self, **sizes: Any) -> Any:
+        return TrajectoryTransformer(**sizes)
