@@ -10,8 +10,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.vector import AutoresetMode
 
+from parl_core.env.same_step import in_same_step
 from parl_core.env.vector_group import ArraySpaces
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
@@ -57,14 +57,14 @@ class RolloutCollector:
 
     Args:
         agent: chooses the actions.
-        envs: a vector environment with same-step autoreset, such as `make_vector_env` gives.
+        envs: a vector environment, such as `make_vector_env` gives; any autoreset mode will do.
         n_steps: steps of every environment in one rollout.
         seed: the environments' seeds are derived from it; None takes them from the system.
 
     Raises:
         TypeError: the agent has no `explore`.
-        HyperparameterError: the environments reset in another way, or observe what is neither an array
-            nor a dictionary of arrays.
+        HyperparameterError: the environments do not say when they reset, or observe what is neither an array nor a
+            dictionary of arrays.
     """
 
     def __init__(self, agent: ExploringAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
@@ -73,12 +73,7 @@ class RolloutCollector:
                 "rollouts need an agent whose explore(obs) gives (value, action, log_prob), as parl.Agent has with PPO "
                 f"or A2C; {type(agent).__name__} has none"
             )
-        mode = envs.metadata.get("autoreset_mode")
-        if mode is not AutoresetMode.SAME_STEP:
-            raise HyperparameterError(
-                f"rollouts need environments that reset in the step that ends an episode, got autoreset_mode={mode}; "
-                "use make_vector_env, or pass autoreset_mode=AutoresetMode.SAME_STEP to Gymnasium's own vectors"
-            )
+        envs = in_same_step(envs)
         if not _holds_arrays(envs.single_observation_space):
             raise HyperparameterError(
                 f"rollouts hold observations that are an array or a dictionary of arrays, got "
