@@ -1,0 +1,126 @@
+"""What the peers do for one generation of OpenAI-ES, behind one shape: a function that runs it.
+
+Rewards are given beforehand, so nothing is evaluated; every candidate is materialised, as an evaluation would need it.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+__all__ = ["evosax_generation", "evotorch_generation", "noise_table_generation", "our_generation", "our_settings"]
+
+MOST = 10**6  # numbers of candidates held at a time, by all who can do it in parts
+TABLE = 25_000_000
+
+
+def our_settings(cached: bool) -> dict[str, object]:
+    return {
+        "solver": {
+            "optimizer": {"type": "ADAM", "base_lr": 0.01},
+            "sampling": {"gaussian_sampling": {"std": 0.02, "cached": cached, "seed": 1024}},
+        }
+    }
+
+
+def our_generation(n: int, population: int, cached: bool) -> Callable[[], object]:
+    from parl_evokit import ES
+
+    es = ES(np.zeros(n, np.float32), our_settings(cached))
+    rewards = np.random.default_rng(0).normal(size=population)
+    out = np.empty((max(1, min(population, MOST // n)), n), np.float32)
+
+    def generation() -> None:
+        infos = es.ask(population)
+        for first in range(0, population, len(out)):
+            part = infos[first : first + len(out)]
+            es.candidates(part, out[: len(part)])
+        es.tell(infos, rewards)
+
+    return generation
+
+
+def noise_table_generation(n: int, population: int, table: int = TABLE) -> Callable[[], object]:
+    """The scheme of OpenAI's and PARL's code: a table of float32 normals, an index a mirrored pair, centred ranks."""
+    noise = np.random.RandomState(123).randn(max(table, 4 * n)).astype(np.float32)
+    random, theta = np.random.RandomState(0), np.zeros(n, np.float32)
+    m, v, step = np.zeros(n, np.float32), np.zeros(n, np.float32), [0]
+    rewards = np.random.default_rng(0).normal(size=(population // 2, 2))
+    rows = max(2, min(population, MOST // n))
+    out = np.empty((rows, n), np.float32)
+
+    def generation() -> None:
+        places = random.randint(0, len(noise) - n + 1, size=population // 2)
+        for first in range(0, population // 2, rows // 2):
+            for row, place in enumerate(places[first : first + rows // 2]):
+                delta = np.float32(0.02) * noise[place : place + n]
+                np.add(theta, delta, out=out[2 * row])
+                np.subtract(theta, delta, out=out[2 * row + 1])
+        flat = rewards.ravel()
+        ranks = np.empty(len(flat), np.float32)
+        ranks[flat.argsort()] = np.arange(len(flat))
+        shaped = (ranks / (len(flat) - 1) - 0.5).reshape(rewards.shape)
+        weights = (shaped[:, 0] - shaped[:, 1]).astype(np.float32)
+        gradient = np.zeros(n, np.float32)
+        for first in range(0, len(weights), 500):
+            batch = np.asarray([noise[place : place + n] for place in places[first : first + 500]])
+            gradient += weights[first : first + 500] @ batch
+        gradient /= -population
+        step[0] += 1
+        np.copyto(m, np.float32(0.9) * m + np.float32(0.1) * gradient)
+        np.copyto(v, np.float32(0.999) * v + np.float32(0.001) * gradient * gradient)
+        rate = 0.01 * np.sqrt(1 - 0.999 ** step[0]) / (1 - 0.9 ** step[0])
+        np.subtract(theta, np.float32(rate) * m / (np.sqrt(v) + np.float32(1e-8)), out=theta)
+
+    return generation
+
+
+def evosax_generation(n: int, population: int) -> Callable[[], object]:
+    import jax
+    import jax.numpy as jnp
+    from evosax.algorithms import Open_ES
+
+    es = Open_ES(population_size=population, solution=jnp.zeros(n))
+    parameters = es.default_params
+    key = jax.random.key(0)
+    box = [es.init(key, jnp.zeros(n), parameters), key]
+    fitness = jnp.asarray(np.random.default_rng(0).normal(size=population), jnp.float32)
+    ask, tell = jax.jit(es.ask), jax.jit(es.tell)
+
+    def generation() -> None:
+        state, key = box
+        key, one, two = jax.random.split(key, 3)
+        candidates, state = ask(one, state, parameters)
+        state, _ = tell(two, candidates, fitness, state, parameters)
+        jax.block_until_ready(state)
+        box[:] = [state, key]
+
+    return generation
+
+
+def evotorch_generation(n: int, population: int) -> Callable[[], object]:
+    import torch
+    from evotorch import Problem
+    from evotorch.algorithms import PGPE
+    from evotorch.tools import set_default_logger_config
+
+    set_default_logger_config(logger_level=40, override=True)
+    fitness = torch.as_tensor(np.random.default_rng(0).normal(size=population), dtype=torch.float32)
+    from evotorch.decorators import vectorized
+
+    @vectorized
+    def evaluate(_: Any) -> Any:
+        return fitness
+
+    problem = Problem("max", evaluate, solution_length=n, initial_bounds=(-0.01, 0.01), dtype=torch.float32)
+    searcher = PGPE(
+        problem,
+        popsize=population,
+        center_learning_rate=0.01,
+        stdev_learning_rate=0.0,
+        stdev_init=0.02,
+        optimizer="adam",
+        ranking_method="centered",
+        distributed=False,
+    )
+    return searcher.step

@@ -1,0 +1,114 @@
+"""The log: bytes, speeds, and what damage costs; beside the documents' raw form and a bare `write`."""
+
+import os
+import random
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from timing import Table, clock, in_turns
+
+from parl_evokit import LogWriter, Record, SamplingInfo, read_log
+
+REWARD = 1.5
+
+
+def records(count: int) -> list[SamplingInfo]:
+    return [SamplingInfo([2**30 + i, 2 * i % 2**31], 3, 77) for i in range(count)]
+
+
+def speeds(table: Table, quick: bool) -> None:
+    count = 5_000 if quick else 50_000
+    infos = records(count)
+    folder = Path(tempfile.mkdtemp())
+    number = [0]
+
+    def append(every: int) -> Callable[[], None]:
+        def call() -> None:
+            number[0] += 1
+            with LogWriter(folder / f"log{number[0]}", fsync_every=every) as writer:
+                for info in infos:
+                    writer.reward(info, REWARD)
+
+        return call
+
+    def bare(every: int) -> Callable[[], None]:
+        lines = [b"x" * 35] * count
+
+        def call() -> None:
+            number[0] += 1
+            descriptor = os.open(folder / f"bare{number[0]}", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+            for i, line in enumerate(lines, 1):
+                os.write(descriptor, line)
+                if every and i % every == 0:
+                    os.fsync(descriptor)
+            os.close(descriptor)
+
+        return call
+
+    def encode() -> None:
+        for info in infos:
+            Record(info, REWARD).encode()
+
+    try:
+        calls = {"append": append(0), "fsync": append(100), "bare": bare(0), "bare fsync": bare(100), "encode": encode}
+        found = {name: 1e6 * s / count for name, s in in_turns(calls, turns=3, seconds=1.0).items()}
+        table.row("log append", "us a record", found["append"], {"bare write": found["bare"]}, "<= 3.5 us")
+        encoded = {"encode + bare write + fsync": found["bare fsync"] + found["encode"]}
+        table.row("log append, fsync every 100", "us a record", found["fsync"], encoded, "<= 1.15")
+        log = folder / "log1"
+        seconds = in_turns({"read": lambda: read_log(log)}, turns=3)["read"]
+        table.row("log read", "us a record", 1e6 * seconds / count, None, "<= 2.5 us")
+        size = sum(path.stat().st_size for path in log.iterdir()) / count
+        raw = len(raw_bytes(infos[:1000])) / 1000
+        table.row("log size", "bytes a record", size, {"raw form": raw}, "<= 30")
+    finally:
+        shutil.rmtree(folder)
+
+
+def raw_bytes(infos: list[SamplingInfo]) -> bytes:
+    """The documents' form: float32 reward, int32 size, message."""
+    out = bytearray()
+    for info in infos:
+        message = SamplingInfo(info.key, info.model_iter_id).SerializeToString()
+        out += struct.pack("<fi", REWARD, len(message)) + message
+    return bytes(out)
+
+
+def damage(table: Table, quick: bool) -> None:
+    """Records lost of those that were not touched by 20 flipped bytes, or by five cuts of 1000 bytes."""
+    count = 20_000 if quick else 200_000
+    infos = records(count)
+    known = {tuple(info.key) for info in infos}
+    folder = Path(tempfile.mkdtemp())
+    dice = random.Random(1)
+    try:
+        with LogWriter(folder / "log", fsync_every=0) as writer:
+            for info in infos:
+                writer.reward(info, REWARD)
+        [segment] = (folder / "log").glob("*.evl")
+        framed, raw = segment.read_bytes(), raw_bytes(infos)
+        for what in ("20 flipped bytes", "5 cuts of 1000 bytes"):
+            lost = {}
+            for name, whole in (("framed", framed), ("raw form", raw)):
+                data = bytearray(whole)
+                for place in sorted(dice.sample(range(200, len(data) - 2000), 20 if "flip" in what else 5))[::-1]:
+                    if "flip" in what:
+                        data[place] ^= 1 << dice.randrange(8)
+                    else:
+                        del data[place : place + 1000]
+                path = folder / f"{name.split()[0]}-{what[0]}"
+                path.mkdir()
+                (path / ("one.evl" if name == "framed" else "one.log")).write_bytes(data)
+                began = clock()
+                read = read_log(path, max_damage=1.0).samples
+                assert clock() - began < 60
+                keys = {tuple(info.key) for info in read.infos()}
+                wrong = len(keys - known) + int((read.rewards != REWARD).sum())
+                lost[name] = (count - len(read), wrong)
+            row = f"records lost by {what} in {count}; read wrong"
+            table.row(row, "", lost["framed"], {"raw form": float(lost["raw form"][0])}, "20 or 173; 0 wrong")
+    finally:
+        shutil.rmtree(folder)
