@@ -118,10 +118,14 @@ def test_where_directories_cannot_be_exchanged_they_are_renamed(
 def test_an_error_while_writing_leaves_everything_as_it_was(tmp_path: Path) -> None:
     with replacing(tmp_path / "d") as fresh:
         (fresh / "a").write_text("old")
-    with pytest.raises(StorageError, match="cannot be written: the disk is full; it is as it was"):
+
+    def fail() -> None:
         with replacing(tmp_path / "d") as fresh:
             (fresh / "a").unlink()
             raise OSError("the disk is full")
+
+    with pytest.raises(StorageError, match="cannot be written: the disk is full; it is as it was"):
+        fail()
     assert (tmp_path / "d" / "a").read_text() == "old"
     assert os.listdir(tmp_path) == ["d"]
 

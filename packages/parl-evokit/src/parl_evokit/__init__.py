@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from parl_evokit.errors import UpdateLocked as UpdateLocked
     from parl_evokit.errors import WorkersLost as WorkersLost
     from parl_evokit.genetic import GA as GA
+    from parl_evokit.locking import update_lock as update_lock
     from parl_evokit.log import LogContents as LogContents
     from parl_evokit.log import LogWriter as LogWriter
     from parl_evokit.log import read_log as read_log
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from parl_evokit.sampling_agent import SamplingAgent as SamplingAgent
     from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
     from parl_evokit.snes import SNES as SNES
-    from parl_evokit.update_lock import update_lock as update_lock
 
 _HOMES = {
     "ARS": "ars",
@@ -94,7 +94,7 @@ _HOMES = {
     "mlp": "models",
     "parallel": "parallel",
     "read_log": "log",
-    "update_lock": "update_lock",
+    "update_lock": "locking",
 }
 
 __all__ = [

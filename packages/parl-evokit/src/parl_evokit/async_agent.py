@@ -23,6 +23,7 @@ from parl_evokit import history, solver_dir
 from parl_evokit.agent import ESAgent, Source
 from parl_evokit.directories import read_unchanged
 from parl_evokit.errors import LogError, NothingToUpdate, SolverError
+from parl_evokit.locking import update_lock
 from parl_evokit.log import LogContents, read_log
 from parl_evokit.models import adapt
 from parl_evokit.noise import KeySource
@@ -32,7 +33,6 @@ from parl_evokit.sampler import Sampler
 from parl_evokit.samples import Samples
 from parl_evokit.sampling_agent import SamplerSource
 from parl_evokit.strategy import Strategy
-from parl_evokit.update_lock import update_lock
 from parl_evokit.warehouse import Warehouse
 
 __all__ = ["AsyncESAgent"]

@@ -77,9 +77,15 @@ class ShapingKind(Enum):
 
 
 class StaleKind(Enum):
-    """How samples of an older model count: ranked among themselves, weighted by `stale_decay` to the power of age."""
+    """How samples of an older model count.
+
+    Attributes:
+        GROUPED: Ranked among themselves, weighted by `stale_decay` to the power of age.
+        IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `importance`.
+    """
 
     GROUPED = "GROUPED"
+    IMPORTANCE = "IMPORTANCE"
 
 
 class RestartKind(Enum):
@@ -239,7 +245,7 @@ class UpdateConfig:
         weight_decay: This times the parameters is added to the gradient; 0 or more.
         max_age: Samples of models more than this many updates old are left out; 0 or more.
         stale: How older samples count.
-        stale_decay: Weight of a sample is this to the power of its age; 0 to 1.
+        stale_decay: With GROUPED, the weight of a sample is this to the power of its age; 0 to 1.
         min_samples: With fewer usable samples nothing is updated; 1 or more.
     """
 
@@ -299,6 +305,8 @@ class SolverConfig:
         if kind is not SamplingKind.GAUSSIAN_SAMPLING and self.type not in _SAMPLED_BY[kind]:
             wanted = " and ".join(solver.name for solver in _SAMPLED_BY[kind])
             raise ConfigError(f"{kind.name} belongs to {wanted}; {self.type.name} has GAUSSIAN_SAMPLING")
+        if self.update.stale is StaleKind.IMPORTANCE and self.type is not SolverKind.BASIC_ES:
+            raise ConfigError(f"stale: IMPORTANCE belongs to BASIC_ES, not to {self.type.name}")
         if self.type is SolverKind.GA and self.guard.max_update_ratio:
             raise ConfigError("max_update_ratio cannot go with GA, whose models are children and not steps")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from parl_evokit.agent import ESAgent
 from parl_evokit.directories import read_unchanged
+from parl_evokit.locking import update_lock
 from parl_evokit.log import LogContents
 from parl_evokit.report import UpdateReport
-from parl_evokit.update_lock import update_lock
 
 __all__ = ["offline_update"]
 

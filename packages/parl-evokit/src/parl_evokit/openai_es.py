@@ -13,15 +13,18 @@ stale_decay**age, n counting all samples; equal rewards share their mean rank; t
 as the original EvoKit does, so that its documented learning rates keep their meaning.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import shaping
 from parl_evokit.arrays import under, within
-from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind, UpdateConfig
+from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind, StaleKind, UpdateConfig
+from parl_evokit.errors import ConfigError
 from parl_evokit.intake import Group, Intake
 from parl_evokit.noise import ExactSum
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
@@ -29,6 +32,9 @@ from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
 from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.sampler import Advance, Sampler
 from parl_evokit.strategy import Strategy
+
+if TYPE_CHECKING:
+    from parl_evokit.importance import Centres
 
 __all__ = ["ES", "make_optimizer", "utilities_of"]
 
@@ -58,23 +64,49 @@ class ES(Strategy):
     ) -> None:
         super().__init__(mean0, config, layout)
         self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
+        self._centres: Centres | None = None
+        if self.config.solver.update.stale is StaleKind.IMPORTANCE:
+            from parl_evokit.importance import MOST_PARAMETERS, Centres  # here, because few need it
+
+            if self.layout.size > MOST_PARAMETERS:
+                raise ConfigError(
+                    f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: ratios of "
+                    "densities say nothing beyond; use GROUPED"
+                )
+            self._centres = Centres(self.layout.size, self.max_age)
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
-        return super()._own_state() | under("optimizer.", self._optimizer.state())
+        centres = {} if self._centres is None else self._centres.state()
+        return super()._own_state() | under("optimizer.", self._optimizer.state()) | centres
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """See `Strategy._load_own_state`."""
         self._optimizer.load_state(within("optimizer.", state))
+        if self._centres is not None:
+            self._centres.load_state(state)
         super()._load_own_state(state)
 
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
         gradient = self._gradient(intake, sampler)
+        if self._centres is not None:
+            self._centres.remember(sampler)
         parameters = self._optimizer.step(sampler.parameters, gradient)
         return Advance(parameters, sampler.std, float(np.linalg.norm(gradient)))
 
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
-        """Equation (1)."""
+        """Equation (1), or that of `importance`."""
+        update = self.config.solver.update
+        if self._centres is not None:
+            gradient = self._centres.gradient(intake.groups, sampler, self._utilities).astype(np.float32)
+        else:
+            gradient = self._grouped(intake, sampler)
+        if update.weight_decay:
+            gradient += np.float32(update.weight_decay) * sampler.parameters
+        return gradient
+
+    def _grouped(self, intake: Intake, sampler: Sampler) -> FlatVector:
+        """Each model's samples ranked among themselves."""
         update = self.config.solver.update
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
@@ -88,8 +120,6 @@ class ES(Strategy):
             for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
                 total += factor * exact.part(start, count)
             gradient[start : start + count] = total
-        if update.weight_decay:
-            gradient += np.float32(update.weight_decay) * sampler.parameters
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002

@@ -66,6 +66,8 @@ class Warehouse:
     def expire(self, needed: Collection[int] = ()) -> list[int]:
         """Remove the directories of all but the newest `max_to_keep` models, and of those that are needed still.
 
+        Only for who holds the warehouse's lock; what killed writers left goes as well.
+
         Args:
             needed: Models to which unread samples refer.
 
@@ -76,6 +78,8 @@ class Warehouse:
         if not models:
             return []
         clear_leftovers(self.path)
+        for path in self.path.glob("orphans-*.evl.tmp-*"):
+            path.unlink(missing_ok=True)
         oldest = max(models) - self._max_to_keep + 1
         gone = [number for number in models if number < oldest and number not in needed]
         for number in gone:

@@ -12,9 +12,9 @@ from parl_evokit.cli.opening import open_agent, open_solver
 from parl_evokit.cli.options import CONFIG_PATH, ENV, EPISODES, JSON, MODEL, WAIT, exits, option, print_result
 from parl_evokit.environments import NamedEpisode
 from parl_evokit.errors import EvolutionError
+from parl_evokit.locking import update_lock
 from parl_evokit.models.built_in import built_in
 from parl_evokit.online_loop import online_rounds, play
-from parl_evokit.update_lock import update_lock
 from parl_evokit.warehouse import Warehouse
 
 __all__ = ["loop"]

@@ -35,12 +35,12 @@ from parl_evokit.cli.options import (
     report_fields,
 )
 from parl_evokit.environments import NamedEpisode
+from parl_evokit.locking import update_lock
 from parl_evokit.log import LogContents
 from parl_evokit.offline import offline_update as update_directory
 from parl_evokit.online import sample_episodes, write_samples
 from parl_evokit.report import UpdateReport
 from parl_evokit.solver_dir import read_summary
-from parl_evokit.update_lock import update_lock
 
 __all__ = ["main"]
 

@@ -1,0 +1,138 @@
+"""Two updates at once on one directory: one works, the other waits or says who does."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from parl_evokit import LogWriter, UpdateLocked, mlp, update_lock
+from parl_evokit.agent import ESAgent
+from parl_evokit.directories import clear_leftovers, replacing
+from parl_evokit.file_locks import open_directory, try_lock
+
+HOLDER = """
+import sys
+from parl_evokit import update_lock
+with update_lock(sys.argv[1]):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    """A process that holds the lock of `model`."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path / "model")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_second_says_who_holds_it(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    who = rf"model is being updated by pid {holder.pid} on {os.uname().nodename} since 20.* UTC"
+    with pytest.raises(UpdateLocked, match=who), update_lock(tmp_path / "model"):
+        pass
+
+
+def test_the_second_waits_until_the_first_is_done(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    said: list[str] = []
+
+    def waiting(text: str) -> None:
+        said.append(text)
+        assert holder.stdin is not None
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+
+    with update_lock(tmp_path / "model", 60.0, waiting):
+        assert json.loads((tmp_path / "model.lock").read_text())["pid"] == os.getpid()
+    assert len(said) == 1
+    assert f"pid {holder.pid}" in said[0]
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_killed_holder_holds_nothing(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait(60)
+    assert (tmp_path / "model.lock").exists()
+    with update_lock(tmp_path / "model"):
+        pass
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_names_of_one_directory_are_one_lock(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "current").symlink_to("model")
+    with update_lock(tmp_path / "model"), pytest.raises(UpdateLocked), update_lock(tmp_path / "current"):
+        pass
+
+
+def test_many_who_wait_come_one_after_the_other(tmp_path: Path) -> None:
+    inside, most, done = 0, 0, 0
+
+    def work() -> None:
+        nonlocal inside, most, done
+        with update_lock(tmp_path / "model", 60.0):
+            inside += 1
+            most = max(most, inside)
+            inside -= 1
+            done += 1
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert (most, done) == (1, 8)
+    assert os.listdir(tmp_path) == []
+
+
+def test_two_updates_of_one_directory_at_once_count_every_record_once(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"solver": {"optimizer": {"type": "ADAM"}}}')
+    agent = ESAgent(tmp_path / "config.json", mlp([4, 3, 2]))
+    clone = agent.clone()
+    with LogWriter(tmp_path / "log") as log:
+        for number in range(6):
+            log.reward(clone.add_noise(), float(number))
+    agent.save(tmp_path / "model")
+    arguments = ["--log-path=log", "--model-dir=model", "--updated-model-dir=model", "--config-path=config.json"]
+    command = [sys.executable, "-m", "parl_evokit", "offline-update", *arguments, "--json"]
+    pair = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in "ab"]
+    told = [json.loads(process.communicate(timeout=100)[0]) for process in pair]
+    assert sorted(process.returncode for process in pair) == [0, 3]
+    assert sorted(answer.get("used", 0) for answer in told) == [0, 6]
+    after = ESAgent()
+    after.load_config(tmp_path / "config.json")
+    after.load_inference_model(tmp_path / "model", model=mlp([4, 3, 2]))
+    after.load_solver(tmp_path / "model")
+    assert after.model_iter_id == 1
+
+
+def test_what_dead_writers_left_is_cleared_away_and_what_living_ones_have_stays(tmp_path: Path) -> None:
+    dead, living = tmp_path / "model.tmp-0123456789ab", tmp_path / "model.tmp-ba9876543210"
+    strange, other = tmp_path / "model.tmp-backup", tmp_path / "other.tmp-0123456789ab"
+    for directory in (dead, living, strange, other):
+        directory.mkdir()
+        (directory / "file").write_text("x")
+    descriptor = open_directory(living)
+    assert try_lock(descriptor)
+    with replacing(tmp_path / "model") as fresh:
+        (fresh / "file").write_text("new")
+    os.close(descriptor)
+    assert sorted(os.listdir(tmp_path)) == ["model", living.name, strange.name, other.name]
+
+
+def test_a_model_whose_writer_died_between_two_renames_comes_back(tmp_path: Path) -> None:
+    for name, text in (("model.tmp-0123456789ab-old", "old"), ("model.tmp-0123456789ab", "new")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(text)
+    clear_leftovers(tmp_path, "model")
+    assert os.listdir(tmp_path) == ["model"]
+    assert (tmp_path / "model" / "file").read_text() == "old"
