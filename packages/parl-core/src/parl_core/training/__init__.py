@@ -1,6 +1,7 @@
 """Training loops over agents, environments and numpy: one loop serves every backend.
 
-Read `on_policy` for the loop of PPO, `episodes` for that of REINFORCE, `standard` for what is watched and saved.
+Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `episodes` for that of REINFORCE, `standard`
+for what is watched and saved.
 `from parl_core import training` gives a program all that it needs around its agent, vector environments, actors and
 seeds included; each name is imported when it is first used, so that the import itself costs next to nothing.
 """
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from parl_core.training.events import Stop as Stop
     from parl_core.training.events import Update as Update
     from parl_core.training.fresh_process import run_again as run_again
+    from parl_core.training.off_policy import OffPolicySettings as OffPolicySettings
+    from parl_core.training.off_policy import train_off_policy as train_off_policy
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
     from parl_core.training.run import Run as Run
@@ -36,6 +39,7 @@ _HOMES = {
     "Episode": "parl_core.training.events",
     "Evaluation": "parl_core.training.events",
     "Learners": "parl_core.learners",
+    "OffPolicySettings": "parl_core.training.off_policy",
     "OnPolicySettings": "parl_core.training.on_policy",
     "Run": "parl_core.training.run",
     "Stop": "parl_core.training.events",
@@ -50,6 +54,7 @@ _HOMES = {
     "seed_everything": "parl_core.seeding",
     "standard_callbacks": "parl_core.training.standard",
     "train_by_episodes": "parl_core.training.episodes",
+    "train_off_policy": "parl_core.training.off_policy",
     "train_on_policy": "parl_core.training.on_policy",
 }
 
@@ -59,6 +64,7 @@ __all__ = [
     "Episode",
     "Evaluation",
     "Learners",
+    "OffPolicySettings",
     "OnPolicySettings",
     "Run",
     "Stop",
@@ -73,6 +79,7 @@ __all__ = [
     "seed_everything",
     "standard_callbacks",
     "train_by_episodes",
+    "train_off_policy",
     "train_on_policy",
 ]
 

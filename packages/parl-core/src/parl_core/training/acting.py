@@ -14,6 +14,7 @@ from parl_core.errors import HyperparameterError
 
 __all__ = [
     "ExploringAgent",
+    "OffPolicyAgent",
     "OnPolicyAgent",
     "PredictingAgent",
     "acts_in_unit_box",
@@ -66,6 +67,32 @@ class OnPolicyAgent(ExploringAgent, Protocol):
         target_kl: float | None = None,
     ) -> dict[str, float]:
         """Update the weights from one rollout and return mean losses by name."""
+
+
+class OffPolicyAgent(Protocol):
+    """What the off-policy loop needs."""
+
+    @property
+    def alg(self) -> Any:
+        """The algorithm: its `gamma`, and `FIGURES`, the names of what `learn` returns."""
+
+    def sample(self, obs: Any, /, **exploration: Any) -> Any:
+        """Return actions `[n, *act]` to explore with for `[n, *obs]`."""
+
+    def learn(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        /,
+        *,
+        weights: Any,
+        discount: Any,
+        **rates: Any,
+    ) -> Any:
+        """Update the weights from a batch of transitions; returns losses, and with `weights` TD errors last."""
 
 
 def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:

@@ -1,0 +1,118 @@
+"""Experience of an off-policy agent: every step of a vector environment goes to a replay memory.
+
+    obs ──> agent.sample (or random actions) ──> envs.step ──> memory.append_batch(obs, action, reward, next_obs, ...)
+
+`next_obs` is what the step really led to: where an episode ended its last observation, not the next one's first.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.contracts.masks import mask_of
+from parl_core.env.same_step import in_same_step
+from parl_core.errors import HyperparameterError
+from parl_core.nested import map_nested, rows_of
+from parl_core.replay.records import to_records
+from parl_core.seeding import spawn_seeds
+from parl_core.training.acting import OffPolicyAgent, acts_in_unit_box, into_space, tell_dimensions
+from parl_core.training.events import Episode
+
+__all__ = ["TransitionCollector", "random_actions"]
+
+
+class TransitionCollector:
+    """Steps a vector environment with an agent, and remembers where it stopped.
+
+    Args:
+        agent: chooses the actions.
+        envs: a vector environment; it is reset here.
+        memory: takes the transitions.
+        rng: of random actions.
+        seed: the environments' seeds are derived from it; None takes them from the system.
+    """
+
+    def __init__(
+        self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
+    ) -> None:
+        tell_dimensions(agent, envs.single_observation_space)
+        self._envs: Any = in_same_step(envs)
+        self._agent, self._memory, self._rng = agent, memory, rng
+        self._unit_box = acts_in_unit_box(agent)
+        self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
+        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        self._episodes: list[Episode] = []
+        self._obs, _ = self._envs.reset(seed=spawn_seeds(seed, envs.num_envs))
+
+    def collect(self, *, at_random: bool, exploration: Mapping[str, float]) -> int:
+        """Take one step in every environment.
+
+        Args:
+            at_random: choose uniformly among all actions in place of asking the agent.
+            exploration: options of the agent's `sample`.
+
+        Returns:
+            How many steps that were.
+        """
+        obs = self._obs
+        if at_random:
+            action = random_actions(self._envs.single_action_space, obs, self._rng, unit_box=self._unit_box)
+        else:
+            action = self._agent.sample(obs, **exploration)
+        self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
+        ended = np.flatnonzero(terminated | truncated)
+        next_obs = self._led_to(ended, infos) if ended.size else self._obs
+        dtype = self._memory.obs.dtype
+        self._memory.append_batch(
+            to_records(obs, dtype), action, reward, to_records(next_obs, dtype), terminated, truncated
+        )
+        self._returns += reward
+        self._lengths += 1
+        for i in ended.tolist():
+            self._episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+            self._returns[i], self._lengths[i] = 0.0, 0
+        return len(reward)
+
+    def take_episodes(self) -> tuple[Episode, ...]:
+        """Those that ended since the last time."""
+        episodes, self._episodes = tuple(self._episodes), []
+        return episodes
+
+    def _led_to(self, ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Any:
+        def with_last(first: Any, *last: Any) -> Any:
+            patched = first.copy()
+            patched[ended] = last
+            return patched
+
+        return map_nested(with_last, self._obs, *infos["final_obs"][ended])
+
+
+def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: bool = False) -> NDArray[Any]:
+    """Uniform actions as a policy counts them, one for each row of `obs`.
+
+    Args:
+        space: the environment's action space.
+        obs: `[n, ...]`, or a dictionary of such; what it has under `action_mask` is heeded.
+        rng: draws them.
+        unit_box: a box is [-1, 1] for the policy.
+
+    Raises:
+        HyperparameterError: there are no uniform actions in this space.
+    """
+    n = rows_of(obs)
+    if isinstance(space, gymnasium.spaces.Discrete):
+        mask = mask_of(obs)
+        if mask is None:
+            return rng.integers(int(space.n), size=n)
+        drawn = np.where(np.asarray(mask, np.bool_), rng.random((n, int(space.n))), -1.0)
+        return np.asarray(drawn.argmax(axis=1))  # each possible action is as often the largest
+    if isinstance(space, gymnasium.spaces.Box) and unit_box:
+        return rng.uniform(-1.0, 1.0, (n, *space.shape)).astype(np.float32)
+    if isinstance(space, gymnasium.spaces.Box) and space.is_bounded():
+        return rng.uniform(space.low, space.high, (n, *space.shape)).astype(space.dtype)
+    raise HyperparameterError(
+        f"off-policy loops act in Discrete spaces (DQN) and in Boxes with finite bounds (SAC and its like); got {space}"
+    )

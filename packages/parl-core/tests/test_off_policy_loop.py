@@ -1,0 +1,331 @@
+"""The off-policy loop, with agents whose numbers can be followed by hand."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.replay import Prioritized, ReplayMemory
+from parl_core.schedules import linear
+from parl_core.training import Callback, Episode, OffPolicySettings, Stop, Update, evaluate, train_off_policy
+from parl_core.training.transitions import TransitionCollector, random_actions
+
+GAMMA = 0.5
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observes how many steps its episode has taken, or always 0; the reward is 1; ends or is cut after some steps."""
+
+    action_space: Any = gymnasium.spaces.Discrete(2)
+    observation_space: Any = gymnasium.spaces.Box(0.0, 1000.0, (1,), np.float64)
+
+    def __init__(self, ends: int = 1000, cut: int = 1000, blind: bool = False) -> None:
+        self._ends, self._cut, self._blind, self._count = ends, cut, blind, 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = 0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), f"{action!r} is no action of {self.action_space}"
+        self._count += 1
+        seen = np.zeros(1) if self._blind else np.full(1, float(self._count))
+        return seen, 1.0, self._count == self._ends, self._count == self._cut, {}
+
+
+class Steering(Counting):
+    """Its actions are two numbers with bounds of their own."""
+
+    action_space = gymnasium.spaces.Box(np.array([-3.0, 0.0]), np.array([5.0, 10.0]), dtype=np.float64)
+
+
+class InParts(Counting):
+    """Observes a dictionary, with a mask that leaves only action 1."""
+
+    observation_space = gymnasium.spaces.Dict(
+        {"count": Counting.observation_space, "action_mask": gymnasium.spaces.MultiBinary(2)}
+    )
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return self._in_parts(super().reset(seed=seed)[0]), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert action == 1
+        obs, *others = super().step(action)
+        return self._in_parts(obs), *others  # type: ignore[return-value]  # the four that the base returns
+
+    def _in_parts(self, obs: Any) -> dict[str, Any]:
+        return {"count": obs, "action_mask": np.array([0, 1], np.int8)}
+
+
+class Table:
+    """Values of the observed counts, learned by repeated averaging; always takes action 1, or the middle of a box."""
+
+    FIGURES = ("loss",)
+    gamma = GAMMA
+    training = True
+    obs_ndim = None
+
+    def __init__(self, middle: tuple[float, ...] = (), loss: float = 0.0) -> None:
+        self.values = np.zeros(1000)
+        self.batches: list[dict[str, Any]] = []
+        self.explored: list[dict[str, float]] = []
+        self._middle, self._loss = middle, loss
+        self.ACTS_IN_UNIT_BOX = bool(middle)
+
+    @property
+    def alg(self) -> Any:
+        return self
+
+    def sample(self, obs: Any, **exploration: float) -> Any:
+        self.explored.append(exploration)
+        n = len(obs["count"] if isinstance(obs, dict) else obs)
+        return np.tile(np.float32(self._middle), (n, 1)) if self._middle else np.ones(n, np.int64)
+
+    predict = sample
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+    def learn(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, **given: Any) -> Any:
+        self.batches.append({"obs": obs, "action": action.copy(), **given})
+        if not isinstance(obs, dict):
+            discount = self.gamma if given["discount"] is None else given["discount"]
+            now, later = obs[:, 0].astype(int), next_obs[:, 0].astype(int)
+            target = reward + discount * ~terminal * self.values[later]
+            for count in np.unique(now):
+                self.values[count] += 0.5 * (target[now == count].mean() - self.values[count])
+        return self._loss if given["weights"] is None else (self._loss, np.arange(1.0, 1.0 + len(action)))
+
+
+class Recorder(Callback):
+    def __init__(self) -> None:
+        self.updates: list[Update] = []
+
+    def on_update(self, update: Update) -> None:
+        self.updates.append(update)
+
+
+def settings(**changes: Any) -> OffPolicySettings:
+    given = {"total_steps": 60, "learning_starts": 20, "batch_size": 16, "memory_size": 100}
+    return OffPolicySettings(**{**given, **changes})
+
+
+def trained(env_kwargs: dict[str, Any], num_envs: int = 1, **changes: Any) -> Table:
+    agent = Table()
+    envs = make_vector_env(Counting, num_envs, env_kwargs=env_kwargs)
+    train_off_policy(agent, envs, settings(total_steps=120, gradient_steps=3, **changes), seed=1)
+    return agent
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_a_time_limit_does_not_lower_the_value(n_step: int, num_envs: int) -> None:
+    # Every step gives 1 and leads to the same state, for ever: V = 1 / (1 - 0.5) = 2. Were the cut after two steps
+    # taken for an end, half of all steps would lead to 0, and V = 1 + 0.5 * 0.5 * V = 4 / 3.
+    found = trained({"cut": 2, "blind": True}, num_envs, n_step=n_step).values[0]
+    assert found == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_an_end_does(n_step: int, num_envs: int) -> None:
+    # V(1) = 1 and V(0) = 1 + 0.5 * 1.
+    values = trained({"ends": 2}, num_envs, n_step=n_step).values
+    assert values[:3].tolist() == pytest.approx([1.5, 1.0, 0.0], abs=1e-3)
+
+
+def test_an_episode_that_ends_and_is_cut_in_the_same_step_has_ended() -> None:
+    assert trained({"ends": 2, "cut": 2}).values[1] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_what_is_remembered_is_what_the_steps_led_to() -> None:
+    memory = ReplayMemory(100, 1, 0, n_envs=2)
+    envs = make_vector_env(Counting, 2, env_kwargs={"cut": 2})
+    train_off_policy(Table(), envs, settings(total_steps=8, learning_starts=100), memory=memory)
+    assert memory.size() == 8
+    assert memory.obs[:8, 0].tolist() == [0, 0, 1, 1, 0, 0, 1, 1]
+    assert memory.next_obs[:8, 0].tolist() == [1, 1, 2, 2, 1, 1, 2, 2]
+    assert memory.truncated[:8].tolist() == [False, False, True, True] * 2
+    assert not memory.terminal[:8].any()
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_vectors_of_gymnasium_give_the_same_whenever_they_reset(mode: AutoresetMode) -> None:
+    memory = ReplayMemory(100, 1, 0, n_envs=2)
+    theirs = SyncVectorEnv([lambda: Counting(cut=3)] * 2, autoreset_mode=mode)
+    train_off_policy(Table(), theirs, settings(total_steps=14, learning_starts=100), memory=memory)
+    assert memory.obs[:14:2, 0].tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert memory.next_obs[:14:2, 0].tolist() == [1, 2, 3, 1, 2, 3, 1]
+
+
+def test_actions_are_random_until_learning_starts() -> None:
+    memory, agent = ReplayMemory(400, 1, 0), Table()
+    envs = make_vector_env(Counting, 1)
+    train_off_policy(agent, envs, settings(total_steps=300, learning_starts=200, memory_size=400), memory=memory)
+    assert len(agent.explored) == 100
+    assert len(agent.batches) == 101
+    assert 60 < memory.action[:200].sum() < 140
+    assert memory.action[200:300].all()
+
+
+@pytest.mark.parametrize(
+    ("num_envs", "train_every", "gradient_steps", "updates"),
+    [(1, 1, 1, 41), (1, 4, 1, 11), (1, 4, 8, 88), (4, 1, 1, 44), (4, 8, 2, 10), (6, 4, 1, 11)],
+)
+def test_updates_a_step_do_not_depend_on_the_number_of_environments(
+    num_envs: int, train_every: int, gradient_steps: int, updates: int
+) -> None:
+    agent = Table()
+    envs = make_vector_env(Counting, num_envs)
+    # From step 20 (24 with six environments) to 60.
+    loop = settings(train_every=train_every, gradient_steps=gradient_steps, memory_size=120)
+    train_off_policy(agent, envs, loop)
+    assert len(agent.batches) == updates
+
+
+def test_prioritised_replay_gets_its_errors_back_and_beta_rises_to_one() -> None:
+    class Watched(ReplayMemory):
+        betas: list[float | None] = []  # noqa: RUF012 - of this test alone
+        errors: list[Any] = []  # noqa: RUF012
+
+        def sample(self, batch_size: int, *, beta: float | None = None) -> Any:
+            self.betas.append(beta)
+            return super().sample(batch_size, beta=beta)
+
+        def update_priorities(self, index: Any, td_error: Any) -> None:
+            self.errors.append((index, td_error))
+            super().update_priorities(index, td_error)
+
+    sampling = Prioritized(beta=0.4)
+    memory = Watched(100, 1, 0, sampling=sampling)
+    agent = Table()
+    train_off_policy(agent, make_vector_env(Counting, 1), settings(prioritized=sampling), memory=memory, seed=0)
+    assert memory.betas[0] == pytest.approx(0.4 + 0.6 * 20 / 60)
+    assert memory.betas[-1] == 1.0
+    assert len(memory.errors) == len(agent.batches) == 41
+    assert all(error.tolist() == list(range(1, 17)) for _, error in memory.errors)
+    assert all((batch["weights"] <= 1.0).all() for batch in agent.batches)
+
+
+def test_schedules_reach_the_agent_and_the_reports() -> None:
+    agent, recorder = Table(), Recorder()
+    loop = settings(
+        exploration={"epsilon": linear(1.0, 0.0, 50), "noise": 0.1},
+        rates={"learning_rate": linear(1.0, 0.0, 60)},
+        report_every=25,
+    )
+    train_off_policy(agent, make_vector_env(Counting, 1, env_kwargs={"cut": 10}), loop, callbacks=[recorder])
+    assert agent.explored[0] == {"epsilon": pytest.approx(1.0 - 20 / 50), "noise": 0.1}
+    assert agent.batches[-1]["learning_rate"] == 0.0
+    assert [update.step for update in recorder.updates] == [25, 50, 60]
+    assert recorder.updates[0].schedules == pytest.approx(
+        {"epsilon": 1 - 24 / 50, "noise": 0.1, "learning_rate": 1 - 25 / 60}
+    )
+    assert [len(update.episodes) for update in recorder.updates] == [2, 3, 1]
+    assert recorder.updates[0].episodes[0] == Episode(10.0, 10)
+    assert [update.losses for update in recorder.updates] == [{"loss": 0.0}] * 3
+
+
+def test_actions_go_from_the_unit_box_to_the_bounds_and_are_remembered_as_chosen() -> None:
+    memory, agent = ReplayMemory(100, 1, 2), Table(middle=(-1.0, 0.5))
+    received: list[Any] = []
+
+    class Listening(Steering):
+        def step(self, action: Any) -> Any:
+            received.append(np.array(action))
+            return super().step(action)
+
+    train_off_policy(agent, make_vector_env(Listening, 1), settings(), memory=memory, seed=2)
+    np.testing.assert_allclose(memory.action[20:60], np.tile([-1.0, 0.5], (40, 1)))
+    np.testing.assert_allclose(received[20:], np.tile([-3.0, 7.5], (40, 1)))
+    assert np.abs(memory.action[:20]).max() <= 1.0
+    assert memory.action[:20].std() > 0.3
+    assert evaluate(agent, Steering, 2, env_kwargs={"cut": 5}).returns == [5.0, 5.0]
+
+
+def test_observations_in_parts_are_remembered_and_masks_are_heeded() -> None:
+    agent = Table()
+    loop = settings(memory_size=64)
+    train_off_policy(agent, make_vector_env(InParts, 2, env_kwargs={"cut": 4}), loop, seed=3)
+    batch = agent.batches[-1]
+    assert set(batch["obs"]) == {"count", "action_mask"}
+    assert batch["obs"]["count"].shape == (16, 1)
+    assert batch["obs"]["count"].dtype == np.float32
+    assert set(batch["obs"]["count"][:, 0].tolist()) <= {0.0, 1.0, 2.0, 3.0}
+    assert (batch["action"] == 1).all()
+
+
+def test_the_same_seed_gives_the_same_batches() -> None:
+    runs = []
+    for _ in range(2):
+        agent = Table()
+        train_off_policy(agent, make_vector_env(Counting, 2, env_kwargs={"cut": 7}), settings(), seed=4)
+        runs.append(np.stack([batch["action"] for batch in agent.batches]))
+    np.testing.assert_array_equal(runs[0], runs[1])
+
+
+def test_a_loss_that_is_not_finite_ends_the_loop() -> None:
+    ends: list[Any] = []
+
+    class Last(Callback):
+        def on_end(self, ended: Any) -> None:
+            ends.append(ended)
+
+    with pytest.raises(DivergedError, match="loss is nan"):
+        train_off_policy(
+            Table(loss=float("nan")), make_vector_env(Counting, 1), settings(report_every=30), callbacks=[Last()]
+        )
+    assert ends[0].stop is Stop.FAILED
+    assert ends[0].step == 30
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("total_steps", 0),
+        ("train_every", 0),
+        ("gradient_steps", -1),
+        ("batch_size", 0),
+        ("n_step", 0),
+        ("learning_starts", -1),
+    ],
+)
+def test_numbers_out_of_range_are_refused_by_name(name: str, value: int) -> None:
+    with pytest.raises(HyperparameterError, match=name):
+        settings(**{name: value})
+
+
+def test_a_memory_that_is_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="memory_size is 10, less than batch_size 16"):
+        settings(memory_size=10)
+
+
+def test_spaces_that_the_loop_does_not_know_are_refused() -> None:
+    class Several(Counting):
+        action_space = gymnasium.spaces.MultiDiscrete([2, 3])
+
+    class Words(Counting):
+        observation_space = gymnasium.spaces.Text(5)
+
+    with pytest.raises(HyperparameterError, match=r"act in Discrete and Box spaces, got MultiDiscrete"):
+        train_off_policy(Table(), SyncVectorEnv([Several], autoreset_mode=AutoresetMode.SAME_STEP), settings())
+    with pytest.raises(HyperparameterError, match="FlattenObservation"):
+        train_off_policy(Table(), SyncVectorEnv([Words], autoreset_mode=AutoresetMode.SAME_STEP), settings())
+    with pytest.raises(HyperparameterError, match="finite bounds"):
+        random_actions(gymnasium.spaces.Box(-np.inf, np.inf, (1,)), np.zeros((2, 1)), np.random.default_rng(0))
+
+
+def test_episodes_are_handed_over_once() -> None:
+    envs = make_vector_env(Counting, 1, env_kwargs={"ends": 2})
+    collector = TransitionCollector(Table(), envs, ReplayMemory(8, 1, 0), np.random.default_rng(0))
+    for _ in range(5):
+        collector.collect(at_random=False, exploration={})
+    assert collector.take_episodes() == (Episode(2.0, 2), Episode(2.0, 2))
+    assert collector.take_episodes() == ()
