@@ -5,13 +5,21 @@ from typing import Any
 import paddle
 
 from parl_core.testing import (
+    A2CConformance,
     AgentConformance,
+    DDPGConformance,
     DQNConformance,
+    IMPALAConformance,
     LazyLayersConformance,
     ModelConformance,
+    OACConformance,
+    OnPolicyConformance,
     PolicyGradientConformance,
     PPOConformance,
+    SACConformance,
     SeparatePPOConformance,
+    TD3Conformance,
+    VTraceConformance,
 )
 from parl_paddle.backend import PaddleBackend
 
@@ -51,4 +59,36 @@ class TestPPO(PPOConformance):
 
 
 class TestSeparatePPO(SeparatePPOConformance):
+    adapter = PaddleAdapter()
+
+
+class TestA2C(A2CConformance):
+    adapter = PaddleAdapter()
+
+
+class TestDDPG(DDPGConformance):
+    adapter = PaddleAdapter()
+
+
+class TestTD3(TD3Conformance):
+    adapter = PaddleAdapter()
+
+
+class TestSAC(SACConformance):
+    adapter = PaddleAdapter()
+
+
+class TestOAC(OACConformance):
+    adapter = PaddleAdapter()
+
+
+class TestIMPALA(IMPALAConformance):
+    adapter = PaddleAdapter()
+
+
+class TestVTrace(VTraceConformance):
+    adapter = PaddleAdapter()
+
+
+class TestOnPolicy(OnPolicyConformance):
     adapter = PaddleAdapter()

@@ -5,13 +5,21 @@ from typing import Any
 import torch
 
 from parl_core.testing import (
+    A2CConformance,
     AgentConformance,
+    DDPGConformance,
     DQNConformance,
+    IMPALAConformance,
     LazyLayersConformance,
     ModelConformance,
+    OACConformance,
+    OnPolicyConformance,
     PolicyGradientConformance,
     PPOConformance,
+    SACConformance,
     SeparatePPOConformance,
+    TD3Conformance,
+    VTraceConformance,
 )
 from parl_torch.backend import TorchBackend
 
@@ -51,4 +59,36 @@ class TestPPO(PPOConformance):
 
 
 class TestSeparatePPO(SeparatePPOConformance):
+    adapter = TorchAdapter()
+
+
+class TestA2C(A2CConformance):
+    adapter = TorchAdapter()
+
+
+class TestDDPG(DDPGConformance):
+    adapter = TorchAdapter()
+
+
+class TestTD3(TD3Conformance):
+    adapter = TorchAdapter()
+
+
+class TestSAC(SACConformance):
+    adapter = TorchAdapter()
+
+
+class TestOAC(OACConformance):
+    adapter = TorchAdapter()
+
+
+class TestIMPALA(IMPALAConformance):
+    adapter = TorchAdapter()
+
+
+class TestVTrace(VTraceConformance):
+    adapter = TorchAdapter()
+
+
+class TestOnPolicy(OnPolicyConformance):
     adapter = TorchAdapter()

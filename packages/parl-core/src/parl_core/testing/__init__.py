@@ -8,22 +8,37 @@ derived here (`reference`, `reference_losses`), in float32 to 1e-5 and in float6
 is the same as the other's, because both are compared with the same names, layouts and numbers.
 """
 
+from parl_core.testing.a2c import A2CConformance
 from parl_core.testing.adapter import Adapter
 from parl_core.testing.agent import AgentConformance
+from parl_core.testing.ddpg import DDPGConformance
 from parl_core.testing.dqn import DQNConformance
+from parl_core.testing.impala import IMPALAConformance, VTraceConformance
 from parl_core.testing.lazy import LazyLayersConformance
 from parl_core.testing.model import ModelConformance
+from parl_core.testing.oac import OACConformance
+from parl_core.testing.on_policy import OnPolicyConformance
 from parl_core.testing.policy_gradient import PolicyGradientConformance
 from parl_core.testing.ppo import PPOConformance
+from parl_core.testing.sac import SACConformance
 from parl_core.testing.separate_ppo import SeparatePPOConformance
+from parl_core.testing.td3 import TD3Conformance
 
 __all__ = [
+    "A2CConformance",
     "Adapter",
     "AgentConformance",
+    "DDPGConformance",
     "DQNConformance",
+    "IMPALAConformance",
     "LazyLayersConformance",
     "ModelConformance",
+    "OACConformance",
+    "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",
+    "SACConformance",
     "SeparatePPOConformance",
+    "TD3Conformance",
+    "VTraceConformance",
 ]

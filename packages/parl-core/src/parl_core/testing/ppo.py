@@ -1,6 +1,6 @@
 """What PPO in PARL 2.x's form must do on every backend."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,22 +9,20 @@ import pytest
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.model import Weights
+from parl_core.schedules import piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import continuous_identity, discrete_identity
-from parl_core.testing.models import (
-    ACT_DIM,
-    ACTOR_CRITIC_SHAPES,
-    GAUSSIAN_SHAPES,
-    OBS_DIM,
-    actor_critic,
-    gaussian_actor_critic,
-)
-from parl_core.testing.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax, summed
-from parl_core.testing.reference_losses import (
-    clipped_surrogate,
-    clipped_value,
-    gaussian_entropy,
-    gaussian_log_prob,
+from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, gaussian_actor_critic, of_dictionaries
+from parl_core.testing.reference import Adam, Dense, clip_by_global_norm, log_softmax
+from parl_core.testing.reference_losses import clipped_surrogate, clipped_value
+from parl_core.testing.reference_policies import (
+    CONTINUOUS,
+    DISCRETE,
+    KINDS,
+    MASKED,
+    MULTI_DISCRETE,
+    Kind,
+    PolicyReference,
 )
 
 __all__ = ["PPOConformance"]
@@ -44,34 +42,34 @@ _SETTINGS = {
 class PPOConformance(Conformance):
     """Suite of PPO with one optimizer."""
 
-    @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
     @pytest.mark.parametrize("clip_value", [True, False], ids=["clipped_value", "plain_value"])
-    def test_three_updates_agree_with_the_reference(
-        self, precision: Precision, continuous: bool, clip_value: bool
-    ) -> None:
+    def test_three_updates_agree_with_the_reference(self, precision: Precision, kind: Kind, clip_value: bool) -> None:
         rng = np.random.default_rng(1)
-        agent, weights = self._agent(rng, continuous, precision, use_clipped_value_loss=clip_value)
+        agent, weights = self._agent(rng, kind, precision, use_clipped_value_loss=clip_value)
         adam = Adam(_LR, _EPS)
         for lr in (None, None, 0.003):
-            batch = _rollout(rng, 16, continuous)
-            expected, gradients = _reference(weights, batch, continuous, clip_value)
+            batch = _rollout(rng, 16, kind)
+            expected, gradients = _reference(weights, batch, kind, clip_value)
             weights = adam.update(weights, clip_by_global_norm(gradients, _NORM), lr)
-            found = agent.learn(*_columns(batch, precision), lr=lr)
+            found = agent.learn(*_columns(batch, precision), lr=lr, action_mask=batch.action_mask)
             np.testing.assert_allclose(found, expected[:3], rtol=0, atol=precision.tolerance)
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
 
-    @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-    def test_a_rollout_is_learned_in_permuted_minibatches(self, precision: Precision, continuous: bool) -> None:
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_a_rollout_is_learned_in_permuted_minibatches(self, precision: Precision, kind: Kind) -> None:
         rng = np.random.default_rng(2)
-        agent, weights = self._agent(rng, continuous, precision)
-        batch = RolloutBatch(*_columns(_rollout(rng, 20, continuous), precision))
+        agent, weights = self._agent(rng, kind, precision)
+        drawn = _rollout(rng, 20, kind)
+        batch = replace(RolloutBatch(*_columns(drawn, precision)), action_mask=drawn.action_mask)
         adam, figures = Adam(_LR, _EPS), []
         order = np.random.default_rng(3)
         for _ in range(2):
             permuted = order.permutation(20)
             for rows in (permuted[:8], permuted[8:16], permuted[16:]):
-                part = RolloutBatch(*(getattr(batch, field.name)[rows] for field in fields(batch)[:6]))
-                expected, gradients = _reference(weights, part, continuous, True)
+                given: dict[str, Any] = {field.name: getattr(batch, field.name) for field in fields(batch)}
+                part = RolloutBatch(**{name: column[rows] for name, column in given.items() if column is not None})
+                expected, gradients = _reference(weights, part, kind, True)
                 weights = adam.update(weights, clip_by_global_norm(gradients, _NORM))
                 figures.append(expected)
         found = agent.learn_rollout(batch, epochs=2, minibatch_size=8, rng=np.random.default_rng(3))
@@ -83,10 +81,10 @@ class PPOConformance(Conformance):
 
     def test_target_kl_ends_after_the_epoch_that_passes_it(self) -> None:
         rng = np.random.default_rng(4)
-        batch = RolloutBatch(*_columns(_rollout(rng, 16, False), FLOAT32))
+        batch = RolloutBatch(*_columns(_rollout(rng, 16, DISCRETE), FLOAT32))
         steps = []
         for target_kl in (None, 1e9, 1e-9):
-            agent, _ = self._agent(np.random.default_rng(5), False, FLOAT32)
+            agent, _ = self._agent(np.random.default_rng(5), DISCRETE, FLOAT32)
             options: dict[str, Any] = {"epochs": 5, "minibatch_size": 8, "rng": np.random.default_rng(6)}
             steps.append(agent.learn_rollout(batch, target_kl=target_kl, **options)["steps"])
         assert steps == [10, 10, 2]
@@ -94,8 +92,8 @@ class PPOConformance(Conformance):
     @pytest.mark.parametrize("name", ["lr", "clip", "entropy_coef", "target_kl"])
     def test_negative_values_of_a_call_are_refused_by_name(self, name: str) -> None:
         rng = np.random.default_rng(4)
-        columns = _columns(_rollout(rng, 16, False), FLOAT32)
-        agent, _ = self._agent(rng, False, FLOAT32)
+        columns = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32)
         with pytest.raises(HyperparameterError, match=f"{name} must be"):
             agent.learn_rollout(RolloutBatch(*columns), epochs=1, minibatch_size=8, rng=rng, **{name: -0.1})
         if name != "target_kl":
@@ -109,41 +107,98 @@ class PPOConformance(Conformance):
             ({}, {"clip": 0.05, "entropy_coef": 0.2, "lr": 0.02}),
         ):
             rng = np.random.default_rng(7)
-            agent, _ = self._agent(rng, False, FLOAT32, **settings)
-            agent.learn(*_columns(_rollout(rng, 16, False), FLOAT32), **call)
+            agent, _ = self._agent(rng, DISCRETE, FLOAT32, **settings)
+            agent.learn(*_columns(_rollout(rng, 16, DISCRETE), FLOAT32), **call)
             results.append(agent.get_weights())
         for name, array in results[0].items():
             np.testing.assert_array_equal(array, results[1][name], err_msg=name)
 
-    @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-    def test_sample_agrees_with_the_reference_on_its_own_actions(self, precision: Precision, continuous: bool) -> None:
+    @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+    def test_sample_agrees_with_the_reference_on_its_own_actions(self, precision: Precision, kind: Kind) -> None:
         rng = np.random.default_rng(8)
-        agent, weights = self._agent(rng, continuous, precision)
+        agent, weights = self._agent(rng, kind, precision)
         obs = rng.normal(size=(50, OBS_DIM)).astype(precision.dtype)
-        value, action, log_prob, entropy = agent.sample(obs)
+        mask = kind.mask(rng, 50)
+        value, action, log_prob, entropy = agent.sample(obs, **({} if mask is None else {"action_mask": mask}))
         assert value.shape == log_prob.shape == entropy.shape == (50,)
-        assert action.shape == ((50, ACT_DIM) if continuous else (50,))
-        expected_log_prob, expected_entropy = _log_prob_and_entropy(weights, obs, action, continuous)
+        assert action.shape == kind.actions(rng, mask, 50).shape
+        policy = PolicyReference(kind, weights, obs, action, mask)
         np.testing.assert_allclose(value, _VALUE.forward(weights, obs)[-1][:, 0], atol=precision.tolerance)
-        np.testing.assert_allclose(log_prob, expected_log_prob, atol=20 * precision.tolerance)
-        np.testing.assert_allclose(entropy, expected_entropy, atol=precision.tolerance)
+        np.testing.assert_allclose(log_prob, policy.log_prob, atol=20 * precision.tolerance)
+        np.testing.assert_allclose(entropy, policy.entropy, atol=precision.tolerance)
         np.testing.assert_allclose(agent.value(obs), value, atol=precision.tolerance)
 
-    @pytest.mark.parametrize("continuous", [False, True], ids=["discrete", "continuous"])
-    def test_predict_gives_the_mode_and_one_observation_its_row(self, continuous: bool) -> None:
+    @pytest.mark.parametrize("kind", [DISCRETE, MULTI_DISCRETE, CONTINUOUS], ids=lambda kind: kind.name)
+    def test_predict_gives_the_mode_and_one_observation_its_row(self, kind: Kind) -> None:
         rng = np.random.default_rng(9)
-        agent, weights = self._agent(rng, continuous, FLOAT32)
+        agent, weights = self._agent(rng, kind, FLOAT32)
         obs = rng.normal(size=(10, OBS_DIM)).astype(np.float32)
         output = _POLICY.forward(weights, obs)[-1]
-        expected = output if continuous else output.argmax(axis=1)
-        np.testing.assert_allclose(agent.predict(obs), expected, atol=1e-5)
-        np.testing.assert_allclose(agent.predict(obs[3]), expected[3], atol=1e-5)
-        assert [np.shape(part) for part in agent.sample(obs[3])] == [(), (ACT_DIM,) if continuous else (), (), ()]
+        if kind.sizes:
+            parts = np.split(output, np.cumsum(kind.sizes)[:-1], axis=1)
+            output = np.stack([part.argmax(axis=1) for part in parts], axis=1).reshape(10, *kind.shape)
+        np.testing.assert_allclose(agent.predict(obs), output, atol=1e-5)
+        np.testing.assert_allclose(agent.predict(obs[3]), output[3], atol=1e-5)
+        assert [np.shape(part) for part in agent.sample(obs[3])] == [(), kind.shape, (), ()]
         assert isinstance(agent.value(obs[3]), float)
+
+    def test_masked_actions_are_never_taken_and_an_impossible_mask_is_refused(self) -> None:
+        rng = np.random.default_rng(18)
+        agent, _ = self._agent(rng, MASKED, FLOAT32)
+        obs, mask = rng.normal(size=(300, OBS_DIM)).astype(np.float32), MASKED.mask(rng, 300)
+        assert mask is not None
+        for action in (agent.sample(obs, action_mask=mask)[1], agent.predict(obs, action_mask=mask)):
+            assert mask[np.arange(300), action].all()
+        mask[7] = False
+        with pytest.raises(ValueError, match="leaves no action in row 7"):
+            agent.sample(obs, action_mask=mask)
+
+    def test_dictionaries_of_observations_reach_the_model_and_their_mask_the_policy(self) -> None:
+        rng = np.random.default_rng(19)
+        weights = random_weights(rng, MASKED.shapes)
+        drawn = _rollout(rng, 16, MASKED)
+        assert drawn.action_mask is not None
+        columns, half = _columns(drawn, FLOAT32), rng.normal(size=(16, OBS_DIM)).astype(np.float32)
+        plain, split = (
+            self.backend.Agent(self.algorithm("PPO", model, **_SETTINGS), obs_ndim=1)
+            for model in (
+                self.model(actor_critic, weights),
+                of_dictionaries(self.backend, self.model(actor_critic, weights), "one", "other"),
+            )
+        )
+        obs = {"one": half, "other": columns[0] - half, "action_mask": drawn.action_mask.astype(np.int8)}
+        options: dict[str, Any] = {"epochs": 2, "minibatch_size": 8}
+        for agent, seen, mask in ((plain, columns[0], drawn.action_mask), (split, obs, None)):
+            batch = replace(RolloutBatch(seen, *columns[1:]), action_mask=mask)
+            agent.learn_rollout(batch, rng=np.random.default_rng(1), **options)
+            agent.learn(seen, *columns[1:], action_mask=mask)
+        found = {name.removeprefix("inner."): array for name, array in split.get_weights().items()}
+        assert_weights_close(found, plain.get_weights(), 1e-5)
+        one = {name: array[0] for name, array in obs.items()}
+        assert split.predict(one) == plain.predict(columns[0][0], action_mask=drawn.action_mask[0])
+
+    def test_schedules_of_the_constructor_count_gradient_steps(self) -> None:
+        weights = random_weights(np.random.default_rng(20), DISCRETE.shapes)
+        stages: dict[str, list[tuple[float, float]]] = {
+            "initial_lr": [(0, 0.02), (1, 0.001)],
+            "clip_param": [(0, 0.3), (2, 0.05)],
+            "entropy_coef": [(0, 0.0), (1, 0.5)],
+        }
+        scheduled, told = (
+            self.backend.Agent(self.algorithm("PPO", self.model(actor_critic, weights), **settings))
+            for settings in ({name: piecewise(steps) for name, steps in stages.items()}, {})
+        )
+        rng = np.random.default_rng(21)
+        for step in range(3):
+            columns = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
+            now = {name: piecewise(steps)(step) for name, steps in stages.items()}
+            scheduled.learn(*columns)
+            told.learn(*columns, now["initial_lr"], clip=now["clip_param"], entropy_coef=now["entropy_coef"])
+        assert_weights_close(scheduled.get_weights(), told.get_weights(), 0.0)
 
     def test_samples_come_as_often_as_they_are_probable(self) -> None:
         rng = np.random.default_rng(10)
-        agent, weights = self._agent(rng, False, FLOAT32)
+        agent, weights = self._agent(rng, DISCRETE, FLOAT32)
         obs = rng.normal(size=(1, OBS_DIM)).astype(np.float32)
         action = agent.sample(np.repeat(obs, 20_000, axis=0))[1]
         expected = np.exp(log_softmax(_POLICY.forward(weights, obs)[-1]))[0]
@@ -152,7 +207,7 @@ class PPOConformance(Conformance):
 
     def test_gaussian_samples_have_the_mean_and_deviation_of_the_policy(self) -> None:
         rng = np.random.default_rng(11)
-        agent, weights = self._agent(rng, True, FLOAT32)
+        agent, weights = self._agent(rng, CONTINUOUS, FLOAT32)
         obs = rng.normal(size=(1, OBS_DIM)).astype(np.float32)
         action = agent.sample(np.repeat(obs, 20_000, axis=0))[1]
         std = np.exp(_SPREAD.forward(weights, obs)[-1])[0]
@@ -161,21 +216,21 @@ class PPOConformance(Conformance):
 
     def test_a_nan_in_the_rollout_is_an_error(self) -> None:
         rng = np.random.default_rng(12)
-        agent, _ = self._agent(rng, False, FLOAT32)
-        columns = _columns(_rollout(rng, 16, False), FLOAT32)
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32)
+        columns = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
         columns[5][3] = np.nan
         with pytest.raises(DivergedError, match=r"PPO\.learn_rollout: .*policy_loss is nan"):
             agent.learn_rollout(RolloutBatch(*columns), epochs=1, minibatch_size=8, rng=rng)
 
     def test_a_rollout_with_columns_of_different_length_is_refused(self) -> None:
-        columns = _columns(_rollout(np.random.default_rng(13), 16, False), FLOAT32)
+        columns = _columns(_rollout(np.random.default_rng(13), 16, DISCRETE), FLOAT32)
         with pytest.raises(ValueError, match="same number of rows"):
             RolloutBatch(columns[0][:15], *columns[1:])
 
     def test_actions_of_the_wrong_shape_are_refused(self) -> None:
-        columns = _columns(_rollout(np.random.default_rng(13), 16, True), FLOAT32)
-        for continuous, action in ((True, columns[1][:, 0]), (False, columns[1])):
-            agent, _ = self._agent(np.random.default_rng(5), continuous, FLOAT32)
+        columns = _columns(_rollout(np.random.default_rng(13), 16, CONTINUOUS), FLOAT32)
+        for kind, action in ((CONTINUOUS, columns[1][:, 0]), (DISCRETE, columns[1]), (MULTI_DISCRETE, columns[1])):
+            agent, _ = self._agent(np.random.default_rng(5), kind, FLOAT32)
             batch = RolloutBatch(columns[0], action, *columns[2:])
             with pytest.raises(ValueError, match=r"RolloutBatch.action must have shape"):
                 agent.learn_rollout(batch, epochs=1, minibatch_size=8, rng=np.random.default_rng(1))
@@ -212,23 +267,24 @@ class PPOConformance(Conformance):
         assert score > (0.85 if continuous else 0.95)
 
     def _agent(
-        self, rng: np.random.Generator, continuous: bool, precision: Precision, **settings: Any
+        self, rng: np.random.Generator, kind: Kind, precision: Precision, **settings: Any
     ) -> tuple[Any, Weights]:
-        weights = random_weights(rng, GAUSSIAN_SHAPES if continuous else ACTOR_CRITIC_SHAPES)
-        model = self.model(gaussian_actor_critic if continuous else actor_critic, weights, precision)
-        settings = {**_SETTINGS, "continuous_action": continuous, **settings}
-        return self.backend.Agent(self.algorithm("PPO", model, **settings)), weights
+        weights = random_weights(rng, kind.shapes)
+        model = self.model(kind.model, weights, precision)
+        return self.backend.Agent(self.algorithm("PPO", model, **{**_SETTINGS, **kind.settings, **settings})), weights
 
 
-def _rollout(rng: np.random.Generator, rows: int, continuous: bool) -> RolloutBatch:
+def _rollout(rng: np.random.Generator, rows: int, kind: Kind) -> RolloutBatch:
     """A rollout whose numbers reach both sides of every clip."""
+    mask = kind.mask(rng, rows)
     return RolloutBatch(
         obs=rng.normal(size=(rows, OBS_DIM)),
-        action=rng.normal(size=(rows, ACT_DIM)) if continuous else rng.integers(ACT_DIM, size=rows),
+        action=kind.actions(rng, mask, rows),
         value=rng.normal(size=rows),
         return_=rng.normal(size=rows),
-        log_prob=rng.normal(-4.0 if continuous else -1.1, 0.4, size=rows),
+        log_prob=rng.normal(-4.0 if kind is CONTINUOUS else -1.1, 0.4, size=rows),
         advantage=rng.normal(size=rows),
+        action_mask=mask,
     )
 
 
@@ -237,43 +293,20 @@ def _columns(batch: RolloutBatch, precision: Precision) -> list[Any]:
     return [array.astype(precision.dtype) if array.dtype.kind == "f" else array for array in arrays]
 
 
-def _log_prob_and_entropy(weights: Weights, obs: Array, action: Any, continuous: bool) -> tuple[Array, Array]:
-    output = _POLICY.forward(weights, obs)[-1]
-    if continuous:
-        log_std = _SPREAD.forward(weights, obs)[-1]
-        return gaussian_log_prob(output, log_std, action)[0], gaussian_entropy(log_std)
-    log_p = log_softmax(output)
-    return log_p[np.arange(len(obs)), action], -(np.exp(log_p) * log_p).sum(axis=1)
-
-
-def _reference(
-    weights: Weights, batch: RolloutBatch, continuous: bool, clip_value: bool
-) -> tuple[list[float], Weights]:
+def _reference(weights: Weights, batch: RolloutBatch, kind: Kind, clip_value: bool) -> tuple[list[float], Weights]:
     """(value loss, policy loss, entropy, approx_kl, clip fraction) and the gradients of the whole loss."""
     rows = len(batch)
     advantage = (batch.advantage - batch.advantage.mean()) / (batch.advantage.std() + 1e-8)
-    policy, value = _POLICY.forward(weights, batch.obs), _VALUE.forward(weights, batch.obs)
-    log_prob, entropy = _log_prob_and_entropy(weights, batch.obs, batch.action, continuous)
-    surrogate = clipped_surrogate(log_prob, batch.log_prob, advantage, _CLIP)
-    by_log_prob = surrogate.gradient[:, None]
+    policy = PolicyReference(kind, weights, batch.obs, batch.action, batch.action_mask)
+    surrogate = clipped_surrogate(policy.log_prob, batch.log_prob, advantage, _CLIP)
+    gradients = policy.backward(surrogate.gradient, np.full(rows, -_ENT / rows))
 
-    if continuous:
-        spread = _SPREAD.forward(weights, batch.obs)
-        _, by_mean, by_log_std = gaussian_log_prob(policy[-1], spread[-1], batch.action)
-        gradients, _ = _POLICY.backward(weights, policy, by_log_prob * by_mean)
-        more, _ = _SPREAD.backward(weights, spread, by_log_prob * by_log_std - _ENT / rows)
-        gradients = summed(gradients, more)
-    else:
-        log_p = log_softmax(policy[-1])
-        chosen = np.eye(ACT_DIM)[batch.action]
-        by_logits = by_log_prob * (chosen - np.exp(log_p))
-        by_logits += _ENT / rows * np.exp(log_p) * (log_p + entropy[:, None])  # d entropy / d z = -p (log p + H)
-        gradients, _ = _POLICY.backward(weights, policy, by_logits)
-
+    value = _VALUE.forward(weights, batch.obs)
     if clip_value:
         value_loss, by_value = clipped_value(value[-1][:, 0], batch.value, batch.return_, _CLIP)
     else:
         error = value[-1][:, 0] - batch.return_
         value_loss, by_value = float(0.5 * (error**2).mean()), error / rows
     gradients |= _VALUE.backward(weights, value, _VF * by_value[:, None])[0]
-    return [value_loss, surrogate.loss, entropy.mean(), surrogate.approx_kl, surrogate.clip_fraction], gradients
+    figures = [value_loss, surrogate.loss, policy.entropy.mean(), surrogate.approx_kl, surrogate.clip_fraction]
+    return figures, gradients

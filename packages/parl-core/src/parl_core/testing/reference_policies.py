@@ -44,6 +44,13 @@ class Kind:
     settings: dict[str, Any] = field(default_factory=dict)
     masks: bool = False
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one action."""
+        if not self.sizes:
+            return (ACT_DIM,)
+        return () if len(self.sizes) == 1 else (len(self.sizes),)
+
     def actions(self, rng: np.random.Generator, mask: NDArray[np.bool_] | None, rows: int) -> NDArray[Any]:
         """Some actions that are possible."""
         if not self.sizes:
