@@ -261,9 +261,24 @@ def test_a_full_disk_is_reported_to_the_writer(tmp_path: Path, monkeypatch: pyte
     monkeypatch.undo()
     log.reward(info(3), 1.0)
     log.close()
-    contents = read_log(tmp_path, max_damage=1.0)
+    contents = read_log(tmp_path)
     assert numbers(contents.infos) == [1, 3]
-    assert contents.segments[0].damaged_bytes == 5
+    assert contents.damaged_bytes == 0  # the torn frame was taken back
+
+
+def test_a_segment_whose_header_cannot_be_written_takes_no_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = LogWriter(tmp_path)
+    real = os.write
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real(descriptor, data[:5]))
+    with pytest.raises(LogError, match="only 5 of"):
+        log.reward(info(1), 1.0)
+    assert os.listdir(tmp_path) == []
+    monkeypatch.undo()
+    log.reward(info(2), 1.0)
+    log.close()
+    assert numbers(read_log(tmp_path).infos) == [2]
 
 
 def test_a_scan_goes_on_where_the_last_one_ended() -> None:

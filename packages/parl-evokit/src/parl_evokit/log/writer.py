@@ -1,5 +1,6 @@
 """Writing samples and rewards: one `write` a record, on a segment that belongs to this process alone."""
 
+import contextlib
 import os
 import secrets
 import time
@@ -40,6 +41,8 @@ class LogWriter:
             self._directory.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
             raise LogError(f"{directory} is a file; a log is a directory of segments") from error
+        except OSError as error:
+            raise LogError(f"{directory} cannot be made: {error}") from error
         self._fsync_every = fsync_every
         self._max_bytes = max_bytes
         self._descriptor: int | None = None
@@ -56,13 +59,21 @@ class LogWriter:
 
         Raises:
             RecordError: The reward is no 32-bit float.
+            LogError: The disk is full; records before this one are there, and later ones may be written.
         """
         self._append(Record(info, float(reward)))
 
     def sync(self) -> None:
-        """Have the system write everything to disk."""
+        """Have the system write everything to disk.
+
+        Raises:
+            LogError: It cannot.
+        """
         if self._descriptor is not None and self._owner == os.getpid():
-            os.fsync(self._descriptor)
+            try:
+                os.fsync(self._descriptor)
+            except OSError as error:
+                raise LogError(f"{self._directory} cannot be written to disk: {error}") from error
             self._unsynced = 0
 
     def close(self) -> None:
@@ -103,16 +114,30 @@ class LogWriter:
         now = time.time_ns() // 1000
         moment = time.strftime("%Y%m%d-%H%M%S", time.gmtime(now / 1e6))
         path = self._directory / f"{moment}-{segment[:12]}{SUFFIX}"
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        try:
+            self._descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o644)
+        except OSError as error:
+            raise LogError(f"{path} cannot be made: {error}") from error
         self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
         from socket import gethostname  # here, because it is slow to import and few processes write logs
 
         header = frame(Header(segment, fingerprint, gethostname(), self._owner, now).encode())
-        self._write(header + header)  # twice, so that no single damage makes the segment nameless
+        try:
+            self._write(header + header)  # twice, so that no single damage makes the segment nameless
+        except LogError:  # no record must go where no header is
+            os.close(self._descriptor)
+            self._descriptor = None
+            path.unlink(missing_ok=True)
+            raise
 
     def _write(self, data: bytes) -> None:
         assert self._descriptor is not None
-        written = os.write(self._descriptor, data)
-        self._size += written
-        if written != len(data):  # the disk is full: readers skip the torn frame, the caller must know
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError as error:
+            raise LogError(f"{self._directory} cannot be written to: {error}; the record is not in it") from error
+        if written != len(data):  # the disk is full: the caller must know, readers need not see the torn frame
+            with contextlib.suppress(OSError):  # they skip it as damage where it stays
+                os.ftruncate(self._descriptor, self._size)
             raise LogError(f"only {written} of {len(data)} bytes could be written to {self._directory}: disk full?")
+        self._size += written

@@ -1,0 +1,103 @@
+"""A full disk while saving or logging: a clear error, what was there stays, and it works again when there is room."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parl_evokit import LogWriter, SamplingInfo, StorageError, read_log
+from parl_evokit.agent import ESAgent
+from parl_evokit.errors import LogError
+
+SIZE = 100_000
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True, check=False
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+def make() -> ESAgent:
+    return ESAgent({"keys": "COUNTER"}, ({"w": np.zeros(SIZE)}, lambda arrays, x: arrays["w"].sum()))
+
+
+def fill(disk: Path, leave: int) -> Path:
+    """Leave so many bytes."""
+    room = os.statvfs(disk)
+    ballast = disk / "ballast"
+    ballast.write_bytes(bytes(room.f_bavail * room.f_bsize - leave))
+    return ballast
+
+
+def updated(agent: ESAgent) -> ESAgent:
+    clone = agent.clone()
+    agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+    return agent
+
+
+def test_a_model_that_does_not_fit_leaves_the_old_one(small_disk: Path) -> None:
+    agent = make()
+    agent.save(small_disk / "model")
+    before = {path.name: path.read_bytes() for path in (small_disk / "model").iterdir()}
+    ballast = fill(small_disk, 150_000)
+    updated(agent)
+    with pytest.raises(StorageError, match=r"model cannot be written: .*No space left.*; it is as it was"):
+        agent.save(small_disk / "model")
+    assert {path.name: path.read_bytes() for path in (small_disk / "model").iterdir()} == before
+    assert sorted(os.listdir(small_disk)) == ["ballast", "model"]
+    ballast.unlink()
+    agent.save(small_disk / "model")
+    restored = ESAgent()
+    restored.load_config({"keys": "COUNTER"})
+    restored.load_inference_model(small_disk / "model", ({"w": np.zeros(SIZE)}, lambda arrays, x: x))
+    restored.load_solver(small_disk / "model")
+    assert restored.model_iter_id == 1
+
+
+def test_a_log_that_does_not_fit_says_so_and_keeps_what_is_in_it(small_disk: Path) -> None:
+    with LogWriter(small_disk / "log", fsync_every=0) as log:
+        log.reward(SamplingInfo([1, 2], 0, 9), 1.0)
+        ballast = fill(small_disk, 0)
+        with pytest.raises(LogError, match="disk full|No space left"):
+            for number in range(10_000):
+                log.reward(SamplingInfo([2, number], 0, 9), 1.0)
+        ballast.unlink()
+        log.reward(SamplingInfo([3, 4], 0, 9), 1.0)
+    infos = read_log(small_disk / "log", max_damage=1.0).infos
+    assert infos[0] == SamplingInfo([1, 2], 0, 9)
+    assert infos[-1] == SamplingInfo([3, 4], 0, 9)
+
+
+def test_a_limit_on_files_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
+    make().save(tmp_path / "model")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    program = (
+        "import resource, signal, sys\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "from parl_evokit import StorageError\n"
+        "from test_full_disk import make, updated\n"
+        "agent = updated(make())\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({SIZE}, {SIZE}))\n"
+        "try:\n    agent.save(sys.argv[1])\n"
+        "except StorageError as error:\n    print(error)\n"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "model")]
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=True)
+    assert "it is as it was" in done.stdout, done.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
+    assert os.listdir(tmp_path) == ["model"]
