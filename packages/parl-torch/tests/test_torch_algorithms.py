@@ -12,7 +12,7 @@ from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_torch.agent import Agent
 from parl_torch.algorithm import Algorithm
-from parl_torch.algorithms import DQN, PPO, PolicyGradient
+from parl_torch.algorithms import A2C, DQN, IMPALA, PPO, PolicyGradient
 from parl_torch.model import Model
 from parl_torch.networks import ActorCritic, QNetwork
 
@@ -50,6 +50,29 @@ def _ppo() -> Callable[[], Any]:
     return lambda: algorithm.learn(OBS, ACTION, ONES, ONES, ONES, ONES)
 
 
+def _multi_discrete() -> Callable[[], Any]:
+    algorithm = PPO(ActorCritic(4), device="cpu", nvec=(2, 2))
+    actions = torch.zeros(8, 2, dtype=torch.int64)
+    possible = torch.ones(8, 4, dtype=torch.bool)
+    return lambda: algorithm.learn(OBS, actions, ONES, ONES, ONES, ONES, action_mask=possible)
+
+
+def _a2c() -> Callable[[], Any]:
+    algorithm = A2C(ActorCritic(2), device="cpu")
+    return lambda: algorithm.learn(OBS, ACTION, ONES, ONES)
+
+
+def _impala() -> Callable[[], Any]:
+    algorithm = IMPALA(ActorCritic(2), sample_batch_steps=4, device="cpu")
+    logits, last = torch.zeros(8, 2), OBS[:2]
+
+    def learn() -> Any:
+        losses, kl = algorithm.learn(OBS, ACTION, logits, ONES, ONES, last_obs=last)
+        return *losses, kl
+
+    return learn
+
+
 def _separate_policy() -> Callable[[], Any]:
     algorithm = PPO(Gaussian(), policy_lr=1e-3, value_lr=1e-3, device="cpu")
     return lambda: algorithm.policy_learn(OBS, torch.zeros(8, 2), ONES)
@@ -60,7 +83,7 @@ def _separate_value() -> Callable[[], Any]:
     return lambda: algorithm.value_learn(OBS, ONES)
 
 
-LEARN = [_policy_gradient, _dqn, _ppo, _separate_policy, _separate_value]
+LEARN = [_policy_gradient, _dqn, _ppo, _multi_discrete, _a2c, _impala, _separate_policy, _separate_value]
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
