@@ -20,7 +20,7 @@ def no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "installed", lambda: ())
 
 
-@pytest.mark.parametrize("arguments", [(), ("train",), ("train", "ppo"), ("evaluate",), ("list",)])
+@pytest.mark.parametrize("arguments", [(), ("train",), ("train", "ppo"), ("train", "sac"), ("evaluate",), ("list",)])
 def test_every_subcommand_explains_itself(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0
@@ -33,6 +33,7 @@ def test_without_a_backend_the_list_says_how_to_install_one() -> None:
     assert result.exit_code == 0
     assert "pip install parl-torch" in result.output
     assert "preset ppo CartPole-v1" in result.output
+    assert "preset sac Pendulum-v1" in result.output
 
 
 @pytest.mark.usefixtures("no_backend")

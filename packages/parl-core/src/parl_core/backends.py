@@ -44,6 +44,10 @@ class Backend(Protocol):
         """Lazily shaped layers, `parl.layers`."""
 
     @property
+    def networks(self) -> ModuleType:
+        """Ready-made models for the standard algorithms."""
+
+    @property
     def algorithms(self) -> ModuleType:
         """The module whose `__all__` lists the algorithms."""
 

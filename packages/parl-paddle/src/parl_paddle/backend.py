@@ -44,6 +44,11 @@ class PaddleBackend:
         return import_module("parl_paddle.layers")
 
     @property
+    def networks(self) -> ModuleType:
+        """Ready-made models."""
+        return import_module("parl_paddle.networks")
+
+    @property
     def algorithms(self) -> ModuleType:
         """`parl.algorithms`."""
         return import_module("parl_paddle.algorithms")

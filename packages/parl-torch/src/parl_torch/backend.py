@@ -44,6 +44,11 @@ class TorchBackend:
         return import_module("parl_torch.layers")
 
     @property
+    def networks(self) -> ModuleType:
+        """Ready-made models."""
+        return import_module("parl_torch.networks")
+
+    @property
     def algorithms(self) -> ModuleType:
         """`parl.algorithms`."""
         return import_module("parl_torch.algorithms")

@@ -75,8 +75,8 @@ class OffPolicySettings:
             )
 
     def with_total_steps(self, total_steps: int) -> "OffPolicySettings":
-        """The same with another budget of environment steps."""
-        return replace(self, total_steps=total_steps)
+        """The same with another budget of environment steps, of which at most half pass before the first update."""
+        return replace(self, total_steps=total_steps, learning_starts=min(self.learning_starts, total_steps // 2))
 
     def updates_after(self, step: int, new: int) -> int:
         """How many updates are due when the last `new` steps have led to `step`."""

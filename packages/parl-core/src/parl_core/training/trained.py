@@ -13,7 +13,16 @@ from parl_core.env.vector_group import make_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
 
-__all__ = ["Trained", "make_flat_env"]
+__all__ = ["NETWORKS", "Trained", "make_flat_env"]
+
+NETWORKS = {
+    "DQN": "QNetwork",
+    "DDPG": "DeterministicActorCritic",
+    "TD3": "TwinActorCritic",
+    "SAC": "SquashedActorCritic",
+    "OAC": "SquashedActorCritic",
+}
+"""Which of a backend's ready-made networks an algorithm trains; the others have actor and critic of their own here."""
 
 
 def make_flat_env(env_id: str) -> Any:
@@ -38,7 +47,7 @@ class Trained:
         algorithm: name of its class.
         env: registered id of the environment.
         backend: `torch` or `paddle`; the weights fit both.
-        hidden: sizes of the hidden layers of policy and value network each.
+        hidden: sizes of the hidden layers of each network.
         arguments: of the algorithm's constructor.
         seed: of the first weights and of sampling.
     """
@@ -57,7 +66,8 @@ class Trained:
         """Make the agent on the current backend, with fresh weights.
 
         Raises:
-            HyperparameterError: the environment's actions are not discrete, or the backend has no such algorithm.
+            HyperparameterError: the environment's actions are not such as the algorithm chooses, or the backend has no
+                such algorithm.
         """
         backend = backends.current()
         if self.algorithm not in backend.algorithms.__all__:
@@ -66,12 +76,26 @@ class Trained:
         env = make_flat_env(self.env)
         space = env.action_space
         env.close()
-        if not isinstance(space, gymnasium.spaces.Discrete):
-            raise HyperparameterError(f"{self.env} has the actions {space}; this model chooses discrete ones only")
         seed_everything(self.seed)  # before the model: its layers draw the seeds of their first weights when made
-        model = _actor_critic(backend, int(space.n), self.hidden)
+        model = self._make_model(backend, space)
         algorithm = getattr(backend.algorithms, self.algorithm)(model, **self.arguments)
         return backend.Agent(algorithm, seed=self.seed)
+
+    def _make_model(self, backend: backends.Backend, space: Any) -> Any:
+        network = NETWORKS.get(self.algorithm)
+        if network is None or network == "QNetwork":
+            if not isinstance(space, gymnasium.spaces.Discrete):
+                raise HyperparameterError(
+                    f"{self.env} has the actions {space}; {self.algorithm} with this model chooses discrete ones only"
+                )
+            if network is None:
+                return _actor_critic(backend, int(space.n), self.hidden)
+            return getattr(backend.networks, network)(int(space.n), self.hidden)
+        if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded() or len(space.shape) != 1:
+            raise HyperparameterError(
+                f"{self.env} has the actions {space}; {self.algorithm} needs a vector of numbers with finite bounds"
+            )
+        return getattr(backend.networks, network)(int(space.shape[0]), self.hidden)
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""

@@ -39,13 +39,14 @@ class TransitionCollector:
         self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
     ) -> None:
         tell_dimensions(agent, envs.single_observation_space)
-        self._envs: Any = in_same_step(envs)
+        self._envs = in_same_step(envs)
         self._agent, self._memory, self._rng = agent, memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self._episodes: list[Episode] = []
-        self._obs, _ = self._envs.reset(seed=spawn_seeds(seed, envs.num_envs))
+        seeds: Any = spawn_seeds(seed, envs.num_envs)  # one each: Gymnasium's vectors take that, their base forgets it
+        self._obs, _ = self._envs.reset(seed=seeds)
 
     def collect(self, *, at_random: bool, exploration: Mapping[str, float]) -> int:
         """Take one step in every environment.
