@@ -104,7 +104,7 @@ def test_a_callback_can_stop_it() -> None:
 def test_a_figure_that_is_not_finite_ends_it_and_the_callbacks_hear_of_it() -> None:
     agent, watcher = Learner(), Watcher()
     agent.learn = lambda **_: float("nan")  # type: ignore[method-assign]
-    with pytest.raises(DivergedError, match="update 4: first is nan"):
+    with pytest.raises(DivergedError, match="update after 4 updates: first is nan"):
         train_offline(agent, data(), SETTINGS, callbacks=[watcher])
     assert watcher.ended[0].stop is Stop.FAILED
     assert not watcher.updates

@@ -6,7 +6,8 @@
     AtariActorCritic           images    -> policy and value                     PPO (one trunk, one pass)
     DeterministicActorCritic   vectors   -> action; its value                    DDPG
     TwinActorCritic            vectors   -> action; its value by two critics     TD3
-    SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC
+    SquashedActorCritic        vectors   -> Gaussian; values by two critics      SAC, OAC, CQL
+    ImplicitActorCritic        vectors   -> Gaussian; two critics; state's value IQL
 
 Actor-critics start from orthogonal weights (Saxe et al. 2014) with the gains of OpenAI's baselines, the last layer of
 the policy nearly at zero, so that it begins close to uniform.
@@ -30,6 +31,7 @@ __all__ = [
     "AtariQNetwork",
     "DeterministicActorCritic",
     "DuelingHead",
+    "ImplicitActorCritic",
     "NatureCNN",
     "QNetwork",
     "SquashedActorCritic",
@@ -235,6 +237,44 @@ class SquashedActorCritic(_Continuous):
         return output[..., : self.act_dim], output[..., self.act_dim :].clamp(-20.0, 2.0)
 
     def value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """Values of both critics, each `[batch]`."""
+        q1, q2 = self._critics(obs, action, 2)
+        return q1, q2
+
+
+class ImplicitActorCritic(_Continuous):
+    """A Gaussian over actions, the values of two critics, and the value of the state alone; nothing is shared.
+
+    The mean goes through tanh; log std is one number a dimension, kept in [-5, 2], 0 at the start (Kostrikov's code).
+
+    Args:
+        act_dim: number of action dimensions.
+        hidden: sizes of the hidden layers (ReLU) of the actor, each critic and the state's value.
+    """
+
+    def __init__(self, act_dim: int, hidden: Sequence[int] = (256, 256)) -> None:
+        super().__init__(act_dim, hidden, 2, act_dim)
+        self.value_model = nn.Sequential(MLP(hidden), fc(1))
+        self.log_std = nn.Parameter(torch.zeros(act_dim))
+
+    def get_actor_params(self) -> list[Any]:
+        """Parameters of the actor."""
+        return [*super().get_actor_params(), self.log_std]
+
+    def get_value_params(self) -> list[Any]:
+        """Parameters of the state's value."""
+        return list(self.value_model.parameters())
+
+    def policy(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(mean `[batch, act_dim]` in [-1, 1], log std `[act_dim]`)."""
+        return torch.tanh(self.actor_model(obs)), self.log_std.clamp(-5.0, 2.0)
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Values of the state `[batch]`."""
+        values: Tensor = self.value_model(obs).squeeze(-1)
+        return values
+
+    def q_value(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """Values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2

@@ -1,22 +1,24 @@
 """The offline loop: draw a batch of logged data, learn from it, repeat; an environment is only for evaluation.
 
-    dataset ── draw ──> agent.learn ──> figures ──> callbacks (Update, Evaluation, Ended)
+    dataset ── draw ──> agent.learn ──> figures ──> Course ──> callbacks (Update, Evaluation, Ended)
 
 A step is a gradient step here, also in what callbacks are told.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from parl_core.checks import check_finite, check_int
+from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
 from parl_core.offline.dataset import OfflineDataset
+from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update, tell_end
+from parl_core.training.events import Callback, Ended
+from parl_core.training.figures import Figures
 
 __all__ = ["OfflineAgent", "OfflineSettings", "train_offline"]
 
@@ -82,7 +84,6 @@ def train_offline(
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: what the agent or a callback raised, after the callbacks were told.
     """
-    check_int("evaluate_every", evaluate_every)
     if len(dataset) < settings.batch_size:
         raise HyperparameterError(
             f"{dataset.source} has {len(dataset)} transitions, batch_size is {settings.batch_size}: record more, or "
@@ -90,46 +91,12 @@ def train_offline(
         )
     draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
     rng = np.random.default_rng(seed)
-    began = clock()
-    evaluations: list[Evaluation] = []
-    recent: list[dict[str, float]] = []
-    reasons: list[str] = []
-    step, stop, reason = 0, Stop.FAILED, "an error before the first update"
-    try:
-        while step < settings.updates and not reasons:
-            figures = _named(agent.alg, agent.learn(**draw(dataset, settings.batch_size, rng)))
-            step += 1
-            recent.append(figures)
-            if step % settings.report_every == 0 or step == settings.updates:
-                means = _means(recent)
-                recent.clear()
-                check_finite(f"update {step}", means)
-                update = Update(step, settings.updates, clock() - began, (), means)
-                reasons += [said for callback in callbacks if (said := callback.on_update(update))]
-            if evaluator is not None and step % evaluate_every == 0:
-                evaluations.append(replace(evaluator(), step=step, seconds=clock() - began))
-                reasons += [said for callback in callbacks if (said := callback.on_evaluation(evaluations[-1]))]
-        stop, reason = (Stop.CALLBACK, "; ".join(reasons)) if reasons else (Stop.BUDGET, f"{step} updates were taken")
-    except KeyboardInterrupt:
-        stop, reason = Stop.INTERRUPTED, f"interrupted after {step} updates"
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__} after {step} updates: {error}"
-        raise
-    finally:
-        ended = Ended(stop, reason, step, clock() - began, evaluations)
-        failures = tell_end(callbacks, ended)
-    if failures:
-        raise failures[0]
-    return ended
-
-
-def _named(algorithm: Any, result: Any) -> dict[str, float]:
-    parts = result if isinstance(result, tuple) else (result,)
-    names = getattr(algorithm, "FIGURES", ("loss",))
-    return {name: part for name, part in zip(names, parts, strict=False) if isinstance(part, float)}
-
-
-def _means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    names = dict.fromkeys(name for one in figures for name in one)
-    return {name: float(np.mean([one[name] for one in figures if name in one])) for name in names}
+    figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)))
+    with Course(settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates") as course:
+        while course.goes_on:
+            figures.add(agent.learn(**draw(dataset, settings.batch_size, rng)))
+            course.advance(1)
+            if course.step % settings.report_every == 0 or course.step == settings.updates:
+                course.report(figures.take_means())
+            course.evaluate_when_due()
+    return course.ended
