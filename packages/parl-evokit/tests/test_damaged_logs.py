@@ -1,4 +1,4 @@
-"""Logs shuffled, copied, cut off and with flipped bits: never another result in silence, never a good record refused."""
+"""Logs shuffled, copied, cut off, with flipped bits: never another result in silence, no good record refused."""
 
 import os
 import random

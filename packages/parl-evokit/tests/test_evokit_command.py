@@ -1,8 +1,6 @@
 """The documents' online programs as commands, with their options, and what exit codes say."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -53,22 +51,6 @@ def offline_update(epoch: int) -> list[str]:
         f"--updated_model_dir=./model_warehouse/model_dir_{epoch + 1}",
         "--config_path=./config.prototxt",
     ]
-
-
-def test_the_documented_loop_runs_as_separate_processes(workplace: Path) -> None:
-    def process(arguments: list[str]) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "parl_evokit", *arguments], capture_output=True, text=True, timeout=60, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert "142 parameters" in process(init_solver())
-    for epoch in range(2):
-        assert f"10 episodes of model {epoch}" in process(online_sampling(epoch))
-        assert f"model {epoch + 1}: 10 samples (5 pairs)" in process(offline_update(epoch))
-    names = {path.name for path in (workplace / "model_warehouse").iterdir()}
-    assert names == {"model_dir_0", "model_dir_1", "model_dir_2"}
 
 
 def test_the_documented_loop_learns(workplace: Path) -> None:

@@ -73,9 +73,13 @@ def test_a_log_that_does_not_fit_says_so_and_keeps_what_is_in_it(small_disk: Pat
     with LogWriter(small_disk / "log", fsync_every=0) as log:
         log.reward(SamplingInfo([1, 2], 0, 9), 1.0)
         ballast = fill(small_disk, 0)
-        with pytest.raises(LogError, match="disk full|No space left"):
+
+        def many() -> None:
             for number in range(10_000):
                 log.reward(SamplingInfo([2, number], 0, 9), 1.0)
+
+        with pytest.raises(LogError, match=r"disk full|No space left"):
+            many()
         ballast.unlink()
         log.reward(SamplingInfo([3, 4], 0, 9), 1.0)
     infos = read_log(small_disk / "log", max_damage=1.0).infos

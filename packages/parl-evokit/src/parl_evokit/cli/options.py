@@ -144,7 +144,8 @@ def report_fields(report: UpdateReport) -> dict[str, Any]:
 
 def _code(error: Exception) -> int:
     if isinstance(error, NothingToUpdate):
-        return DAMAGED if error.report is not None and error.report.set_aside.foreign else NOTHING_NEW
+        aside = None if error.report is None else error.report.set_aside
+        return DAMAGED if aside is not None and aside.total > aside.too_old else NOTHING_NEW
     if isinstance(error, OSError):
         return FAILED
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)
