@@ -118,20 +118,24 @@ class _InProcessHandle:
         self._instance: object | None = instance
 
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        return self.submit(method, *args, **kwargs).result()
+        return getattr(self._open(method), method)(*args, **kwargs)
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
-        if self._instance is None:
-            raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
+        instance = self._open(method)
         future: Future[Any] = Future()
         try:
-            future.set_result(getattr(self._instance, method)(*args, **kwargs))
+            future.set_result(getattr(instance, method)(*args, **kwargs))
         except Exception as error:  # any: an exception of the user's method is the answer
             future.set_exception(error)
         return future
 
     def close(self) -> None:
         self._instance = None
+
+    def _open(self, method: str) -> object:
+        if self._instance is None:
+            raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
+        return self._instance
 
 
 def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:

@@ -106,6 +106,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self._awaits_reset = True
         self.num_envs = self._bounds[-1]
         self.single_observation_space, self.single_action_space = spaces.observation, spaces.action
+        self._plain = isinstance(spaces.action, ArraySpaces)
         self.observation_space = batch_space(spaces.observation, self.num_envs)
         self.action_space = batch_space(spaces.action, self.num_envs)
         self.metadata = {**spaces.metadata, "autoreset_mode": autoreset_mode}
@@ -161,27 +162,25 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """
         if self._awaits_reset:
             raise ParlError("call reset() before step(): no episode is running, or the last step raised")
-        if self._over.any():
+        if self._mode is AutoresetMode.DISABLED and self._over.any():
             raise ParlError(
                 f"the episodes of environments {np.flatnonzero(self._over).tolist()} are over and autoreset_mode is "
                 "DISABLED: call reset(options={'reset_mask': terminated | truncated}) before step()"
             )
-        plain = isinstance(self.single_action_space, ArraySpaces)
-        actions = np.asarray(actions) if plain else list(iterate(self.action_space, actions))
+        actions = np.asarray(actions) if self._plain else list(iterate(self.action_space, actions))
         if len(actions) != self.num_envs:
             raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
+        if len(self._groups) == 1:
+            return self._step_alone(Rows(actions) if self._plain else actions)
 
         def share(start: int, stop: int) -> tuple[Any]:
-            return (Rows(actions[start:stop]) if plain else actions[start:stop],)
+            return (Rows(actions[start:stop]) if self._plain else actions[start:stop],)
 
         answers: list[GroupStep] = self._call_all("step", share)
         infos = self._merge([answer.infos for answer in answers])
         endings = [(start + e.env_index, e) for start, a in zip(self._bounds, answers, strict=False) for e in a.endings]
         if endings:
             infos = self._with_endings(infos, endings)
-        if len(answers) == 1:
-            only = answers[0]
-            return only.observations, only.rewards, only.terminated, only.truncated, infos
         return (
             self._join([answer.observations for answer in answers]),
             np.concatenate([answer.rewards for answer in answers]),
@@ -189,6 +188,16 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             np.concatenate([answer.truncated for answer in answers]),
             infos,
         )
+
+    def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """The same for one group, whose arrays are the answer; small environments are worth the short way."""
+        self._awaits_reset = True
+        answer: GroupStep = self._groups[0].call("step", actions)
+        self._awaits_reset = False
+        infos = self._merge([answer.infos]) if answer.infos else {}
+        if answer.endings:
+            infos = self._with_endings(infos, [(ending.env_index, ending) for ending in answer.endings])
+        return answer.observations, answer.rewards, answer.terminated, answer.truncated, infos
 
     def __enter__(self) -> Self:
         return self

@@ -109,13 +109,15 @@ class EnvGroup:
         self._mode = AutoresetMode[autoreset]
         self._over = [False] * count  # with NEXT_STEP: the next step only resets it
         self._current: list[Any] = []  # each environment's newest observation
-        self._returns = [0.0] * count
-        self._lengths = [0] * count
+        self._count = count
+        self._returns = np.zeros(count)
+        self._now = 0  # calls of `step`
+        self._begun = [0] * count  # its value when each episode began
         self._at = 0  # the environment that is being stepped or reset, to name it when it raises
 
     def open(self) -> GroupSpaces:
         """Make the environments, and say what spaces one of them has."""
-        self._envs = [self._make() for _ in self._lengths]
+        self._envs = [self._make() for _ in range(self._count)]
         first = self._envs[0]
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
@@ -139,7 +141,7 @@ class EnvGroup:
                     continue
                 self._at = index
                 observations[index], info = env.reset(seed=seed, options=options)
-                self._begin(index)
+                self._begin([index])
                 if info:
                     infos.append((index, info))
         except Exception as error:
@@ -154,44 +156,42 @@ class EnvGroup:
         Args:
             actions: one an environment, `[count, *act]` or any iterable of that length.
         """
-        count = len(self._envs)
+        count = self._count
+        self._now += 1
         rewards = np.empty(count)
         terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
         observations: list[Any] = []
         endings: list[Ending] = []
         infos: Infos = []
+        over, with_infos = self._over, self._with_infos
+        begun: list[int] = []
         try:
             for index, (env, action) in enumerate(zip(self._envs, actions, strict=True)):
                 self._at = index
-                if self._over[index]:
+                if over[index]:
                     observation, info = env.reset()
                     rewards[index] = 0.0
-                    self._begin(index)
-                    observations.append(observation)
-                    if info:
-                        infos.append((index, info))
-                    continue
-                observation, reward, ended, cut, info = env.step(action)
-                rewards[index] = reward
-                self._returns[index] += float(reward)
-                self._lengths[index] += 1
-                if ended or cut:
-                    terminated[index], truncated[index] = ended, cut
-                    same_step = self._mode is AutoresetMode.SAME_STEP
-                    # A copy, because some environments reuse the array in which they return observations.
-                    last = deepcopy(observation) if same_step else None
-                    endings.append(Ending(index, last, info, self._returns[index], self._lengths[index]))
-                    if same_step:
-                        observation, info = env.reset()
-                        self._begin(index)
-                    else:
-                        self._over[index] = self._mode is AutoresetMode.NEXT_STEP
+                    begun.append(index)
+                else:
+                    observation, reward, ended, cut, info = env.step(action)
+                    rewards[index] = reward
+                    if ended or cut:
+                        terminated[index], truncated[index] = ended, cut
+                        endings.append(self._ending(index, observation, float(reward), info))
+                        if self._mode is AutoresetMode.SAME_STEP:
+                            observation, info = env.reset()
+                            begun.append(index)
+                        else:
+                            over[index] = self._mode is AutoresetMode.NEXT_STEP
                 observations.append(observation)
-                if self._with_infos and info:
+                if info and (with_infos or begun[-1:] == [index]):
                     infos.append((index, info))
         except Exception as error:
             self._name_the_culprit(error, "step")
             raise
+        self._returns += rewards
+        if begun:
+            self._begin(begun)
         self._current = observations
         return GroupStep(self._stack(observations), rewards, terminated, truncated, endings, infos)
 
@@ -200,8 +200,15 @@ class EnvGroup:
         for env in self._envs:
             env.close()
 
-    def _begin(self, index: int) -> None:
-        self._returns[index], self._lengths[index], self._over[index] = 0.0, 0, False
+    def _begin(self, indices: list[int]) -> None:
+        self._returns[indices] = 0.0
+        for index in indices:
+            self._begun[index], self._over[index] = self._now, False
+
+    def _ending(self, index: int, observation: Any, reward: float, info: dict[str, Any]) -> Ending:
+        # A copy, because some environments reuse the array in which they return observations.
+        last = deepcopy(observation) if self._mode is AutoresetMode.SAME_STEP else None
+        return Ending(index, last, info, float(self._returns[index]) + reward, self._now - self._begun[index])
 
     def _stack(self, observations: list[Any]) -> Any:
         space = self._envs[0].observation_space
