@@ -41,36 +41,34 @@ def our_generation(n: int, population: int, cached: bool) -> Callable[[], object
 
 
 def noise_table_generation(n: int, population: int, table: int = TABLE) -> Callable[[], object]:
-    """The scheme of OpenAI's and PARL's code: a table of float32 normals, an index a mirrored pair, centred ranks."""
+    """What OpenAI's and PARL's code does: a table of float32 normals, an index a pair, arrays made as there."""
     noise = np.random.RandomState(123).randn(max(table, 4 * n)).astype(np.float32)
-    random, theta = np.random.RandomState(0), np.zeros(n, np.float32)
-    m, v, step = np.zeros(n, np.float32), np.zeros(n, np.float32), [0]
+    random, theta = np.random.RandomState(0), [np.zeros(n, np.float32)]
+    m, v, step = [np.zeros(n, np.float32)], [np.zeros(n, np.float32)], [0]
     rewards = np.random.default_rng(0).normal(size=(population // 2, 2))
-    rows = max(2, min(population, MOST // n))
-    out = np.empty((rows, n), np.float32)
 
     def generation() -> None:
-        places = random.randint(0, len(noise) - n + 1, size=population // 2)
-        for first in range(0, population // 2, rows // 2):
-            for row, place in enumerate(places[first : first + rows // 2]):
-                delta = np.float32(0.02) * noise[place : place + n]
-                np.add(theta, delta, out=out[2 * row])
-                np.subtract(theta, delta, out=out[2 * row + 1])
+        places = []
+        for _ in range(population // 2):
+            place = random.randint(0, len(noise) - n + 1)
+            delta = 0.02 * noise[place : place + n]
+            theta[0] + delta  # the two candidates, as an evaluation would get them
+            theta[0] - delta
+            places.append(place)
         flat = rewards.ravel()
-        ranks = np.empty(len(flat), np.float32)
+        ranks = np.empty(len(flat), dtype=int)
         ranks[flat.argsort()] = np.arange(len(flat))
-        shaped = (ranks / (len(flat) - 1) - 0.5).reshape(rewards.shape)
-        weights = (shaped[:, 0] - shaped[:, 1]).astype(np.float32)
-        gradient = np.zeros(n, np.float32)
+        shaped = ranks.reshape(rewards.shape).astype(np.float32) / (len(flat) - 1) - 0.5
+        weights, gradient = shaped[:, 0] - shaped[:, 1], 0.0
         for first in range(0, len(weights), 500):
-            batch = np.asarray([noise[place : place + n] for place in places[first : first + 500]])
-            gradient += weights[first : first + 500] @ batch
-        gradient /= -population
+            batch = [noise[place : place + n] for place in places[first : first + 500]]
+            gradient += np.dot(np.asarray(weights[first : first + 500]), np.asarray(batch))
+        gradient = -gradient / population
         step[0] += 1
-        np.copyto(m, np.float32(0.9) * m + np.float32(0.1) * gradient)
-        np.copyto(v, np.float32(0.999) * v + np.float32(0.001) * gradient * gradient)
         rate = 0.01 * np.sqrt(1 - 0.999 ** step[0]) / (1 - 0.9 ** step[0])
-        np.subtract(theta, np.float32(rate) * m / (np.sqrt(v) + np.float32(1e-8)), out=theta)
+        m[0] = 0.9 * m[0] + 0.1 * gradient
+        v[0] = 0.999 * v[0] + 0.001 * (gradient * gradient)
+        theta[0] = theta[0] - rate * m[0] / (np.sqrt(v[0]) + 1e-8)
 
     return generation
 

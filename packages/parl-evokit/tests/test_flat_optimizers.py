@@ -71,6 +71,9 @@ def test_a_step_leaves_parameters_and_gradient_alone_and_may_work_in_place(make:
     out = make(5).step(parameters, gradient)
     assert parameters.tolist() == [1.0] * 5
     assert gradient.tolist() == [2.0] * 5
+    assert make(5).step(parameters, gradient.copy(), out=parameters.copy()).tolist() == out.tolist()
+    overwritten = gradient.copy()
+    assert make(5).step(parameters, overwritten, out=overwritten).tolist() == out.tolist()
     assert make(5).step(parameters, gradient, out=parameters) is parameters
     assert (parameters == out).all()
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from parl_evokit.errors import EvolutionError, InvalidKey
-from parl_evokit.noise import CounterKeys, RandomKeys, join_key, split_key
+from parl_evokit.noise import CounterKeys, RandomKeys, check_key, join_key, split_key
 
 
 @pytest.mark.parametrize("key", [0, 2, 3, 2**31 - 1, 2**31, 2**62 - 1])
@@ -99,3 +99,20 @@ def test_a_worker_that_runs_out_of_keys_says_so() -> None:
         source.draw()
     with pytest.raises(InvalidKey, match=str(2**31)):
         CounterKeys(2**31)
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 10, 11])
+@pytest.mark.parametrize("mirrored", [True, False])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_many_keys_at_once_are_what_as_many_draws_give(n: int, mirrored: bool, ahead: int) -> None:
+    keys = RandomKeys(mirrored)
+    drawn = [keys.draw() for _ in range(ahead)] + keys.draw_many(n).tolist() + [keys.draw() for _ in range(3)]
+    assert len(set(drawn)) == ahead + n + 3
+    assert all(check_key(key) and key != 0 for key in drawn)
+    if mirrored:
+        assert all(odd == even ^ 1 for even, odd in zip(drawn[::2], drawn[1::2], strict=False))
+    else:
+        assert not any(key % 2 for key in drawn)
+    counted, one_by_one = CounterKeys(3, mirrored), CounterKeys(3, mirrored)
+    assert counted.draw_many(n).tolist() == [one_by_one.draw() for _ in range(n)]
+    assert counted.draw() == one_by_one.draw()

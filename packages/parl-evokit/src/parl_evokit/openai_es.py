@@ -91,8 +91,9 @@ class ES(Strategy):
         gradient = self._gradient(intake, sampler)
         if self._centres is not None:
             self._centres.remember(sampler)
-        parameters = self._optimizer.step(sampler.parameters, gradient)
-        return Advance(parameters, sampler.std, float(np.linalg.norm(gradient)))
+        norm = float(np.linalg.norm(gradient))
+        parameters = self._optimizer.step(sampler.parameters, gradient, out=gradient)  # a vector less in memory
+        return Advance(parameters, sampler.std, norm)
 
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
         """Equation (1), or that of `importance`."""

@@ -49,8 +49,8 @@ class Optimizer(ABC):
 
         Args:
             parameters: `[size]`.
-            gradient: `[size]`; left as it is.
-            out: Where the new parameters go, `[size]`; it may be `parameters`. Default: a new array.
+            gradient: `[size]`; left as it is, unless it is `out`.
+            out: Where the new parameters go, `[size]`; it may be `parameters` or `gradient`. Default: a new array.
 
         Returns:
             `out`.

@@ -8,11 +8,14 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from parl_evokit.errors import RecordError
-from parl_evokit.noise.keys import CONTROL_KEY, join_key, split_key
+from parl_evokit.noise.keys import CONTROL_KEY, HALF_BITS, HALF_MASK, join_key, split_key
 from parl_evokit.wire import BYTES, FIXED32, VARINT, read_fields, read_varint, varint
 
-__all__ = ["Record", "SamplingInfo"]
+__all__ = ["Record", "SamplingInfo", "sampling_infos"]
 
 KEY, MODEL, FINGERPRINT = varint(1 << 3 | VARINT), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
 INFO, REWARD, TIME, COUNT = (
@@ -107,6 +110,16 @@ class SamplingInfo:
 
     def __repr__(self) -> str:
         return f"SamplingInfo(key={self.key}, model_iter_id={self.model_iter_id}, fingerprint={self.fingerprint:#010x})"
+
+
+def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
+    """Records of many samples of one model; the keys `[n]` are good ones."""
+    halves = np.empty((len(noise_keys), 2), np.int64)
+    halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
+    infos = [SamplingInfo.__new__(SamplingInfo) for _ in range(len(halves))]
+    for info, key in zip(infos, halves.tolist(), strict=True):
+        info.key, info.model_iter_id, info.fingerprint = key, model_iter_id, fingerprint
+    return infos
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from math import fsum
 
 import numpy as np
@@ -79,7 +80,11 @@ class Samples:
 
     def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
         """The rows by model, fingerprint and key, and where each sample's rows begin."""
-        ordered = self.where(np.lexsort((self.keys, self.fingerprints, self.models)))
+        alike = not len(self) or (
+            (self.models == self.models[0]).all() and (self.fingerprints == self.fingerprints[0]).all()
+        )
+        by_key = (self.keys,) if alike else (self.keys, self.fingerprints, self.models)
+        ordered = self.where(np.lexsort(by_key))
         changes = ordered.keys[1:] != ordered.keys[:-1]
         changes |= ordered.models[1:] != ordered.models[:-1]
         changes |= ordered.fingerprints[1:] != ordered.fingerprints[:-1]
@@ -110,12 +115,15 @@ class Samples:
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """The records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
+    keys_of = [info.key for info in infos]
     try:
-        halves = np.array([info.key for info in infos], np.int64)
-    except (ValueError, OverflowError):  # not all are two integers
-        halves = np.empty(0, np.int64)
-    if halves.shape != (len(infos), 2) or halves.min(initial=0) < 0 or halves.max(initial=0) > HALF_MASK:
+        flat = np.fromiter(chain.from_iterable(keys_of), np.int64)
+    except (ValueError, OverflowError, TypeError):  # not all are integers
+        flat = np.empty(0, np.int64)
+    good = flat.size and all(len(key) == 2 for key in keys_of) and flat.min() >= 0 and flat.max() <= HALF_MASK
+    if not good:
         return np.array([_key(info) for info in infos], np.uint64)
+    halves = flat.reshape(-1, 2)
     keys: NDArray[np.uint64] = (halves[:, 0] << HALF_BITS | halves[:, 1]).astype(np.uint64)
     return keys
 

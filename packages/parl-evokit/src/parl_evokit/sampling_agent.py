@@ -9,7 +9,7 @@ from parl_evokit.errors import EvolutionError
 from parl_evokit.models import ModelAdapter
 from parl_evokit.noise import CONTROL_KEY, KeySource
 from parl_evokit.params import FlatVector
-from parl_evokit.records import SamplingInfo
+from parl_evokit.records import SamplingInfo, sampling_infos
 from parl_evokit.sampler import Sampler
 
 __all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
@@ -78,10 +78,10 @@ class SamplingAgent:
     def draw(self, n: int) -> list[SamplingInfo]:
         """Records as `n` calls of `add_noise` would give them, to be evaluated elsewhere (see `apply_noise`)."""
         sampler = self._source.sampler
-        infos = [SamplingInfo() for _ in range(n)]
-        for info in infos:
-            info.fill(self._draw(sampler), sampler.model_iter_id, sampler.fingerprint)
-        return infos
+        keys = self._source.keys.draw_many(n)
+        if sampler.control_share:
+            keys[[sampler.is_control(key) for key in keys.tolist()]] = CONTROL_KEY
+        return sampling_infos(keys, sampler.model_iter_id, sampler.fingerprint)
 
     def _draw(self, sampler: Sampler) -> int:
         key = self._source.keys.draw()

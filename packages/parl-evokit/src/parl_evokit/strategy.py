@@ -23,9 +23,9 @@ from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Guard, shortened
 from parl_evokit.intake import Intake, sort_samples
-from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys, split_key
+from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys
 from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.records import SamplingInfo
+from parl_evokit.records import SamplingInfo, sampling_infos
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampler import Advance, Best, Sampler
 from parl_evokit.samples import Samples, noise_keys
@@ -105,8 +105,7 @@ class Strategy(ABC):
     def ask(self, n: int) -> list[SamplingInfo]:
         """Draw `n` new samples of the present model, in mirrored pairs unless the settings say otherwise."""
         sampler = self._sampler
-        draw, model_iter_id, fingerprint = self.keys.draw, sampler.model_iter_id, sampler.fingerprint
-        return [SamplingInfo(split_key(draw()), model_iter_id, fingerprint) for _ in range(n)]
+        return sampling_infos(self.keys.draw_many(n), sampler.model_iter_id, sampler.fingerprint)
 
     def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
         """The parameters of a sample of the present model.
@@ -135,8 +134,10 @@ class Strategy(ABC):
             EvolutionError: A sample is of another model.
         """
         sampler = self._sampler
+        number, mark = sampler.model_iter_id, sampler.fingerprint
         for info in infos:
-            sampler.require_own(info)
+            if info.model_iter_id != number or info.fingerprint != mark:
+                sampler.require_own(info)
         return sampler.perturb_many(noise_keys(infos), out)
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:

@@ -30,8 +30,8 @@ __all__ = ["GaussianNoise", "chunks"]
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
-LARGEST_GATHERED = 2**13  # parameters up to which gathering many windows at once beats one after the other
-GATHER = 2**19  # entries gathered at a time: two megabytes
+LARGEST_GATHERED = 2**8  # parameters up to which gathering many windows at once beats one after the other
+GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
 
 
 class GaussianNoise:
@@ -140,17 +140,23 @@ class GaussianNoise:
         """
         size = len(parameters)
         out = np.empty((len(keys), size), np.float32) if out is None else out
-        if isinstance(std, np.ndarray) or not self.spec.cached or size > min(self._block, LARGEST_GATHERED):
+        if isinstance(std, np.ndarray) or not self.spec.cached or size > self._block:
             for row, key in zip(out, keys, strict=True):
                 self.perturb(parameters, int(key), std, out=row)
             return out
-        numbers = check_keys(keys)
+        numbers, scaled = check_keys(keys), self._scaled_by(std)
         starts = self._window_starts(numbers >> np.uint64(1), np.zeros(1, np.uint64))
+        if size > LARGEST_GATHERED:
+            odd = (numbers & np.uint64(1)).tolist()
+            for row, start, negative in zip(out, starts.tolist(), odd, strict=True):
+                (np.subtract if negative else np.add)(parameters, scaled[start : start + size], row)
+            out[numbers == CONTROL_KEY] = parameters
+            return out
         signs = np.where(numbers & np.uint64(1), np.float32(-1), np.float32(1))
         signs[numbers == CONTROL_KEY] = 0
-        windows = sliding_window_view(self._scaled_by(std), size)
-        for first in range(0, len(keys), max(1, GATHER // size)):
-            run = slice(first, first + max(1, GATHER // size))
+        windows = sliding_window_view(scaled, size)
+        for first in range(0, len(keys), GATHER // size):
+            run = slice(first, first + GATHER // size)
             rows = windows[starts[run]]
             rows *= signs[run, None]
             np.add(rows, parameters, out=out[run])

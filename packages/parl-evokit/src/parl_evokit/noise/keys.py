@@ -86,6 +86,9 @@ class KeySource(Protocol):
     def draw(self) -> int:
         """A key that was not drawn before; with mirrored sampling, two draws in a row give the halves of a pair."""
 
+    def draw_many(self, n: int) -> NDArray[np.uint64]:
+        """What `n` calls of `draw` give, `[n]`."""
+
     def start_pair(self) -> None:
         """Give up a half that still waits: the next draw starts a new pair (after an update of the model)."""
 
@@ -118,6 +121,25 @@ class RandomKeys:
         if self._mirrored:
             self._waiting.append((process, 2 * pair + 1))
         return 2 * pair
+
+    def draw_many(self, n: int) -> NDArray[np.uint64]:
+        """See `KeySource`; one call of the system for all of them."""
+        if n < 1:
+            return np.empty(0, np.uint64)
+        first = self.draw()  # the half that waits, if there is one
+        halves = 2 if self._mirrored else 1
+        begun = self._mirrored and first % 2 == 0  # its twin is next
+        pairs = -(-(n - 1 - begun) // halves)
+        numbers = np.frombuffer(os.urandom(8 * pairs), np.uint64) >> np.uint64(64 - KEY_BITS + 1)
+        while not numbers.all():
+            numbers = np.where(numbers, numbers, np.uint64(secrets.randbits(KEY_BITS - 1)))
+        keys = np.repeat(numbers << np.uint64(1), halves)
+        keys[1::2] += np.uint64(self._mirrored)
+        ahead = np.array([first, self.draw()] if begun and n > 1 else [first], np.uint64)
+        drawn = np.concatenate((ahead, keys))
+        if self._mirrored and len(drawn) > n:
+            self._waiting.append((os.getpid(), int(drawn[n])))
+        return drawn[:n]
 
     def start_pair(self) -> None:
         """See `KeySource`."""
@@ -154,6 +176,10 @@ class CounterKeys:
         if low > HALF_MASK:
             raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
         return self._worker << HALF_BITS | low
+
+    def draw_many(self, n: int) -> NDArray[np.uint64]:
+        """See `KeySource`."""
+        return np.array([self.draw() for _ in range(n)], np.uint64)
 
     def start_pair(self) -> None:
         """See `KeySource`."""
