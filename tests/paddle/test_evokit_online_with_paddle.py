@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import paddle
 import pytest
 from click.testing import CliRunner
@@ -73,6 +74,10 @@ def test_the_documented_rounds_evolve_an_inference_program(place: Path) -> None:
 def test_a_warehouse_may_begin_with_an_inference_program(place: Path) -> None:
     agent = AsyncESAgent(PaddleProgram("model_dir_0"), {"async_es": {"model_warehouse": ".", "max_to_keep": 2}})
     clone = agent.clone()
-    agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
-    assert agent.model_iter_id == 1
-    assert (place / "model_iter_id-1" / "solver.json").exists()
+    for _ in range(4):  # the first directory, from which the program came, is gone by then
+        agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+    kept = sorted(path.name for path in place.glob("model_*"))
+    assert kept == ["model_iter_id-3", "model_iter_id-4"]
+    other = AsyncESAgent(PaddleProgram("model_iter_id-3"), {"async_es": {"model_warehouse": "."}})
+    assert other.model_iter_id == 4
+    assert (other.predict(np.ones((1, 4))) == agent.predict(np.ones((1, 4)))).all()

@@ -7,7 +7,6 @@ The parameters live in a scope of paddle's own, to which the flat vector is copi
 """
 
 import contextlib
-import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +49,7 @@ class PaddleProgram:
             except (ValueError, RuntimeError, OSError) as error:
                 raise SolverError(f"{self._graph} is no inference program: {error}") from error
         self._program, self._feeds, self._fetches = loaded
+        self._graph_bytes = self._graph.read_bytes()  # the directory may be gone when the program is saved elsewhere
         self._take_layout()
 
     @property
@@ -103,21 +103,21 @@ class PaddleProgram:
 
     def save(self, directory: Path) -> None:
         """See `ModelAdapter`; the same two files, which any program of paddle's can load."""
-        for old, suffix in ((self._graph, ""), (self._weights, "")):
-            (directory / f"{old.name}{suffix}").unlink(missing_ok=True)  # it may be a link to a file that others read
+        for old in (self._graph, self._weights):
+            (directory / old.name).unlink(missing_ok=True)  # it may be a link to a file that others read
         with _static(self._scope):
             chosen = [value for value in _values(self._program) if value.name in self._layout.names]
             paddle.static.pir_io.save_vars_pir(
                 dirname=str(directory), main_program=self._program, vars=chosen, filename=self._weights.name
             )
-        shutil.copyfile(self._graph, directory / self._graph.name)
+        (directory / self._graph.name).write_bytes(self._graph_bytes)
 
     def load(self, directory: Path) -> None:
         """See `ModelAdapter`."""
         other = PaddleProgram(directory, self._name())
         if other.layout != self.layout:
             raise LayoutMismatch(f"{directory} is of another model: it has {other.layout}, this one {self.layout}")
-        self._graph, self._weights = other._graph, other._weights
+        self._graph, self._weights, self._graph_bytes = other._graph, other._weights, other._graph_bytes
         self.bind(other.parameters())
 
     def __reduce__(self) -> tuple[Any, ...]:
