@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
+import gc
 import os
 import threading
+import traceback
+import weakref
 from typing import Any
 
 import pytest
@@ -132,6 +136,63 @@ def test_an_exception_is_kept_for_whoever_asks(anywhere: str) -> None:
     assert isinstance(future.exception(PATIENCE_S), KeyError)
     with pytest.raises(KeyError, match="no such thing"):
         future.result()
+
+
+class OwnError(Exception):
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__(f"{left} and {right}")
+        self.both = left, right
+
+
+@pytest.mark.parametrize(
+    ("kind", "args"), [(KeyError, ("no such thing",)), (OSError, (2, "no file", "name")), (OwnError, (1, 2))]
+)
+def test_an_exception_can_be_raised_again_and_again(
+    anywhere: str, kind: type[Exception], args: tuple[Any, ...]
+) -> None:
+    @parl_remote.remote_class(wait=False)
+    class Raiser:
+        def fail(self) -> None:
+            raised = kind(*args)
+            raised.add_note("a note")
+            raise raised
+
+    error = kind(*args)
+    future = future_of(Raiser().fail())
+    for _ in range(3):
+        with pytest.raises(kind) as raised:
+            future.result(PATIENCE_S)
+        assert raised.value.args == error.args
+        assert str(raised.value) == str(error)
+        assert vars(raised.value).get("both") == vars(error).get("both")
+        assert raised.value.__notes__ == ["a note"]
+        assert "traceback in the actor" in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("kind", ["call", "pool"])
+def test_an_exception_that_was_caught_keeps_no_actor(anywhere: str, kind: str) -> None:
+    """Its traceback holds the frames of all callers; a future that held it would keep them all, in a circle."""
+    kept: list[weakref.ref[Any]] = []
+
+    class Held:
+        pass
+
+    def use() -> None:
+        held = Held()
+        kept.append(weakref.ref(held))
+        worker: Any = Worker()
+        with parl_remote.ActorPool([worker]) as pool:
+            future = future_of(worker.fail()) if kind == "call" else pool.submit(lambda one: one.fail())
+            with contextlib.suppress(KeyError):
+                future.result(PATIENCE_S)
+
+    gc.collect()
+    gc.disable()
+    try:
+        use()
+        assert kept[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_wait_and_as_completed_of_concurrent_futures_work(shared_cluster: None, gate: Any) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
+from parl_remote.data.exception_parts import unraised
 from parl_remote.errors import ResultTimeout, SerializationError
 
 __all__ = ["Carrier", "FutureTravels", "RemoteFuture"]
@@ -100,10 +101,15 @@ class RemoteFuture(concurrent.futures.Future[T]):
         if self._state is CANCELLED_AND_NOTIFIED:
             raise concurrent.futures.CancelledError
         if self._exception is not None:
+            # What is raised belongs to whoever catches it: its traceback holds the frames of all callers, with their
+            # proxies, and a future that held it too would keep them, and so the actors, until the garbage collector
+            # comes by. The future keeps one of the same kind for whoever asks again.
+            error = self._exception
+            self._exception = unraised(error)
             try:
-                raise self._exception
+                raise error
             finally:
-                del self  # the exception's traceback holds this frame, which would hold the exception
+                del self, error
         result: T = self._result
         return result
 

@@ -46,6 +46,7 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
     Returns:
         A line for each process, saying how it ended; monitors that went with their cluster are not mentioned.
     """
+
     def is_meant(port: int) -> bool:
         return not ports or port in ports
 

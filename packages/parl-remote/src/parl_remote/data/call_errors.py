@@ -12,6 +12,7 @@ import traceback
 from typing import NamedTuple
 
 from parl_remote.data import serialize
+from parl_remote.data.exception_parts import from_parts
 from parl_remote.errors import RemoteCallError
 
 __all__ = ["Failure", "describe", "rebuild"]
@@ -94,18 +95,7 @@ def _put_together(parts: object) -> object:
     if issubclass(kind, BaseExceptionGroup):
         message, inner = args
         args = (message, [_put_together(one) for one in inner])
-    return _from_parts(kind, args, attributes)
-
-
-def _from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
-    """An exception from what makes it up, also where its constructor wants other arguments than it keeps."""
-    try:
-        error = kind(*args)
-    except Exception:
-        error = kind.__new__(kind, *args)
-        error.args = args
-    error.__dict__.update(attributes)
-    return error
+    return from_parts(kind, args, attributes)
 
 
 def _pickled(error: BaseException) -> tuple[bytes, ...]:

@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
+from parl_remote.data.exception_parts import unraised
 from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
 from parl_remote.future import RemoteFuture
 from parl_remote.program.proxy import RemoteObject, make_proxy, reference_of
@@ -32,6 +33,19 @@ _LOOK_S = 1.0  # how often who waits for the dispatcher looks whether it has end
 
 class PoolFuture(concurrent.futures.Future[Any]):
     """The result of a pool's task: a `concurrent.futures.Future` that can be awaited, too."""
+
+    _exception: BaseException | None
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The result, or what the task raised, as `concurrent.futures.Future.result` gives it."""
+        try:
+            return super().result(timeout)
+        except BaseException as error:
+            if error is self._exception:  # it belongs to whoever catches it, see `RemoteFuture.result`
+                self._exception = unraised(error)
+            raise
+        finally:
+            del self
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """PARL's name for `result`; `block=False` does not wait."""
