@@ -21,14 +21,11 @@ from parl_evokit import ESAgent, mlp
 from parl_evokit.environments import Predictor
 from parl_evokit.parallel import ObservationStatistics, Pool, open_pool, sample
 
-CONFIG = {
-    "solver": {
-        "type": "BASIC_ES",
-        "optimizer": {"type": "ADAM", "base_lr": 0.03},
-        "sampling": {"gaussian_sampling": {"std": 0.1, "cached": True, "seed": 1024}},
-        "update": {"weight_decay": 0.0005},
-    }
-}
+
+def settings(std: float, learning_rate: float) -> dict:
+    """OpenAI-ES: mirrored noise, centred ranks, Adam."""
+    sampling = {"gaussian_sampling": {"std": std, "cached": True, "seed": 1024}}
+    return {"solver": {"optimizer": {"type": "ADAM", "base_lr": learning_rate}, "sampling": sampling}}
 
 
 class Episodes:
@@ -58,13 +55,14 @@ def network(env_id: str, hidden: int, seed: int):
     env = gymnasium.make(env_id)
     inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
     env.close()
-    return mlp([inputs, hidden, outputs], softmax=False, seed=seed), inputs
+    sizes = [inputs, hidden, outputs] if hidden else [inputs, outputs]
+    return mlp(sizes, softmax=False, seed=seed), inputs
 
 
 def train(arguments: argparse.Namespace, pool: Pool) -> tuple[ESAgent, ObservationStatistics, list[list[float]]]:
     """The loop: sample, update, and now and then a look at the model without noise."""
     model, inputs = network(arguments.env, arguments.hidden, arguments.seed)
-    agent = ESAgent(CONFIG, model)
+    agent = ESAgent(settings(arguments.std, arguments.learning_rate), model)
     seen = ObservationStatistics(inputs)
     episodes = Episodes(arguments.env, arguments.max_steps)
     curve, began = [], time.monotonic()
@@ -102,11 +100,13 @@ def main() -> None:
     parser.add_argument("--pool", choices=["remote", "processes"], default="remote", help="where samples are evaluated")
     parser.add_argument("--workers", type=int, help="how many; default: one a core, or what the cluster has")
     parser.add_argument("--address", help="of a cluster; default: this machine")
-    parser.add_argument("--rounds", type=int, default=100)
-    parser.add_argument("--population", type=int, default=32, help="samples a round")
-    parser.add_argument("--hidden", type=int, default=16, help="units of the hidden layer")
+    parser.add_argument("--rounds", type=int, default=400)
+    parser.add_argument("--population", type=int, default=8, help="samples a round")
+    parser.add_argument("--hidden", type=int, default=0, help="units of a hidden layer; 0: a linear policy")
+    parser.add_argument("--std", type=float, default=0.1, help="standard deviation of the noise")
+    parser.add_argument("--learning-rate", type=float, default=0.05, help="of Adam")
     parser.add_argument("--max-steps", type=int, help="of an episode; default: the task's own")
-    parser.add_argument("--every", type=int, default=5, help="rounds between two looks at the model without noise")
+    parser.add_argument("--every", type=int, default=10, help="rounds between two looks at the model without noise")
     parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")
     parser.add_argument("--out", type=Path, default=Path("out"))
     parser.add_argument("--smoke", action="store_true", help="two short rounds, to see that everything works")
