@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
+from parl_torch import algorithms, networks
 from parl_torch.agent import Agent
 from parl_torch.algorithm import Algorithm
 from parl_torch.algorithms import A2C, DQN, IMPALA, PPO, PolicyGradient
@@ -83,7 +84,28 @@ def _separate_value() -> Callable[[], Any]:
     return lambda: algorithm.value_learn(OBS, ONES)
 
 
-LEARN = [_policy_gradient, _dqn, _ppo, _multi_discrete, _a2c, _impala, _separate_policy, _separate_value]
+def _continuous(name: str, network: type[Any], **settings: Any) -> Callable[[], Callable[[], Any]]:
+    def make() -> Callable[[], Any]:
+        algorithm = getattr(algorithms, name)(network(2), device="cpu", **settings)
+        return lambda: algorithm.learn(OBS, torch.zeros(8, 2), ONES, OBS, ONES, weights=ONES, discount=ONES)
+
+    return make
+
+
+LEARN = [
+    _policy_gradient,
+    _dqn,
+    _ppo,
+    _multi_discrete,
+    _a2c,
+    _impala,
+    _separate_policy,
+    _separate_value,
+    _continuous("DDPG", networks.DeterministicActorCritic),
+    _continuous("TD3", networks.TwinActorCritic, policy_freq=1),
+    _continuous("SAC", networks.SquashedActorCritic),
+    _continuous("OAC", networks.SquashedActorCritic, alpha=0.2),
+]
 
 
 class Reads(TorchDispatchMode):  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped

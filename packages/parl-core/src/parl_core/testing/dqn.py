@@ -7,10 +7,11 @@ import pytest
 
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
+from parl_core.schedules import piecewise
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
-from parl_core.testing.models import ACT_DIM, OBS_DIM, Q_SHAPES, q_values
-from parl_core.testing.reference import Adam, Dense, clip_by_global_norm
+from parl_core.testing.models import ACT_DIM, DUELING_SHAPES, OBS_DIM, Q_SHAPES, dueling, q_values
+from parl_core.testing.reference import Adam, Dense, clip_by_global_norm, summed
 from parl_core.testing.reference_losses import q_learning
 
 __all__ = ["DQNConformance"]
@@ -75,6 +76,119 @@ class DQNConformance(Conformance):
             weights = adam.update(weights, gradients)
             agent.learn(*_cast((obs, action, reward, obs, terminal), precision))
         assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_dueling_models_are_trained_as_they_are(self, precision: Precision) -> None:
+        rng = np.random.default_rng(12)
+        weights = random_weights(rng, DUELING_SHAPES)
+        algorithm = self.algorithm("DQN", self.model(dueling, weights, precision), gamma=_GAMMA, lr=_LR)
+        agent, adam = self.backend.Agent(algorithm), Adam(_LR)
+        value, advantage = Dense(("fc1", "v")), Dense(("fc1", "a"))
+        for _ in range(2):
+            obs, action = rng.normal(size=(_BATCH, OBS_DIM)), rng.integers(ACT_DIM, size=_BATCH)
+            reward = rng.normal(size=_BATCH)
+            v, a = value.forward(weights, obs), advantage.forward(weights, obs)
+            q = v[-1] + a[-1] - a[-1].mean(axis=1, keepdims=True)
+            loss, slope, _ = q_learning(q, action, reward, np.ones(_BATCH))
+            gradients, _ = value.backward(weights, v, slope.sum(axis=1, keepdims=True))
+            more, _ = advantage.backward(weights, a, slope - slope.mean(axis=1, keepdims=True))
+            weights = adam.update(weights, summed(gradients, more))
+            found = agent.learn(*_cast((obs, action, reward, obs, np.ones(_BATCH)), precision))
+            assert found == pytest.approx(loss, abs=precision.tolerance)
+        assert_weights_close(algorithm.model.get_weights(portable=True), weights, precision.tolerance)
+
+    @pytest.mark.parametrize("double", [False, True], ids=["plain", "double"])
+    def test_what_is_impossible_is_neither_chosen_nor_bootstrapped_from(self, double: bool) -> None:
+        rng = np.random.default_rng(11)
+        weights, target_weights = random_weights(rng, Q_SHAPES), random_weights(rng, Q_SHAPES)
+        obs, action, reward, next_obs, terminal = _some_batch(rng)
+        possible = rng.random((_BATCH, ACT_DIM)) < 0.5
+        possible[np.arange(_BATCH), rng.integers(ACT_DIM, size=_BATCH)] = True
+        possible[terminal] = False  # where nothing follows, nothing need be possible
+
+        next_q = _NETWORK.forward(target_weights, next_obs)[-1]
+        selector = _NETWORK.forward(weights, next_obs)[-1] if double else next_q
+        best = np.where(possible, selector, -np.inf).argmax(axis=1)
+        target = reward + _GAMMA * ~terminal * next_q[np.arange(_BATCH), best]
+        expected, _, _ = q_learning(_NETWORK.forward(weights, obs)[-1], action, target, np.ones(_BATCH))
+        for mask in (possible, possible.astype(np.int8)):
+            algorithm = self.algorithm("DQN", self.model(q_values, weights), gamma=_GAMMA, double=double)
+            algorithm.target_model.set_weights(target_weights, portable=True)
+            agent = self.backend.Agent(algorithm, seed=1)
+            found = agent.learn(obs, action, reward, next_obs, terminal, next_action_mask=mask)
+            assert found == pytest.approx(expected, abs=1e-5)
+
+    def test_masked_actions_are_never_chosen_and_the_others_equally_often(self) -> None:
+        weights = random_weights(np.random.default_rng(6), Q_SHAPES)
+        agent = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights)), seed=7)
+        obs = np.random.default_rng(1).normal(size=(6000, OBS_DIM)).astype(np.float32)
+        values = _NETWORK.forward(weights, obs)[-1]
+        mask = np.ones((6000, ACT_DIM), np.bool_)
+        mask[np.arange(6000), values.argmax(axis=1)] = False
+        expected = np.where(mask, values, -np.inf).argmax(axis=1)
+        np.testing.assert_array_equal(agent.predict(obs, action_mask=mask), expected)
+        assert agent.predict(obs[0], action_mask=mask[0]) == expected[0]
+        drawn = agent.sample(obs, epsilon=1.0, action_mask=mask)
+        assert mask[np.arange(6000), drawn].all()
+        # Two actions are possible: half of the draws, with deviation 0.0065.
+        assert abs((drawn == expected).mean() - 0.5) < 0.04
+
+    def test_observations_may_be_dictionaries_with_a_mask_among_them(self) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        obs, action, reward, next_obs, terminal = _some_batch(np.random.default_rng(4))
+        mask = np.tile([True, False, True], (_BATCH, 1))
+        plain = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights)))
+        expected = plain.learn(obs, action, reward, next_obs, terminal, next_action_mask=mask)
+        agent = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights)))
+        for one in (agent.alg.model, agent.alg.target_model):
+            of_vectors = one.value
+            one.value = lambda parts, of_vectors=of_vectors: of_vectors(
+                self.backend.layers.concat([parts["left"], parts["right"]], axis=1)
+            )
+
+        def parts(rows: Any) -> dict[str, Any]:
+            return {"left": rows[:, :1], "right": rows[:, 1:], "action_mask": mask}
+
+        found = agent.learn(parts(obs), action, reward, parts(next_obs), terminal)
+        assert found == pytest.approx(expected, abs=1e-6)
+        np.testing.assert_array_equal(agent.predict(parts(obs)), plain.predict(obs, action_mask=mask))
+        assert agent.predict({name: part[0] for name, part in parts(obs).items()}) == agent.predict(parts(obs))[0]
+
+    def test_a_schedule_decides_the_learning_rate_of_each_update(self) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        batch = _some_batch(np.random.default_rng(4))
+        scheduled = self.backend.Agent(
+            self.algorithm("DQN", self.model(q_values, weights), lr=piecewise([(0, 0.1), (1, 0.02)]))
+        )
+        given = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights), lr=1.0))
+        for rate in (0.1, 0.02, 0.02):
+            scheduled.learn(*batch)
+            given.learn(*batch, learning_rate=rate)
+        assert _same(scheduled.get_weights(), given.get_weights())
+
+    @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
+    def test_a_reward_that_is_not_finite_is_refused_before_it_spoils_the_weights(self, wrong: float) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        batch = _some_batch(np.random.default_rng(4))
+        agent.learn(*batch)
+        before = agent.get_weights()
+        batch[2][5] = wrong
+        with pytest.raises(ValueError, match=rf"reward must be finite, got {wrong} in row 5"):
+            agent.learn(*batch)
+        assert _same(agent.get_weights(), before)
+
+    @pytest.mark.parametrize(
+        ("mask", "message"),
+        [
+            (np.zeros((_BATCH, ACT_DIM), np.bool_), "leaves no action in row 0"),
+            (np.full((_BATCH, ACT_DIM), 2), "booleans or 0 and 1"),
+            (np.ones((_BATCH, ACT_DIM + 1), np.bool_), r"must have shape \(16, 3\), got \(16, 4\)"),
+        ],
+        ids=["empty", "numbers", "shape"],
+    )
+    def test_masks_that_fit_nothing_are_refused(self, mask: Any, message: str) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        with pytest.raises(ValueError, match=message):
+            agent.predict(np.zeros((_BATCH, OBS_DIM), np.float32), action_mask=mask)
 
     def test_ddqn_is_dqn_with_double_q_learning(self) -> None:
         weights = random_weights(np.random.default_rng(3), Q_SHAPES)

@@ -10,12 +10,14 @@ from parl_core.backends import Backend
 __all__ = [
     "ACTOR_CRITIC_SHAPES",
     "ACT_DIM",
+    "DUELING_SHAPES",
     "GAUSSIAN_SHAPES",
     "MULTI_DISCRETE_SHAPES",
     "NVEC",
     "OBS_DIM",
     "Q_SHAPES",
     "actor_critic",
+    "dueling",
     "gaussian_actor_critic",
     "multi_discrete_actor_critic",
     "of_dictionaries",
@@ -54,6 +56,33 @@ GAUSSIAN_SHAPES: dict[str, tuple[int, ...]] = {
     "spread.weight": (ACT_DIM, HIDDEN),
     "spread.bias": (ACT_DIM,),
 }
+
+
+DUELING_SHAPES: dict[str, tuple[int, ...]] = {
+    "fc1.weight": (HIDDEN, OBS_DIM),
+    "fc1.bias": (HIDDEN,),
+    "v.weight": (1, HIDDEN),
+    "v.bias": (1,),
+    "a.weight": (ACT_DIM, HIDDEN),
+    "a.bias": (ACT_DIM,),
+}
+
+
+def dueling(backend: Backend) -> Any:
+    """`value(obs)`: one hidden layer (tanh), then v + a - mean(a) of two layers (Wang et al. 2016, equation 9)."""
+    layers: Any = backend.layers
+
+    class Dueling(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = layers.fc(size=HIDDEN, act="tanh")
+            self.v, self.a = layers.fc(size=1), layers.fc(size=ACT_DIM)
+
+        def value(self, obs: Any) -> Any:
+            hidden = self.fc1(obs)
+            advantage = self.a(hidden)
+            return self.v(hidden) + advantage - layers.reduce_mean(advantage, dim=1, keep_dim=True)
+
+    return Dueling()
 
 
 def q_values(backend: Backend) -> Any:

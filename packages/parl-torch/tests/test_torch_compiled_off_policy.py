@@ -1,0 +1,59 @@
+"""`compile=True` of the off-policy algorithms passes tests of the common suite; without a compiler it is refused."""
+
+import shutil
+from typing import Any
+
+import pytest
+
+from parl_core.errors import HyperparameterError
+from parl_core.testing import DQNConformance, SACConformance
+from parl_core.testing.adapter import FLOAT32, FLOAT64
+from parl_torch import compiled
+from parl_torch.algorithms import DQN
+from parl_torch.backend import TorchBackend
+from parl_torch.networks import QNetwork
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, from its own compiler
+needs_a_compiler = pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++")), reason="torch.compile needs a C++ compiler"
+)
+
+
+class Compiled:
+    """Beside a suite: all its algorithms compile."""
+
+    class adapter:  # noqa: N801 - the suites' name
+        backend = TorchBackend()
+
+        @staticmethod
+        def double(model: Any) -> Any:
+            return model.double()
+
+    def algorithm(self, name: str, model: Any, **settings: Any) -> Any:
+        return super().algorithm(name, model, compile=True, **settings)  # type: ignore[misc]  # the suite's
+
+
+class CompiledDQN(Compiled, DQNConformance):
+    pass
+
+
+class CompiledSAC(Compiled, SACConformance):
+    pass
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_dqn_agrees_with_the_reference() -> None:
+    CompiledDQN().test_three_updates_agree_with_the_reference(FLOAT64, double=True, extras=True)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_sac_agrees_with_the_reference() -> None:
+    CompiledSAC().test_three_updates_agree_with_the_reference(FLOAT32, alpha=None, extras=False)
+
+
+def test_without_a_compiler_it_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled.shutil, "which", lambda _name: None)
+    with pytest.raises(HyperparameterError, match=r"needs a C\+\+ compiler .* on the PATH; install one"):
+        DQN(QNetwork(2), device="cpu", compile=True)
