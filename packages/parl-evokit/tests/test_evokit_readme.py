@@ -23,5 +23,7 @@ def test_the_agent_and_the_log_work_as_shown(tmp_path: Path, monkeypatch: pytest
     exec(BLOCKS[1].replace("[info, ...], [1.0, ...]", "[info, sampler.add_noise()], [1.0, 2.0]"), names)
     assert (tmp_path / "model_dir" / "solver.json").exists()
     agent = ESAgent("config.prototxt", mlp([4, 20, 2]))
-    exec(BLOCKS[2], {"LogWriter": LogWriter, "info": agent.clone().add_noise()})
+    exec(BLOCKS[2].replace('"processes"', '"threads"'), {"agent": agent, "__name__": "__main__"})
+    assert agent.model_iter_id == 3
+    exec(BLOCKS[3], {"LogWriter": LogWriter, "info": agent.clone().add_noise()})
     assert list((tmp_path / "sampling_log").glob("*.evl"))
