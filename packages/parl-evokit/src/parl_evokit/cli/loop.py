@@ -60,7 +60,7 @@ def loop(
     """
     drawing = str(picture) != "-"
     if drawing and importlib.util.find_spec("matplotlib") is None:
-        raise EvolutionError("the picture needs matplotlib: pip install matplotlib, or give --picture=-")
+        raise EvolutionError("the picture needs matplotlib: pip install parl-evokit[loop], or give --picture=-")
     episode = NamedEpisode(env)
     episode.open()  # what is missing is said before anything is written
     with update_lock(warehouse, wait_s, lambda text: click.echo(text, err=True)):
