@@ -16,6 +16,25 @@ def test_actions_outside_of_a_box_are_clipped() -> None:
     assert into_space(BOX)(np.array([[-3.0, 0.5]])).tolist() == [[-1.0, 0.5]]
 
 
+def test_actions_in_the_unit_box_go_to_the_bounds_and_stay_where_there_are_none() -> None:
+    space = gymnasium.spaces.Box(np.array([0.0, -5.0, -np.inf]), np.array([10.0, 5.0, 1.0]), dtype=np.float64)
+    found = into_space(space, unit_box=True)(np.array([[0.0, 1.0, -7.0], [-3.0, -0.5, 4.0]]))
+    assert found.tolist() == [[5.0, 5.0, -7.0], [0.0, -2.5, 1.0]]
+    assert into_space(space)(np.array([[0.5, 9.0, -7.0]])).tolist() == [[0.5, 5.0, -7.0]]
+
+
+def test_multi_discrete_actions_count_from_where_each_part_starts() -> None:
+    space = gymnasium.spaces.MultiDiscrete([2, 3], start=[10, 0])
+    assert into_space(space)(np.array([[1, 2], [0, 0]])).tolist() == [[11, 2], [10, 0]]
+    with pytest.raises(HyperparameterError, match=r"nvec=\[2 3\]"):
+        into_space(space)(np.array([[0.5, 0.5]]))
+
+
+def test_actions_of_another_shape_than_the_box_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match=r"actions of shape \[2\], the policy chooses \[3\]"):
+        into_space(BOX)(np.zeros((4, 3)))
+
+
 def test_actions_of_a_discrete_space_count_from_where_it_starts() -> None:
     assert into_space(gymnasium.spaces.Discrete(3, start=5))(np.array([0, 2])).tolist() == [5, 7]
     assert into_space(gymnasium.spaces.Discrete(3))(np.array([0, 2])).tolist() == [0, 2]

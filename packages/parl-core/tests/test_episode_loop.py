@@ -75,3 +75,36 @@ def test_every_tenth_episode_is_logged_and_every_hundredth_tested(caplog: pytest
     assert tested == [7.0, 7.0]
     assert len(agent.learned) == 200
     assert env.seeds == [4] + [None] * 201
+
+
+class Bounded(ThreeSteps):
+    """Observes a dictionary; takes numbers between 10 and 20."""
+
+    observation_space = gymnasium.spaces.Dict({"count": ThreeSteps.observation_space})
+    action_space = gymnasium.spaces.Box(10.0, 20.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.taken: list[float] = []
+        observation, info = super().reset(seed=seed)
+        return {"count": observation}, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.taken.append(float(action[0]))
+        observation, *rest = super().step(action)
+        return {"count": observation}, *rest
+
+
+class InUnitBox(Recording):
+    alg = type("Gaussian", (), {"ACTS_IN_UNIT_BOX": True})()
+
+    def sample(self, obs: Any) -> Any:
+        return np.array([{0: -1.0, 1: 0.0}.get(int(obs["count"][0]), 5.0)], np.float32)
+
+
+def test_actions_are_mapped_to_the_bounds_and_learned_as_they_were_drawn() -> None:
+    env, agent = Bounded(), InUnitBox()
+    train_by_episodes(agent, env, 1, test_every=5)
+    assert env.taken == [10.0, 15.0, 20.0]
+    obs, action, _ = agent.learned[0]
+    np.testing.assert_array_equal(obs["count"], [[0.0], [1.0], [2.0]])
+    np.testing.assert_array_equal(action, [[-1.0], [0.0], [5.0]])

@@ -224,6 +224,18 @@ def test_a_loss_that_is_not_finite_stops_the_loop_with_a_message_and_callbacks_a
     assert "DivergedError" in ended.reason
 
 
+def test_a_reward_that_is_not_finite_ends_the_loop_before_anything_is_learned_from_it() -> None:
+    class Exploding(Counting):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, _, *rest = super().step(action)
+            return observation, math.inf if self._count == 5 else 1.0, *rest
+
+    agent = TenTimesTheCount()
+    with pytest.raises(DivergedError, match=r"environment 0 gave the reward inf at step 1 .*clip or repair"):
+        train_on_policy(agent, make_vector_env(Exploding, 1), settings(total_steps=30))
+    assert len(agent.batches) == 1
+
+
 def test_an_interruption_passes_through_after_callbacks_were_told() -> None:
     class Interrupting(Callback):
         def on_update(self, update: Update) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.action_kind import ActionKind
-from parl_core.contracts.columns import floats_column, observations
+from parl_core.contracts.columns import finite_column, observations
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.ppo_forms import DEFAULTS, SeparateMethods, asks_for_separate_form
 from parl_core.contracts.rollout_batch import RolloutBatch
@@ -286,10 +286,10 @@ class PPO(SeparateMethods, OnPolicy):
         columns = {
             "batch_obs": observations(batch_obs),
             "batch_action": self.actions.column("batch_action", batch_action),
-            "batch_value": floats_column("batch_value", batch_value),
-            "batch_return": floats_column("batch_return", batch_return),
-            "batch_logprob": floats_column("batch_logprob", batch_logprob),
-            "batch_adv": floats_column("batch_adv", batch_adv),
+            "batch_value": finite_column("batch_value", batch_value),
+            "batch_return": finite_column("batch_return", batch_return),
+            "batch_logprob": finite_column("batch_logprob", batch_logprob),
+            "batch_adv": finite_column("batch_adv", batch_adv),
         }
         mask = self.actions.mask(action_mask)
         check_rows("PPO.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))

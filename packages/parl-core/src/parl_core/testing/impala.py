@@ -9,12 +9,12 @@ import pytest
 from numpy.typing import NDArray
 
 from parl_core.contracts.impala import VTraceLoss
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.returns import VTrace, n_step_returns, vtrace
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
-from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, shared_trunk
+from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, q_values, shared_trunk
 from parl_core.testing.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
 from parl_core.testing.reference_policies import DISCRETE, PolicyReference
 
@@ -206,6 +206,10 @@ class IMPALAConformance(Conformance):
         with pytest.raises(ValueError, match=message):
             agent.learn(*(batch[name] for name in _COLUMNS), **optional)
         assert_weights_close(agent.get_weights(), before, 0.0)
+
+    def test_a_model_without_a_value_is_refused_by_name(self) -> None:
+        with pytest.raises(ModelContractError, match="`policy_and_value` or `policy` method; QValues does not"):
+            self.algorithm("IMPALA", q_values(self.backend), sample_batch_steps=2)
 
     def test_fragments_that_do_not_divide_the_batch_are_refused(self) -> None:
         agent = self.backend.Agent(self.algorithm("IMPALA", actor_critic(self.backend), sample_batch_steps=4))

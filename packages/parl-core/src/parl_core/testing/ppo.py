@@ -1,5 +1,6 @@
 """What PPO in PARL 2.x's form must do on every backend."""
 
+import math
 from dataclasses import fields, replace
 from typing import Any
 
@@ -7,12 +8,12 @@ import numpy as np
 import pytest
 
 from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
 from parl_core.model import Weights
-from parl_core.schedules import piecewise
+from parl_core.schedules import constant, piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import continuous_identity, discrete_identity
-from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, gaussian_actor_critic, of_dictionaries
+from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, gaussian_actor_critic, of_dictionaries, q_values
 from parl_core.testing.reference import Adam, Dense, clip_by_global_norm, log_softmax
 from parl_core.testing.reference_losses import clipped_surrogate, clipped_value
 from parl_core.testing.reference_policies import (
@@ -234,6 +235,47 @@ class PPOConformance(Conformance):
             batch = RolloutBatch(columns[0], action, *columns[2:])
             with pytest.raises(ValueError, match=r"RolloutBatch.action must have shape"):
                 agent.learn_rollout(batch, epochs=1, minibatch_size=8, rng=np.random.default_rng(1))
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({0: np.zeros((15, OBS_DIM), np.float32)}, "same number of rows"),
+            ({1: np.zeros(16)}, "batch_action must hold whole numbers"),
+            ({3: np.full(16, np.inf)}, "batch_return must be finite, got inf in row 0.*clip or drop"),
+            ({5: np.array([0.0] * 15 + [np.nan])}, "batch_adv must be finite, got nan in row 15"),
+            ({2: np.full(16, "a")}, "batch_value must hold numbers"),
+        ],
+    )
+    def test_a_batch_that_does_not_fit_is_refused_before_anything_is_learned(
+        self, change: dict[int, Any], message: str
+    ) -> None:
+        rng = np.random.default_rng(22)
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32)
+        before = agent.get_weights()
+        columns = [change.get(i, column) for i, column in enumerate(_columns(_rollout(rng, 16, DISCRETE), FLOAT32))]
+        with pytest.raises(ValueError, match=message):
+            agent.learn(*columns)
+        assert_weights_close(agent.get_weights(), before, 0.0)
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ({"clip_param": 0.0}, "clip_param must be above 0, got 0"),
+            ({"entropy_coef": -0.1}, "entropy_coef must be at least 0, got -0.1"),
+            ({"initial_lr": math.nan}, "initial_lr must be finite, got nan"),
+            ({"initial_lr": constant(0.0)}, "initial_lr at the start of its schedule must be above 0"),
+            ({"max_grad_norm": -1}, "max_grad_norm must be above 0"),
+            ({"nvec": []}, "nvec must have at least one"),
+            ({"continuous_action": True, "nvec": [2]}, "continuous or multi-discrete"),
+        ],
+    )
+    def test_settings_that_mean_nothing_are_refused(self, settings: dict[str, Any], message: str) -> None:
+        with pytest.raises(HyperparameterError, match=message):
+            self.algorithm("PPO", actor_critic(self.backend), **settings)
+
+    def test_a_model_without_a_policy_is_refused_by_name(self) -> None:
+        with pytest.raises(ModelContractError, match=r"`PPO`'s model needs .*`policy` method; QValues"):
+            self.algorithm("PPO", q_values(self.backend))
 
     def test_settings_of_both_forms_together_are_refused(self) -> None:
         with pytest.raises(HyperparameterError, match=r"policy_lr, value_lr of PARL 1.x's .*with clip_param"):

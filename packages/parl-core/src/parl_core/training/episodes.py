@@ -15,7 +15,9 @@ import numpy.typing as npt
 
 from parl_core import logger
 from parl_core.checks import check_int
+from parl_core.nested import Observations, map_nested
 from parl_core.returns import calc_discount_norm_reward
+from parl_core.training.acting import acts_in_unit_box, into_space
 
 __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
 
@@ -37,7 +39,7 @@ class EpisodeAgent(Protocol):
 class PlayedEpisode:
     """The steps of one episode: `obs[t]`, what was done there, and the reward for it."""
 
-    obs: npt.NDArray[Any]
+    obs: Observations
     actions: npt.NDArray[Any]
     rewards: Sequence[float]
 
@@ -47,13 +49,21 @@ class PlayedEpisode:
         return float(sum(self.rewards))
 
 
-def run_episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) -> PlayedEpisode:
+def run_episode(
+    env: Any,
+    act: Callable[[Any], Any],
+    seed: int | None = None,
+    *,
+    valid: Callable[[Any], Any] | None = None,
+) -> PlayedEpisode:
     """Play one episode to its end.
 
     Args:
         env: a Gymnasium environment.
         act: chooses an action for an observation: `agent.sample` or `agent.predict`.
         seed: of the environment's reset; None goes on with its generator.
+        valid: makes actions `[n, *act]` valid in the action space, such as `into_space` gives; by default the
+            environment gets them as they were chosen.
     """
     obs, _ = env.reset(seed=seed)
     seen, actions, rewards = [], [], []
@@ -61,10 +71,11 @@ def run_episode(env: Any, act: Callable[[Any], Any], seed: int | None = None) ->
     while not over:
         seen.append(obs)
         actions.append(act(obs))
-        obs, reward, terminated, truncated, _ = env.step(actions[-1])
+        action = actions[-1] if valid is None else valid(np.asarray(actions[-1])[None])[0]
+        obs, reward, terminated, truncated, _ = env.step(action)
         rewards.append(float(reward))
         over = terminated or truncated
-    return PlayedEpisode(np.array(seen), np.array(actions), rewards)
+    return PlayedEpisode(map_nested(lambda *steps: np.array(steps), *seen), np.array(actions), rewards)
 
 
 def train_by_episodes(
@@ -93,13 +104,14 @@ def train_by_episodes(
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)
+    valid = into_space(env.action_space, unit_box=acts_in_unit_box(agent))
     tested = []
     for i in range(episodes):
-        played = run_episode(env, agent.sample, seed if i == 0 else None)
+        played = run_episode(env, agent.sample, seed if i == 0 else None, valid=valid)
         if i % log_every == 0:
             logger.info("Episode %d, Reward Sum %s.", i, played.episode_return)
         agent.learn(played.obs, played.actions, calc_discount_norm_reward(played.rewards, gamma))
         if (i + 1) % test_every == 0:
-            tested.append(run_episode(env, agent.predict).episode_return)
+            tested.append(run_episode(env, agent.predict, valid=valid).episode_return)
             logger.info("Test reward: %s", tested[-1])
     return tested

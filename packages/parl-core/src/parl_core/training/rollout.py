@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from parl_core.env.same_step import in_same_step
 from parl_core.env.vector_group import ArraySpaces
-from parl_core.errors import HyperparameterError
+from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import ExploringAgent, acts_in_unit_box, into_space, tell_dimensions
@@ -86,7 +86,11 @@ class RolloutCollector:
         self._obs, _ = envs.reset(seed=spawn_seeds(seed, envs.num_envs))
 
     def collect(self) -> Rollout:
-        """Take `n_steps` steps in every environment."""
+        """Take `n_steps` steps in every environment.
+
+        Raises:
+            DivergedError: a reward is infinite or NaN; the message names its environment.
+        """
         shape = (self._n_steps, self._envs.num_envs)
         obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
@@ -106,6 +110,7 @@ class RolloutCollector:
                 self._returns[i], self._lengths[i] = 0.0, 0
                 if not terminated[t, i]:
                     last_obs[t, i] = infos["final_obs"][i]
+        _check_rewards(reward)
         next_value = np.empty_like(value)
         next_value[:-1] = value[1:]
         next_value[-1] = self._agent.value(self._obs)
@@ -115,6 +120,16 @@ class RolloutCollector:
             next_value[rows, columns] = self._agent.value(stacked)
         return Rollout(
             obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
+        )
+
+
+def _check_rewards(reward: Floats) -> None:
+    spoiled = np.argwhere(~np.isfinite(reward))
+    if spoiled.size:
+        t, i = spoiled[0]
+        raise DivergedError(
+            f"environment {i} gave the reward {reward[t, i]} at step {t} of the rollout; nothing was learned from it: "
+            "clip or repair rewards in the environment, and go on from the agent as it is or from the last checkpoint"
         )
 
 
