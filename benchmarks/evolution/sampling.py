@@ -94,7 +94,7 @@ def imports(table: Table, quick: bool) -> None:
 
     def seconds(statement: str) -> float:
         program = f"import time; t = time.process_time(); {statement}; print(time.process_time() - t)"
-        runs = 3 if quick else 9
+        runs = 3 if quick else 5
         return min(float(subprocess.check_output([sys.executable, "-P", "-c", program])) for _ in range(runs))
 
     base = seconds("import numpy")

@@ -1,67 +1,66 @@
-"""The specifications of log, directories and command say what the code does."""
-
-from __future__ import annotations
+"""What the pages of evolution say is so: vectors of the noise page, algorithms, files of the tutorial."""
 
 import json
 import re
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
-import click
 import pytest
 
-from parl_evokit import ESAgent, LogWriter, mlp, read_log
-from parl_evokit.cli import main
-from parl_evokit.log.frames import frame
-from parl_evokit.log.header import Header
-from parl_evokit.records import Record, SamplingInfo
+from parl_evokit import Config, GaussianNoise, NoiseSpec
+from parl_evokit.config import SolverKind
+from parl_evokit.solvers import solver_class
 
-PAGES = Path(__file__).parents[2] / "docs" / "reference" / "evokit"
-
-
-def page(name: str) -> str:
-    return (PAGES / name).read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())
 
 
-def test_the_frames_on_the_page_are_those_that_are_written_and_read(tmp_path: Path) -> None:
-    lines = re.findall(r"^e5 4b [0-9a-f ]+$", page("log.md"), re.MULTILINE)
-    header = frame(Header("00112233445566778899aabbccddeeff", 0x12345678, "h", 1, 2).encode())
-    record = frame(Record(SamplingInfo([5, 6], 3), 1.5).encode())
-    assert [bytes.fromhex(line) for line in lines] == [header, header, record]
-    (tmp_path / "page.evl").write_bytes(b"".join(map(bytes.fromhex, lines)))
-    contents = read_log(tmp_path)
-    assert (contents.infos, contents.rewards) == ([SamplingInfo([5, 6], 3, 0x12345678)], [1.5])
+def shown() -> dict[str, str]:
+    """The table of test vectors."""
+    page = (DOCS / "reference" / "evokit" / "noise.md").read_text()
+    rows = re.findall(r"^\| ([^|]+) \| ([^|]+) \|$", page.split("## Test vectors")[1], re.MULTILINE)
+    return dict(rows[2:])
 
 
-def test_every_field_and_file_of_a_solver_is_on_its_page(tmp_path: Path) -> None:
-    agent = ESAgent({"keys": "COUNTER"}, mlp([3, 2]))
-    clone = agent.clone()
-    infos = [clone.add_noise() for _ in range(3)]
-    with LogWriter(tmp_path / "log") as log:
-        for info in infos:
-            log.sampled(info)
-        for info in infos[:2]:
-            log.reward(info, 1.0)
-    agent.update_from_log(tmp_path / "log")
-    agent.save(tmp_path / "model")
-    text = page("solver_directory.md")
-    for path in (tmp_path / "model").iterdir():
-        assert f"| `{path.name}` |" in text
-    for field in json.loads((tmp_path / "model" / "solver.json").read_text()):
-        assert f"| `{field}` |" in text
+def test_the_noise_page_shows_the_vectors_that_ship() -> None:
+    table = shown()
+    assert " ".join(VECTORS["philox4x64_10"][0]["words"]) in table.values()
+    assert VECTORS["splitmix64"][0]["value"] in table.values()
+    plain, odd = VECTORS["noise"][0]["units"], VECTORS["noise"][1]["units"]
+    assert " ".join(map(str, plain[:6])) in table.values()
+    assert " ".join(map(str, odd[:6])) in table.values()
+    assert " ".join(map(str, VECTORS["noise"][0]["perturbed"][:3])) in table.values()
+    assert " ".join(map(str, VECTORS["windows"][1]["starts"])) in table.values()
+    cached = GaussianNoise(NoiseSpec(18, cached=True, cache_size=64)).units(2, 0, 3)
+    assert " ".join(map(str, cached)) in table.values()
+    record = next(text for what, text in table.items() if what.startswith("record"))
+    assert record.replace(" ", "") == VECTORS["records"][1]["record"]
+    frame = next(text for what, text in table.items() if what == "its frame").split(" followed")[0].replace(" ", "")
+    assert VECTORS["records"][1]["frame"] == frame + VECTORS["records"][1]["record"]
 
 
-def commands(group: click.Group, prefix: str = "") -> list[tuple[str, click.Command]]:
-    found: list[tuple[str, click.Command]] = []
-    for name, command in group.commands.items():
-        found += commands(command, f"{name} ") if isinstance(command, click.Group) else [(prefix + name, command)]
-    return found
+@pytest.mark.parametrize("kind", [kind.name for kind in SolverKind])
+def test_every_algorithm_has_a_page_that_names_its_class_and_module(kind: str) -> None:
+    folder = DOCS / "reference" / "evokit" / "algorithms"
+    row = re.search(rf"^\| {kind} \| `(\w+)` .*\(([\w-]+\.md)\) \|$", (folder / "index.md").read_text(), re.MULTILINE)
+    assert row is not None
+    cls = solver_class(SolverKind[kind])
+    assert row[1] == cls.__name__
+    page = (folder / row[2]).read_text()
+    assert f"`{kind}`" in page
+    assert f"{cls.__module__.rpartition('.')[2]}.py`" in page
+    for heading in ("## Equations", "## Settings", "## Sources"):
+        assert heading in page
 
 
-@pytest.mark.parametrize(("name", "command"), commands(main), ids=[name for name, _ in commands(main)])
-def test_every_command_and_option_is_on_its_page(name: str, command: click.Command) -> None:
-    text = page("command_line.md")
-    assert f"`{name}" in text
-    options = [option for option in command.params if isinstance(option, click.Option)]
-    for option in options:
-        assert any(spelling in text for spelling in option.opts), option.opts
-    assert "--json" in {spelling for option in options for spelling in option.opts}
+@pytest.mark.parametrize("name", ["evolution-online.md", "evolution-online.cn.md"])
+def test_the_tutorials_configuration_is_that_of_the_example(name: str, tmp_path: Path) -> None:
+    page = (DOCS / "tutorials" / name).read_text()
+    block = re.search(r"^```\n(solver \{.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert block is not None
+    (tmp_path / "config.prototxt").write_text(block[1])
+    example = DOCS.parent / "examples" / "evolution" / "service"
+    assert Config.load(tmp_path / "config.prototxt") == Config.load(example / "config.prototxt")
+    for link in re.findall(r"\]\(([^)#]+)\)", page):
+        assert (DOCS / "tutorials" / link).exists(), link
