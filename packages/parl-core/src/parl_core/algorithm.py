@@ -232,6 +232,14 @@ class Algorithm:
         """A context in which the framework records no gradients."""
         raise NotImplementedError
 
+    def _at_each_update(self, value: Callable[[], Any]) -> Any:
+        """What `value` returns now; of an update that is recorded and run later, what it returns at each run."""
+        return value()
+
+    def _after_each_update(self, action: Callable[[], object]) -> None:
+        """Do `action` now; of an update that is recorded and run later, after each run."""
+        action()
+
     # Shared
 
     def _main_model(self) -> Any:

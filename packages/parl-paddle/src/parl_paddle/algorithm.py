@@ -12,6 +12,7 @@ from parl_core import algorithm as contract
 from parl_core.checks import first_method
 from parl_core.errors import HyperparameterError
 from parl_paddle import tensors
+from parl_paddle.each_run import after_each_run, at_each_run
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
 
@@ -69,6 +70,12 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
+
+    def _at_each_update(self, value: Callable[[], Any]) -> Any:
+        return at_each_run(value, self._float_dtype())
+
+    def _after_each_update(self, action: Callable[[], object]) -> None:
+        after_each_run(action)
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return paddle.no_grad()

@@ -16,6 +16,7 @@ from paddle import Tensor
 
 from parl_core.contracts.action_kind import ActionKind
 from parl_paddle.losses.shapes import same_shape
+from parl_paddle.programs import in_program
 
 __all__ = [
     "CategoricalDistribution",
@@ -25,6 +26,7 @@ __all__ = [
     "SoftCategoricalDistribution",
     "SoftMultiCategoricalDistribution",
     "policy_distribution",
+    "standard_normal_like",
 ]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -230,6 +232,12 @@ class DiagGaussianDistribution:
         ratio = paddle.square(self.std / other.std)
         distance = paddle.square((self.mean - other.mean) / other.std)
         return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
+
+
+def standard_normal_like(tensor: Tensor) -> Tensor:
+    """Draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
+    shape = paddle.shape(tensor) if in_program() else tensor.shape
+    return paddle.standard_normal(shape, tensor.dtype)
 
 
 def _gumbel_noise_like(logits: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ from parl_core import model as contract
 from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
 from parl_paddle.lazy import LazyLayer
+from parl_paddle.programs import eager, in_program, operand, overwrite
 from parl_paddle.tensors import device_name, to_array
 
 __all__ = ["Model"]
@@ -109,13 +110,16 @@ class Model(paddle.nn.Layer, contract.Model):
 
     def _assign(self, tensors: Mapping[str, paddle.Tensor], arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, tensor in tensors.items():
-            tensor.set_value(paddle.to_tensor(arrays[name], dtype=tensor.dtype, place=tensor.place))
+            with eager():
+                tensor.set_value(paddle.to_tensor(arrays[name], dtype=tensor.dtype, place=tensor.place))
 
     def _blend(self, target: list[paddle.Tensor], source: list[paddle.Tensor], decay: float) -> None:
         with paddle.no_grad():
             for old, new in zip(target, source, strict=True):
                 if decay == 0.0 or not old.is_floating_point():
-                    paddle.assign(new, output=old)
+                    overwrite(old, operand(new))
+                elif in_program() and decay < 1.0:
+                    overwrite(old, decay * operand(old) + (1.0 - decay) * operand(new))
                 elif decay < 1.0:
                     # Three passes in place take half the time of lerp_ and of forming decay * old + (1 - decay) * new.
                     old.scale_(decay / (1.0 - decay))

@@ -11,20 +11,25 @@ Any thread may build and run programs; they take turns. While one does, no other
 C++ part has one mode (eager or static) per process.
 """
 
+from __future__ import annotations
+
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import paddle
 
 from parl_core.errors import ModelContractError
 
+if TYPE_CHECKING:
+    from parl_paddle.each_run import EachRun
+
 static: Any = paddle.static  # paddle's types of it are incomplete
 _one_thread_at_a_time = threading.RLock()  # two that switch paddle's mode at once end the process
 
-__all__ = ["Programs", "eager", "in_program", "static_graphs"]
+__all__ = ["Programs", "eager", "in_program", "operand", "overwrite", "static_graphs"]
 
 
 def in_program() -> bool:
@@ -57,6 +62,23 @@ def eager() -> Iterator[None]:
         yield
 
 
+def operand(tensor: paddle.Tensor) -> Any:
+    """The tensor; while a program is built, the parameter that stands for it.
+
+    Methods of an eager tensor (`weight * 2`, `weight.clone()`) would be computed at once there, and never again.
+    """
+    if not in_program():
+        return tensor
+    from parl_paddle.tracing import as_value
+
+    return as_value(tensor)
+
+
+def overwrite(tensor: paddle.Tensor, value: Any) -> None:
+    """Give the tensor another value, in its own memory; in a program, at each run."""
+    paddle.assign(value, output=operand(tensor))
+
+
 @contextlib.contextmanager
 def _without_paddles_own_warning() -> Iterator[None]:
     # Paddle's gradient code asks the values of a program for their place, and paddle then warns of doing so.
@@ -75,7 +97,8 @@ class Programs:
     def __init__(self, place: Any) -> None:
         self.startup = static.Program()
         self.scope = static.Scope()
-        self.executor = ProgramExecutor(place, self.scope)
+        self.each_run: dict[int, EachRun] = {}
+        self.executor = ProgramExecutor(place, self.scope, self.each_run)
         self._tensors: dict[str, paddle.Tensor] = {}
 
     def build(self, build_program: Callable[[], object]) -> None:
@@ -86,6 +109,7 @@ class Programs:
         Raises:
             ModelContractError: two tensors of the models have one name.
         """
+        from parl_paddle.each_run import recording
         from parl_paddle.tracing import tracing
 
         with (
@@ -93,6 +117,7 @@ class Programs:
             _without_paddles_own_warning(),
             static.program_guard(static.Program(), self.startup),
             tracing() as tensors,
+            recording(self.each_run),
         ):
             build_program()
         for tensor in tensors:
@@ -117,9 +142,10 @@ class Programs:
 class ProgramExecutor(paddle.static.Executor):
     """`paddle.static.Executor` of one agent: runs in the agent's scope and can be called from eager code."""
 
-    def __init__(self, place: Any, scope: Any) -> None:
+    def __init__(self, place: Any, scope: Any, each_run: Mapping[int, EachRun]) -> None:
         super().__init__(place)
         self._agent_scope = scope
+        self._each_run = each_run
 
     def run(  # type: ignore[override]  # paddle's overloads tell the result by return_numpy
         self, program: Any = None, feed: Any = None, fetch_list: Any = None, **options: Any
@@ -129,5 +155,12 @@ class ProgramExecutor(paddle.static.Executor):
         Takes the arguments of `paddle.static.Executor.run`; `scope` is the agent's unless given.
         """
         options.setdefault("scope", self._agent_scope)
-        with static_graphs():
-            return super().run(program, feed=feed, fetch_list=fetch_list, **options)
+        each_run = self._each_run.get(id(program))
+        with _one_thread_at_a_time:
+            if each_run is not None:
+                each_run.before()
+            with static_graphs():
+                fetched = super().run(program, feed=feed, fetch_list=fetch_list, **options)
+            if each_run is not None:
+                each_run.after()
+        return fetched

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from parl_core import config
 from parl_core.errors import HyperparameterError
+from parl_paddle.programs import eager
 
 __all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_tensor"]
 
@@ -74,6 +75,9 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
 
 def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
     """A copy of the tensor's values, which later updates do not change; bfloat16, which numpy lacks, as float32."""
+    if not paddle.in_dynamic_mode():  # detach() would end the process there
+        with eager():
+            return to_array(tensor)
     if tensor.dtype == paddle.bfloat16:
         tensor = tensor.astype("float32")
     array: NDArray[Any] = tensor.detach().numpy()

@@ -38,7 +38,10 @@ class CountingUpdates(Algorithm):
         """What holds for this update: the value given for the call, else that of the constructor."""
         if given is not None:
             return given
-        return check_real(name, own(self.updates)) if callable(own) else own
+        return self._at_each_update(lambda: check_real(name, own(self.updates))) if callable(own) else own
+
+    def _count_update(self) -> None:
+        self.updates += 1
 
     def _at_start(self, own: Scheduled) -> float:
         return own(0) if callable(own) else own

@@ -14,7 +14,6 @@ from parl_paddle.data_parallel import joined_sum, means
 from parl_paddle.distributions import CategoricalDistribution, PolicyDistribution, policy_distribution
 from parl_paddle.losses.shapes import same_shape
 from parl_paddle.optim import Adam
-from parl_paddle.programs import in_program
 
 __all__ = ["A2C", "A3C"]
 
@@ -67,8 +66,7 @@ class A2C(contract.A2C, Algorithm):
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff)
         batch = (obs, actions, advantages.reshape([-1]), target_values.reshape([-1]), action_mask)
         _, *figures = self.optimizer.descend(self._losses, *batch, coeff, lr=lr)
-        if not in_program():  # a program is built once and run often
-            self.updates += 1
+        self._after_each_update(self._count_update)
         total_loss, pi_loss, vf_loss, entropy = figures
         return total_loss, pi_loss, vf_loss, entropy
 

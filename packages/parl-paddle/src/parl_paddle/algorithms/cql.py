@@ -11,6 +11,7 @@ from paddle import Tensor
 from parl_core.contracts import cql as contract
 from parl_core.nested import map_nested
 from parl_paddle.algorithms.sac import SAC
+from parl_paddle.each_run import either
 from parl_paddle.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_paddle.losses.value import squared_error, td_error
 
@@ -35,9 +36,12 @@ class CQL(contract.CQL, SAC):
     ) -> tuple[Any, ...]:
         alpha, factor = self.alpha, self._factor()
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        imitates = self.updates < self.policy_eval_start
-        loss, seen = (self._imitation_loss, (obs, action)) if imitates else (self._actor_loss, (obs,))
-        actor_loss, log_prob = self.actor_optimizer.descend(loss, *seen, alpha, self._noise(action), lr=rate)
+        noise, step = self._noise(action), self.actor_optimizer.descend
+        actor_loss, log_prob = either(
+            lambda: self.updates < self.policy_eval_start,
+            lambda: step(self._imitation_loss, obs, action, alpha, noise, lr=rate),
+            lambda: step(self._actor_loss, obs, alpha, noise, lr=rate),
+        )
         if self._fixed_alpha is None:
             entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
             rate = self._now("alpha_lr", self.alpha_lr)
@@ -49,7 +53,7 @@ class CQL(contract.CQL, SAC):
         if self.with_lagrange:
             self.multiplier_optimizer.descend(self._multiplier_loss, gap)
         self.sync_target()
-        self.updates += 1
+        self._after_each_update(self._count_update)
         return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
 
     def _imitation_loss(
@@ -63,7 +67,7 @@ class CQL(contract.CQL, SAC):
         """Actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
         with paddle.no_grad():
             uniform = self._uniform(action)
-            density = paddle.full(uniform.shape[:2], -action.shape[-1] * math.log(2.0), uniform.dtype)
+            density = paddle.full_like(uniform[..., 0], -action.shape[-1] * math.log(2.0))
             actions, log_probs = [uniform], [density]
             for seen in (next_obs, obs):
                 mean, log_std = (part.expand([self.samples, *part.shape]) for part in self.model.policy(seen))
@@ -94,12 +98,12 @@ class CQL(contract.CQL, SAC):
             a_t, _ = squashed_gaussian(mean, log_std, noise)
             q1_t, q2_t = self.target_model.value(next_obs, a_t)
             v_t = paddle.minimum(q1_t, q2_t).reshape([-1])  # type: ignore[no-untyped-call]  # paddle leaves it untyped
-        repeated = map_nested(lambda part: part.expand([len(actions), *part.shape]).flatten(0, 1), obs)
+        repeated = map_nested(lambda part: part.expand([3 * self.samples, *part.shape]).flatten(0, 1), obs)
         of_candidates = self.model.value(repeated, actions.flatten(0, 1))
         of_data = self.model.value(obs, action)
         losses, errors, gaps = [], [], []
         for q, q_tm1 in zip(of_candidates, (q.reshape([-1]) for q in of_data), strict=True):
-            energy = q.reshape(log_probs.shape)
+            energy = q.reshape([3 * self.samples, -1])
             energy = energy - log_probs if self.min_q_version == 3 else paddle.concat([energy, q_tm1.unsqueeze(0)])
             conservative = self.min_q_weight * (energy.logsumexp(axis=0) - q_tm1).mean()
             gaps.append(conservative - self.lagrange_thresh if self.with_lagrange else conservative)
@@ -114,4 +118,4 @@ class CQL(contract.CQL, SAC):
         return (-0.5 * self.multiplier.log_alpha.exp().clip(0.0, 1e6) * gap,)
 
     def _uniform(self, like: Tensor) -> Tensor:
-        return paddle.uniform([self.samples, *like.shape], like.dtype, -1.0, 1.0)
+        return paddle.uniform(paddle.shape(like.expand([self.samples, *like.shape])), like.dtype, -1.0, 1.0)

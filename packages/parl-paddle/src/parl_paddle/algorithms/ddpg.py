@@ -41,7 +41,7 @@ class DDPG(contract.DDPG, Algorithm):
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
         (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, lr=rate)
         self.sync_target()
-        self.updates += 1
+        self._after_each_update(self._count_update)
         return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
 
     def _critic_loss(

@@ -8,6 +8,7 @@ from paddle import Tensor
 from parl_core.contracts import decision_transformer as contract
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.offline import masked_squared_error
+from parl_paddle.programs import operand, overwrite
 
 __all__ = ["DecisionTransformer"]
 
@@ -21,14 +22,15 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
             return predicted[:, -1]
 
     def learn(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        rate = self._rate()
-        parameters = list(self.model.parameters())
-        before = [parameter.detach().clone() for parameter in parameters] if self.weight_decay else []
+        rate = self._at_each_update(self._rate)
+        parameters = list(self.model.parameters()) if self.weight_decay else []
+        with paddle.no_grad():  # of the weights as they are, so that the order of decay and step does not matter
+            decays = [operand(parameter) * (rate * self.weight_decay) for parameter in parameters]
         predicted = self.model(obs, action, return_to_go, timestep, mask)
         loss = masked_squared_error(predicted, action, mask)
         self.optimizer.minimize(loss, rate)
-        with paddle.no_grad():  # of the weights as they were, so that the order of decay and step does not matter
-            for parameter, old in zip(parameters, before, strict=False):
-                parameter.subtract_(old * (rate * self.weight_decay))
-        self.updates += 1
+        with paddle.no_grad():
+            for parameter, decay in zip(parameters, decays, strict=True):
+                overwrite(parameter, operand(parameter) - decay)
+        self._after_each_update(self._count_update)
         return loss.detach()

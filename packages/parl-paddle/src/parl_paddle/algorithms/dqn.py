@@ -12,7 +12,6 @@ from parl_core.contracts import dqn as contract
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
 from parl_paddle.optim import Adam
-from parl_paddle.programs import in_program
 
 __all__ = ["DDQN", "DQN"]
 
@@ -40,8 +39,7 @@ class DQN(contract.DQN, Algorithm):
     ) -> Tensor | tuple[Tensor, Tensor]:
         batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
         loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
-        if not in_program():  # a program is built once and run often: there its owner synchronises
-            self._count_update()
+        self._after_each_update(self._count_update)
         return loss if weights is None else (loss, td_error)
 
     def _loss(

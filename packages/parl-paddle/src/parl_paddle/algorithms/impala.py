@@ -13,7 +13,6 @@ from parl_paddle.data_parallel import joined_sum
 from parl_paddle.distributions import CategoricalDistribution
 from parl_paddle.losses.vtrace import vtrace
 from parl_paddle.optim import Adam
-from parl_paddle.programs import in_program
 
 __all__ = ["IMPALA"]
 
@@ -54,8 +53,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff)
         batch = (obs, actions.reshape([-1]), behaviour_logits, rewards.reshape([-1]), dones.reshape([-1]))
         _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
-        if not in_program():  # a program is built once and run often
-            self.updates += 1
+        self._after_each_update(self._count_update)
         return contract.VTraceLoss(*losses), kl
 
     def _losses(
@@ -107,7 +105,7 @@ class IMPALA(contract.IMPALA, Algorithm):
             if final_rows is not None:
                 value_t = paddle.scatter(value_t, final_rows, self.value(final_obs))
                 discount_t = paddle.scatter(
-                    discount_t, final_rows, paddle.full(final_rows.shape, self.gamma, discount_t.dtype)
+                    discount_t, final_rows, paddle.full_like(final_rows, self.gamma, discount_t.dtype)
                 )
             return value_t, discount_t
 

@@ -40,7 +40,7 @@ class OfflineQ(contract.OfflineQ, DQN):
         batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask, share)
         rate = self._now("lr", self.lr, learning_rate)
         loss, error = self.optimizer.descend(self._mixed_loss, *batch, lr=rate)
-        self._count_update()
+        self._after_each_update(self._count_update)
         return loss if weights is None else (loss, error)
 
     def _mixed_loss(

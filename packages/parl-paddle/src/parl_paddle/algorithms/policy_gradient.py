@@ -13,7 +13,6 @@ from parl_paddle.data_parallel import means
 from parl_paddle.distributions import CategoricalDistribution, DiagGaussianDistribution
 from parl_paddle.losses.policy import log_prob_of_action, policy_gradient
 from parl_paddle.optim import Adam
-from parl_paddle.programs import in_program
 
 __all__ = ["PolicyGradient"]
 
@@ -49,8 +48,7 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
         lr = self._now("lr", self.lr, lr)
         loss: Tensor
         (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape([-1]), lr=lr)
-        if not in_program():  # a program is built once and run often
-            self.updates += 1
+        self._after_each_update(self._count_update)
         return loss
 
     def _losses(self, obs: Any, action: Tensor, weight: Tensor) -> tuple[Tensor]:

@@ -15,7 +15,6 @@ from parl_paddle.distributions import PolicyDistribution, policy_distribution
 from parl_paddle.losses.policy import approximate_kl, clipped_surrogate
 from parl_paddle.losses.value import clipped_value_loss, squared_error
 from parl_paddle.optim import Adam
-from parl_paddle.programs import in_program
 
 __all__ = ["PPO"]
 
@@ -81,8 +80,7 @@ class PPO(contract.PPO, Algorithm):
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
         batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
         figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
-        if not in_program():  # a program is built once and run often
-            self.updates += 1
+        self._after_each_update(self._count_update)
         return figures[1:]
 
     def _losses(

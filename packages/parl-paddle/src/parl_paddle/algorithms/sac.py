@@ -9,6 +9,7 @@ from paddle import Tensor
 
 from parl_core.contracts import sac as contract
 from parl_paddle.algorithm import Algorithm
+from parl_paddle.distributions import standard_normal_like
 from parl_paddle.losses.squashed import squashed_gaussian
 from parl_paddle.losses.value import squared_error, td_error
 from parl_paddle.model import Model
@@ -53,7 +54,7 @@ class SAC(contract.SAC, Algorithm):
             rate = self._now("alpha_lr", self.alpha_lr)
             self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
         self.sync_target()
-        self.updates += 1
+        self._after_each_update(self._count_update)
         return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
 
     def _critic_loss(
@@ -91,7 +92,7 @@ class SAC(contract.SAC, Algorithm):
         return (-self.temperature.log_alpha * excess.mean().astype("float64"),)
 
     def _noise(self, like: Tensor) -> Tensor:
-        return paddle.standard_normal(like.shape, like.dtype)
+        return standard_normal_like(like)
 
     def _new_temperature(self) -> _Temperature:
         return _Temperature()

@@ -1,0 +1,125 @@
+"""What Python has to do around each run of a program: numbers that change go in before, counters go up after.
+
+A program is recorded once and run often, so what an algorithm computes in Python (a schedule's value, whether a delayed
+step is due, the number of updates) would stay as it was while the program was built. Here it is kept up:
+
+    before a run:  value() ──> tensor of one number ──(shared memory)──> parameter of the program
+    after a run:   action(), such as counting the update and synchronising a target when it is due
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import paddle
+from paddle.utils import unique_name
+
+from parl_core.errors import ModelContractError
+from parl_paddle.programs import eager, in_program
+
+__all__ = ["EachRun", "after_each_run", "at_each_run", "either", "no_figure", "recording"]
+
+static: Any = paddle.static  # paddle's types of it are incomplete
+
+
+@dataclass
+class _Number:
+    """A tensor that is given what `value` returns."""
+
+    value: Callable[[], Any]
+    tensor: paddle.Tensor
+    given: Any
+
+    def renew(self) -> None:
+        now = self.value()
+        if now != self.given:
+            self.tensor.set_value(paddle.to_tensor(now, dtype=self.tensor.dtype, place=self.tensor.place))
+            self.given = now
+
+
+@dataclass
+class EachRun:
+    """What to do around the runs of one program."""
+
+    program: Any  # kept, because it is found again by its identity
+    numbers: list[_Number] = field(default_factory=list)
+    actions: list[Callable[[], object]] = field(default_factory=list)
+
+    def before(self) -> None:
+        """Give the program the numbers that hold now."""
+        with eager():
+            for number in self.numbers:
+                number.renew()
+
+    def after(self) -> None:
+        """Do what follows an update."""
+        with eager():
+            for action in self.actions:
+                action()
+
+
+_recorded: ContextVar[dict[int, EachRun] | None] = ContextVar("recorded", default=None)
+
+
+@contextlib.contextmanager
+def recording(each_run: dict[int, EachRun]) -> Iterator[None]:
+    """Inside the block, collect what programs need at each run, by their identity."""
+    token = _recorded.set(each_run)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
+    """What `value` returns; while a program is built, a scalar of it that has what `value` returns at each run."""
+    if not in_program():
+        return value()
+    each_run = _of_this_program()
+    with eager():
+        now = value()
+        tensor = paddle.to_tensor(now, dtype=dtype)
+    tensor.name = unique_name.generate("at_each_run")
+    each_run.numbers.append(_Number(value, tensor, now))
+    from parl_paddle.tracing import as_value
+
+    return as_value(tensor)
+
+
+def after_each_run(action: Callable[[], object]) -> None:
+    """Do `action` now; while a program is built, after each of its runs instead."""
+    if in_program():
+        _of_this_program().actions.append(action)
+    else:
+        action()
+
+
+def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """`yes()` where the condition holds, else `no()`; in a program it is asked at each run.
+
+    There both have to return tensors of equal shapes and dtypes.
+    """
+    if in_program():
+        return static.nn.cond(at_each_run(condition, "bool"), yes, no)
+    return yes() if condition() else no()
+
+
+def no_figure(like: paddle.Tensor) -> paddle.Tensor | None:
+    """In the place of a loss that an update does not have: None, and in a program, which needs a number, NaN."""
+    return paddle.full([], math.nan, like.dtype) if in_program() else None
+
+
+def _of_this_program() -> EachRun:
+    recorded = _recorded.get()
+    if recorded is None:
+        raise ModelContractError(
+            "static graphs are on (paddle.enable_static()) outside build_program(); an algorithm of PARL learns in a "
+            "program that its agent's build_program() builds, or with paddle.disable_static()"
+        )
+    program = static.default_main_program()
+    return recorded.setdefault(id(program), EachRun(program))
