@@ -12,7 +12,7 @@ import paddle
 import pytest
 from click.testing import CliRunner
 
-from parl_evokit import AsyncESAgent
+from parl_evokit import AsyncESAgent, ESAgent
 from parl_evokit.cli import main
 from parl_evokit.models.paddle_program import PaddleProgram
 
@@ -81,3 +81,21 @@ def test_a_warehouse_may_begin_with_an_inference_program(place: Path) -> None:
     other = AsyncESAgent(PaddleProgram("model_iter_id-3"), {"async_es": {"model_warehouse": "."}})
     assert other.model_iter_id == 4
     assert (other.predict(np.ones((1, 4))) == agent.predict(np.ones((1, 4)))).all()
+
+
+def test_the_documents_calls_need_no_model_beside_the_directory(place: Path) -> None:
+    agent = ESAgent()
+    agent.load_config("config.prototxt")
+    agent.load_inference_model("model_dir_0")
+    agent.init_solver()
+    sampling_agent = agent.clone()
+    infos = [sampling_agent.add_noise() for _ in range(4)]
+    assert sampling_agent.predict(np.ones((1, 4))).shape == (1, 2)
+    agent.update(infos, [1.0, 2.0, 3.0, 4.0])
+    agent.save_inference_model("model_dir_1")
+    agent.save_solver("model_dir_1")
+    restored = ESAgent()
+    restored.load_config("config.prototxt")
+    restored.load_inference_model("model_dir_1")
+    restored.load_solver("model_dir_1")
+    assert (restored.predict(np.ones((1, 4))) == agent.predict(np.ones((1, 4)))).all()

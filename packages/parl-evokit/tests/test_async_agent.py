@@ -205,3 +205,11 @@ def test_a_link_in_the_warehouse_is_removed_and_not_what_it_leads_to(make: Make,
     agent.update(sampled(agent), [1.0, 2.0, 3.0, 4.0])
     assert there(agent) == ["model_iter_id-1"]
     assert (tmp_path / "elsewhere" / "solver.json").exists()
+
+
+def test_the_first_model_may_be_a_directory_that_needs_no_code(settings: dict[str, Any], tmp_path: Path) -> None:
+    ESAgent(settings, mlp([3, 2], seed=9)).save(tmp_path / "first")
+    agent = AsyncESAgent(tmp_path / "first", settings)
+    assert (agent.parameters()["w0"] == ESAgent(settings, mlp([3, 2], seed=9)).parameters()["w0"]).all()
+    with pytest.raises(SolverError, match="needs model="):
+        AsyncESAgent(tmp_path, settings)

@@ -99,6 +99,11 @@ def test_a_replay_gives_the_same_digest_and_says_where_it_does_not(place: Path) 
     assert answer["parameters_sha256"] == answer["expected_sha256"]
     other = [argument.replace("model_dir_2", "model_dir_3") for argument in UPDATE]
     assert told("replay", *other, expect=4)["same"] is False
+    history = place / "model_warehouse" / "model_dir_2" / "history.jsonl"
+    whole = history.read_text()
+    history.write_text(whole.replace('"used":6', '"used":7', 1))
+    assert "does not follow line 1" in told("replay", *UPDATE, expect=4)["message"]
+    history.write_text(whole)
     for segment in sorted((place / "sampling_log").glob("*.evl")):
         segment.unlink()
     assert told("replay", *UPDATE, expect=3)["error"] == "NothingToUpdate"
@@ -168,6 +173,11 @@ def test_a_model_of_the_users_own_is_asked_for_and_a_built_in_one_remembered(pla
     ESAgent(place / "config.json", mlp([3, 1], activation="relu", softmax=False, bias=False)).save(place / "built")
     summary = json.loads((place / "built" / "solver.json").read_text())
     assert summary["model"] == "mlp:3-1:relu:logits:nobias"
+    agent = ESAgent()
+    agent.load_config(place / "config.json")
+    agent.load_inference_model(place / "built")
+    agent.load_solver(place / "built")
+    assert agent.param_size() == 3
     (place / "nothing").mkdir()
     message = told("init-solver", "--model-dir=nothing", "--config-path=config.json", expect=4)["message"]
     assert "holds neither a program of paddle nor weights of a built-in model" in message

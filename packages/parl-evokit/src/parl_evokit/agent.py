@@ -21,6 +21,7 @@ from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents, read_log
 from parl_evokit.models import ModelAdapter, adapt
+from parl_evokit.models.directory import model_in
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
@@ -80,7 +81,8 @@ class ESAgent:
         Args:
             model_dir: A directory of weights, as `save_inference_model` writes it.
             model: The code that belongs to them, which is never read from a file: whatever `adapt` takes, for numpy
-                a pair (arrays, predict). Default: the model that the agent has.
+                a pair (arrays, predict). Default: the model that the agent has, or one that needs no code: an
+                inference program of paddle, or the built-in model that a solver in the directory remembers.
 
         Raises:
             SolverError: The weights are missing or damaged, there is no model, or the solver exists already.
@@ -88,10 +90,9 @@ class ESAgent:
         """
         if self._strategy is not None:
             raise SolverError("the solver exists already, with its model: make a new agent for another")
-        if model is None and self._model is None:
+        adapter = (self._model or model_in(Path(model_dir))) if model is None else adapt(model)
+        if adapter is None:
             raise SolverError("load_inference_model() needs model=: files hold weights, the code comes from the caller")
-        adapter = self._model if model is None else adapt(model)
-        assert adapter is not None
         adapter.load(Path(model_dir))
         self._model = adapter
 

@@ -47,13 +47,15 @@ class AsyncESAgent(ESAgent):
     `async_es.model_iter_id`. The configuration's file is only read.
 
     Args:
-        model: As for `ESAgent.load_inference_model`; a directory's weights replace its own.
+        model: As for `ESAgent.load_inference_model`, or a directory with the first weights of a model that needs no
+            code (see there). Weights of the warehouse replace its own.
         config: As for `ESAgent.load_config`.
         logs: Logs whose unread samples keep their models from expiring; those that `update_from_log` reads are added.
         wait_s: How long to wait for another process that updates the warehouse, in seconds.
 
     Raises:
         ConfigError: See `Config.load`.
+        EvolutionError: `model` is nothing that can be adapted.
         SolverError: The newest model's directory is damaged, or of another model.
         UpdateLocked: The warehouse is empty or without a solver, and another process is just filling it.
     """
@@ -61,7 +63,10 @@ class AsyncESAgent(ESAgent):
     def __init__(self, model: Any, config: Source, *, logs: Logs = (), wait_s: float = 60.0) -> None:
         super().__init__()
         self.load_config(config)
-        self._model = adapt(model)
+        if isinstance(model, str | PathLike):
+            self.load_inference_model(model)
+        else:
+            self._model = adapt(model)
         assert self._config is not None
         settings = self._config.async_es
         self.warehouse = Warehouse(settings.model_warehouse, settings.max_to_keep)

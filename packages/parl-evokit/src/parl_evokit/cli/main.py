@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from parl_evokit import history
 from parl_evokit._version import __version__
 from parl_evokit.cli.config_commands import config_group
 from parl_evokit.cli.log_commands import log_group
@@ -164,10 +165,12 @@ def replay(
 ) -> None:
     """Recompute an update from the log, and compare digests; exit with 4 where they differ.
 
-    The log may have grown since: what the update did not use is left out. Nothing is written.
+    The log may have grown since: what the update did not use is left out. The chain of digests in the new model's
+    history is checked as well. Nothing is written.
     """
     agent = open_solver(model_dir, config_path, model)
     wanted = read_summary(updated_model_dir)["parameters_sha256"]
+    history.check(history.read(updated_model_dir))
     report, _ = agent.replay_log(log_paths, updated_model_dir, max_damage=max_damage)
     same = report.parameters_sha256 == wanted
     fields = {"same": same, "parameters_sha256": report.parameters_sha256, "expected_sha256": wanted}

@@ -9,6 +9,7 @@ from parl_evokit.environments import load_object
 from parl_evokit.errors import SolverError
 from parl_evokit.models import ModelAdapter, adapt
 from parl_evokit.models.built_in import built_in
+from parl_evokit.models.directory import model_in
 from parl_evokit.models.numpy_model import WEIGHTS
 
 __all__ = ["open_agent", "open_solver"]
@@ -35,22 +36,15 @@ def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgen
 
 def _model(directory: Path, name: str | None) -> ModelAdapter:
     if name is not None:
-        found = built_in(name)
-        return found if found is not None else _users(name)
+        return built_in(name) or _users(name)
+    found = model_in(directory)
+    if found is not None:
+        return found
     if (directory / solver_dir.SUMMARY).exists():
-        remembered = solver_dir.read_summary(directory).get("model")
-        found = built_in(remembered) if isinstance(remembered, str) else None
-        if found is not None:
-            return found
-        if not _has_program(directory):
-            raise SolverError(
-                f"the solver in {directory} belongs to a model of your own, and files never name code: "
-                "give --model package.module:function"
-            )
-    if _has_program(directory):
-        from parl_evokit.models.paddle_program import PaddleProgram
-
-        return PaddleProgram(directory)
+        raise SolverError(
+            f"the solver in {directory} belongs to a model of your own, and files never name code: "
+            "give --model package.module:function"
+        )
     default = built_in("cartpole")
     assert default is not None
     if not (directory / WEIGHTS).exists():
@@ -64,8 +58,3 @@ def _model(directory: Path, name: str | None) -> ModelAdapter:
 def _users(name: str) -> ModelAdapter:
     found = load_object(name)
     return adapt(found() if isinstance(found, type) else found)
-
-
-def _has_program(directory: Path) -> bool:
-    """Whether there is an inference program of paddle; told by names, so that paddle is not imported to find out."""
-    return any(directory.glob("*.pdiparams")) or all((directory / name).is_file() for name in ("model", "params"))
