@@ -1,0 +1,102 @@
+"""What is to be reached, and what others have published: one entry a table row.
+
+A gate is passed when the lower bound of the 95 % interval over seeds reaches it. Published figures name their protocol.
+"""
+
+from dataclasses import dataclass, field
+
+__all__ = ["GATES", "Gate"]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One algorithm on one task.
+
+    Attributes:
+        algorithm: name in `parl.algorithms`.
+        env: Gymnasium id.
+        steps: environment steps (offline: gradient steps) of a run.
+        threshold: mean return to reach; None where it is that of other runs (`relative_to`) or only reported.
+        relative_to: another gate, whose upper bound must not lie above ours ("not below"), or `"data"`: the mean
+            return of the logged data.
+        published: what others report, with source and protocol.
+        deviations: from the published protocol or from the paper.
+    """
+
+    algorithm: str
+    env: str
+    steps: int
+    threshold: float | None = None
+    relative_to: str = ""
+    published: tuple[str, ...] = ()
+    deviations: tuple[str, ...] = field(default=())
+
+
+_ZOO = "RL Baselines3 Zoo, single best run"
+_CLEANRL = "CleanRL, 3 seeds, 500k steps"
+_LOGGED = (
+    "no published figure on small tasks; data are recorded here by a scripted policy with noise (data.py)",
+    "the data are the same for all seeds",
+)
+
+GATES: dict[str, Gate] = {
+    "policy_gradient-cartpole": Gate(
+        "PolicyGradient",
+        "CartPole-v1",
+        1000,
+        400.0,
+        published=("PARL's QuickStart: solves CartPole-v0 (cap 200) in 1000 episodes",),
+        deviations=("steps are episodes here", "CartPole-v1: cap 500"),
+    ),
+    "dqn-cartpole": Gate(
+        "DQN", "CartPole-v1", 100_000, 475.0, published=(f"500 at 50k ({_ZOO})", f"488.7 +- 16 ({_CLEANRL})")
+    ),
+    "dqn-acrobot": Gate(
+        "DQN", "Acrobot-v1", 100_000, -100.0, published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})")
+    ),
+    "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 100_000, relative_to="dqn-cartpole"),
+    "a2c-cartpole": Gate("A2C", "CartPole-v1", 500_000, 475.0, published=(f"500 at 500k ({_ZOO})",)),
+    "a2c-acrobot": Gate("A2C", "Acrobot-v1", 500_000, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),
+    "ppo-cartpole": Gate(
+        "PPO", "CartPole-v1", 100_000, 475.0, published=(f"500 at 100k ({_ZOO})", f"490 +- 6 ({_CLEANRL})")
+    ),
+    "ppo-acrobot": Gate(
+        "PPO", "Acrobot-v1", 300_000, -100.0, published=(f"-73.5 at 1M ({_ZOO})", f"-86.4 +- 1.3 ({_CLEANRL})")
+    ),
+    "ppo-pendulum": Gate(
+        "PPO",
+        "Pendulum-v1",
+        300_000,
+        -200.0,
+        published=(f"-172 at 100k ({_ZOO}, gSDE)",),
+        deviations=("no gSDE: a Gaussian of state-independent deviation",),
+    ),
+    "ddpg-pendulum": Gate("DDPG", "Pendulum-v1", 30_000, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
+    "td3-pendulum": Gate("TD3", "Pendulum-v1", 30_000, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
+    "sac-pendulum": Gate("SAC", "Pendulum-v1", 20_000, -200.0, published=(f"-157 at 20k ({_ZOO})",)),
+    "oac-pendulum": Gate("OAC", "Pendulum-v1", 20_000, relative_to="sac-pendulum"),
+    "cql-pendulum": Gate("CQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),
+    "iql-pendulum": Gate("IQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),
+    "decision_transformer-pendulum": Gate(
+        "DecisionTransformer",
+        "Pendulum-v1",
+        5_000,
+        relative_to="data",
+        deviations=(*_LOGGED, "asked for the return of the best tenth of the logged episodes"),
+    ),
+    "offline_q-cartpole": Gate("OfflineQ", "CartPole-v1", 10_000, relative_to="data", deviations=_LOGGED),
+    "ppo-halfcheetah": Gate(
+        "PPO",
+        "HalfCheetah-v5",
+        1_000_000,
+        published=("1443 +- 46 at 1M (CleanRL, 3 seeds)", "5784 +- 1244 at 1M (Tianshou, 10 seeds)"),
+        deviations=("v5 of the task; published figures are of v2 to v4",),
+    ),
+    "sac-halfcheetah": Gate(
+        "SAC",
+        "HalfCheetah-v5",
+        1_000_000,
+        published=("9535 at 1M (Zoo)", "9635 +- 1424 at 1M (CleanRL, 3 seeds)", "12139 +- 1049 at 1M (Tianshou)"),
+        deviations=("v5 of the task; published figures are of v2 to v4",),
+    ),
+}

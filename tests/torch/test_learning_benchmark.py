@@ -1,0 +1,91 @@
+"""The learning benchmark runs what is missing, once, and writes what came out."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "learning"
+
+
+def call(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(FOLDER / "run.py"), "--results", str(results), *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+
+
+@pytest.fixture
+def report(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location("learning_report", FOLDER / "report.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
+    return {
+        "gate": gate,
+        "backend": "torch",
+        "seed": seed,
+        "steps": 10,
+        "returns": [value] * 3,
+        "curve": [[5, 1.0], [10, value]],
+        "wall_s": 1.0,
+        "cpu_s": 1.0,
+        "source": "by hand",
+        **more,
+    }
+
+
+def write(folder: Path, *results: dict[str, Any]) -> None:
+    for one in results:
+        path = folder / one["gate"] / f"torch-{one['seed']}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(one))
+
+
+def test_a_run_that_is_there_is_not_repeated_and_one_that_is_missing_is(tmp_path: Path) -> None:
+    small = ("--gates", "policy_gradient-cartpole", "--share", "0.01")
+    first = call(tmp_path, *small, "--seeds", "1")
+    assert first.returncode == 0, first.stderr
+    done = tmp_path / "policy_gradient-cartpole" / "torch-0.json"
+    found = json.loads(done.read_text())
+    assert (found["steps"], found["seed"], len(found["returns"])) == (10, 0, 3)
+    stamp = done.stat().st_mtime_ns
+    second = call(tmp_path, *small, "--seeds", "2")
+    assert "1/1 policy_gradient-cartpole, torch, seed 1" in second.stdout
+    assert done.stat().st_mtime_ns == stamp
+    assert sorted(path.name for path in done.parent.iterdir()) == ["torch-0.json", "torch-1.json"]
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
+    failed = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "1", "--share", "nonsense")
+    assert failed.returncode != 0
+    missing = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "1", "--backend", "paddle", "--share", "0.001")
+    assert missing.returncode == 1
+    assert "failed, see above:\n  offline_q-cartpole, paddle, seed 0" in missing.stdout
+    assert not list(tmp_path.glob("*/*.json*"))
+
+
+def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: Path, report: Any) -> None:
+    write(tmp_path, *(result("ppo-cartpole", seed, 500.0) for seed in range(3)))
+    write(tmp_path, *(result("a2c-cartpole", seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))
+    write(tmp_path, *(result("iql-pendulum", seed, -200.0, data_return=-300.0) for seed in range(2)))
+    write(tmp_path, result("ddqn-cartpole", 0, 400.0))
+    table = report.write(tmp_path)
+    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines()}
+    assert "passed (>= 475)" in table.split("PPO, CartPole-v1")[1].splitlines()[0]
+    assert "MISSED (>= 475)" in table.split("A2C, CartPole-v1")[1].splitlines()[0]
+    assert "passed (data: -300.0)" in table.split("IQL, Pendulum-v1")[1].splitlines()[0]
+    assert "open (dqn-cartpole has not run)" in table.split("DDQN, CartPole-v1")[1].splitlines()[0]
+    assert rows
+    write(tmp_path, *(result("dqn-cartpole", seed, 450.0) for seed in range(2)))
+    assert "MISSED (not below dqn-cartpole)" in report.write(tmp_path)
+    assert (tmp_path / "TABLE.md").read_text().startswith("| algorithm, task |")
