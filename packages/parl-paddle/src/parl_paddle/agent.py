@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import paddle
 
 from parl_core import agent as contract
+from parl_core.errors import ModelContractError
+from parl_paddle.each_run import is_recording
 from parl_paddle.model import Model
 from parl_paddle.programs import Programs
 from parl_paddle.tensors import place_of
@@ -21,7 +23,7 @@ class Agent(contract.Agent):
 
     An agent that defines `build_program(self)` works on static graphs. The constructor calls it with static graphs on;
     there the algorithm's methods add operations to the program that is being built (`paddle.static.program_guard`).
-    Afterwards everything that the programs need is initialised, and `self.fluid_executor.run(program, feed=...,
+    Afterwards everything that the programs need is initialised, and `self.executor.run(program, feed=...,
     fetch_list=...)` runs them. Weights and the state of PARL's optimizers are those outside the program: `get_weights`,
     `save` and `sync_target` see each step. Of paddle's own optimizers in a program, `save` writes no state.
 
@@ -31,13 +33,31 @@ class Agent(contract.Agent):
         seed: of the generator that draws exploration on the host; default from the operating system.
 
     Attributes:
-        fluid_executor: runs this agent's programs; None without `build_program`.
+        executor: runs this agent's programs; `fluid_executor` is its name in PARL 1.x.
     """
 
     BACKEND: ClassVar[str] = "paddle"
 
-    fluid_executor: Any = None
     _programs: Programs | None = None
+
+    @property
+    def executor(self) -> Any:
+        """Runs this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
+
+        Raises:
+            ModelContractError: the agent defines no `build_program`.
+        """
+        if self._programs is None:
+            raise ModelContractError(
+                f"{type(self).__name__} has no executor, because it defines no build_program(self); without static "
+                "graphs, predict, sample and learn run the algorithm itself"
+            )
+        return self._programs.executor
+
+    @property
+    def fluid_executor(self) -> Any:
+        """`executor`, as PARL 1.x calls it."""
+        return self.executor
 
     def save(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
         """Save as `parl_core.agent.Agent.save` says.
@@ -109,8 +129,27 @@ class Agent(contract.Agent):
         if build_program is None:
             return
         self._programs = Programs(place_of(self.alg.device))
-        self.fluid_executor = self._programs.executor
         self._programs.build(build_program)
+
+    def run(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a method of the algorithm: see the contract.
+
+        Raises:
+            ModelContractError: called by `build_program`.
+        """
+        self._require_arrays_time()
+        return super().run(method, *args, **kwargs)
+
+    def _batched(self, obs: Any) -> tuple[Any, bool]:
+        self._require_arrays_time()
+        return super()._batched(obs)
+
+    def _require_arrays_time(self) -> None:
+        if is_recording():
+            raise ModelContractError(
+                f"build_program() of {type(self).__name__} calls a method of the agent, which takes arrays; a program "
+                "is built of the algorithm's methods and layers.data: self.alg.predict(obs), self.alg.learn(...)"
+            )
 
     def _model_to_store(self, model: Any, program: Any) -> Any:
         if isinstance(model, paddle.static.Program):

@@ -22,7 +22,7 @@ from paddle.utils import unique_name
 from parl_core.errors import ModelContractError
 from parl_paddle.programs import eager, in_program
 
-__all__ = ["EachRun", "after_each_run", "at_each_run", "either", "no_figure", "recording"]
+__all__ = ["EachRun", "after_each_run", "at_each_run", "either", "is_recording", "no_figure", "recording"]
 
 static: Any = paddle.static  # paddle's types of it are incomplete
 
@@ -74,6 +74,11 @@ def recording(each_run: dict[int, EachRun]) -> Iterator[None]:
         yield
     finally:
         _recorded.reset(token)
+
+
+def is_recording() -> bool:
+    """Whether a `build_program` is at work in this thread."""
+    return _recorded.get() is not None
 
 
 def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import paddle
@@ -95,6 +95,8 @@ class Programs:
     """
 
     def __init__(self, place: Any) -> None:
+        from parl_paddle.executor import ProgramExecutor
+
         self.startup = static.Program()
         self.scope = static.Scope()
         self.each_run: dict[int, EachRun] = {}
@@ -122,7 +124,7 @@ class Programs:
             build_program()
         for tensor in tensors:
             self._add(tensor)
-        self.executor.run(self.startup)
+        self.executor.initialise(self.startup)
         for name, tensor in self._tensors.items():
             if tensor._is_initialized():  # recurrent layers have a buffer without memory
                 self.scope.find_var(name).get_tensor()._share_data_with(tensor.get_tensor())
@@ -137,30 +139,3 @@ class Programs:
     def holds(self, program: Any) -> bool:
         """Whether `program` uses weights of this agent's models."""
         return any(value.name in self._tensors for value in program.global_block().all_parameters())
-
-
-class ProgramExecutor(paddle.static.Executor):
-    """`paddle.static.Executor` of one agent: runs in the agent's scope and can be called from eager code."""
-
-    def __init__(self, place: Any, scope: Any, each_run: Mapping[int, EachRun]) -> None:
-        super().__init__(place)
-        self._agent_scope = scope
-        self._each_run = each_run
-
-    def run(  # type: ignore[override]  # paddle's overloads tell the result by return_numpy
-        self, program: Any = None, feed: Any = None, fetch_list: Any = None, **options: Any
-    ) -> Any:
-        """Run `program` with the arrays in `feed`; returns what `fetch_list` names as a list of numpy arrays.
-
-        Takes the arguments of `paddle.static.Executor.run`; `scope` is the agent's unless given.
-        """
-        options.setdefault("scope", self._agent_scope)
-        each_run = self._each_run.get(id(program))
-        with _one_thread_at_a_time:
-            if each_run is not None:
-                each_run.before()
-            with static_graphs():
-                fetched = super().run(program, feed=feed, fetch_list=fetch_list, **options)
-            if each_run is not None:
-                each_run.after()
-        return fetched

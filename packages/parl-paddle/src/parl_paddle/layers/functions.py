@@ -12,7 +12,8 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
+from parl_paddle.programs import in_program
 
 _DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
 
@@ -30,7 +31,15 @@ def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_s
         shape: of one sample; the batch dimension is put in front.
         dtype: of the array that is fed.
         append_batch_size: False takes `shape` as it is.
+
+    Raises:
+        ModelContractError: no program is being built.
     """
+    if not in_program():
+        raise ModelContractError(
+            f"layers.data({name!r}) describes an input of a program; call it in the build_program(self) of an agent, "
+            "or give the algorithm tensors"
+        )
     placeholder: Tensor = paddle.static.data(name, [None, *shape] if append_batch_size else list(shape), dtype)
     return placeholder
 
