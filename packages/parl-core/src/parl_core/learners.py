@@ -34,7 +34,9 @@ def join_learners() -> Learners:
         training.seed_everything(seed + learners.rank)   # other actions
         train_on_policy(agent, envs, settings, seed=seed + learners.rank)
 
-    Each process must bring batches of the same size and make the same updates.
+    Each process must bring batches of the same size and make the same updates; one that ends early leaves the others
+    waiting, so let the budget end the loop, or stop in all of them at once. Evaluate, print and save where
+    `learners.first`.
     """
     joined: Learners = backends.current().data_parallel.join()
     return joined

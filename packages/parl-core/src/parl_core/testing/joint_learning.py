@@ -24,6 +24,7 @@ from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.learners import Learners
 from parl_core.model import Weights
 from parl_core.testing.adapter import assert_weights_close, random_weights
+from parl_core.testing.continuous_models import DETERMINISTIC_SHAPES, deterministic
 from parl_core.testing.models import (
     ACT_DIM,
     ACTOR_CRITIC_SHAPES,
@@ -82,6 +83,16 @@ def _impala(backend: Backend, weights: Weights) -> Learner:
     )
 
 
+def _ddpg(backend: Backend, weights: Weights) -> Learner:
+    model = deterministic(backend)
+    model.set_weights(weights, portable=True)
+    algorithm = backend.algorithms.DDPG(model, gamma=0.9, tau=0.1, actor_lr=0.01, critic_lr=0.01, device="cpu")
+    agent = backend.Agent(algorithm)
+    return agent, lambda batch: agent.learn(
+        batch["obs"], np.tanh(batch["logits"]), batch["reward"], batch["next_obs"], batch["done"]
+    )
+
+
 def _actor_critic(backend: Backend, weights: Weights, name: str, **settings: Any) -> Any:
     model = actor_critic(backend)
     model.set_weights(weights, portable=True)
@@ -90,6 +101,7 @@ def _actor_critic(backend: Backend, weights: Weights, name: str, **settings: Any
 
 CASES: Mapping[str, tuple[Callable[[Backend, Weights], Learner], dict[str, tuple[int, ...]]]] = {
     "DQN": (_dqn, Q_SHAPES),
+    "DDPG": (_ddpg, DETERMINISTIC_SHAPES),
     "PolicyGradient": (_policy_gradient, Q_SHAPES),
     "PPO": (_ppo, ACTOR_CRITIC_SHAPES),
     "A2C": (_a2c, ACTOR_CRITIC_SHAPES),
