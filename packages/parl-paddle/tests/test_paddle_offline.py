@@ -4,10 +4,12 @@ from typing import Any
 
 import paddle
 
-from parl_core.testing.cql import CQLConformance
-from parl_core.testing.decision_transformer import DecisionTransformerConformance
-from parl_core.testing.iql import IQLConformance
-from parl_core.testing.offline_q import OfflineQConformance
+from parl_core.testing import (
+    CQLConformance,
+    DecisionTransformerConformance,
+    IQLConformance,
+    OfflineQConformance,
+)
 from parl_paddle.backend import PaddleBackend
 from parl_paddle.transformer import TrajectoryTransformer
 

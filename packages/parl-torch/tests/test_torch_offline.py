@@ -4,10 +4,12 @@ from typing import Any
 
 import torch
 
-from parl_core.testing.cql import CQLConformance
-from parl_core.testing.decision_transformer import DecisionTransformerConformance
-from parl_core.testing.iql import IQLConformance
-from parl_core.testing.offline_q import OfflineQConformance
+from parl_core.testing import (
+    CQLConformance,
+    DecisionTransformerConformance,
+    IQLConformance,
+    OfflineQConformance,
+)
 from parl_torch.backend import TorchBackend
 from parl_torch.transformer import TrajectoryTransformer
 

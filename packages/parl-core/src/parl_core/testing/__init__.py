@@ -11,12 +11,16 @@ is the same as the other's, because both are compared with the same names, layou
 from parl_core.testing.a2c import A2CConformance
 from parl_core.testing.adapter import Adapter
 from parl_core.testing.agent import AgentConformance
+from parl_core.testing.cql import CQLConformance
 from parl_core.testing.ddpg import DDPGConformance
+from parl_core.testing.decision_transformer import DecisionTransformerConformance
 from parl_core.testing.dqn import DQNConformance
 from parl_core.testing.impala import IMPALAConformance, VTraceConformance
+from parl_core.testing.iql import IQLConformance
 from parl_core.testing.lazy import LazyLayersConformance
 from parl_core.testing.model import ModelConformance
 from parl_core.testing.oac import OACConformance
+from parl_core.testing.offline_q import OfflineQConformance
 from parl_core.testing.on_policy import OnPolicyConformance
 from parl_core.testing.policy_gradient import PolicyGradientConformance
 from parl_core.testing.ppo import PPOConformance
@@ -28,12 +32,16 @@ __all__ = [
     "A2CConformance",
     "Adapter",
     "AgentConformance",
+    "CQLConformance",
     "DDPGConformance",
     "DQNConformance",
+    "DecisionTransformerConformance",
     "IMPALAConformance",
+    "IQLConformance",
     "LazyLayersConformance",
     "ModelConformance",
     "OACConformance",
+    "OfflineQConformance",
     "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",

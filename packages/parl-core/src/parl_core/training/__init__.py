@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from parl_core.actors import open_actors as open_actors
+    from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
     from parl_core.env.vector import make_vector_env as make_vector_env
     from parl_core.learners import Learners as Learners
     from parl_core.learners import join_learners as join_learners
@@ -28,8 +29,11 @@ if TYPE_CHECKING:
     from parl_core.training.fresh_process import run_again as run_again
     from parl_core.training.off_policy import OffPolicySettings as OffPolicySettings
     from parl_core.training.off_policy import train_off_policy as train_off_policy
+    from parl_core.training.offline import OfflineSettings as OfflineSettings
+    from parl_core.training.offline import train_offline as train_offline
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
+    from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
     from parl_core.training.run import Run as Run
     from parl_core.training.standard import standard_callbacks as standard_callbacks
 
@@ -39,12 +43,15 @@ _HOMES = {
     "Episode": "parl_core.training.events",
     "Evaluation": "parl_core.training.events",
     "Learners": "parl_core.learners",
+    "NormalizeVector": "parl_core.env.normalize_vector",
     "OffPolicySettings": "parl_core.training.off_policy",
+    "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
     "Run": "parl_core.training.run",
     "Stop": "parl_core.training.events",
     "Update": "parl_core.training.events",
     "evaluate": "parl_core.training.evaluation",
+    "evaluate_with_target_return": "parl_core.training.return_conditioned",
     "join_learners": "parl_core.learners",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
@@ -55,6 +62,7 @@ _HOMES = {
     "standard_callbacks": "parl_core.training.standard",
     "train_by_episodes": "parl_core.training.episodes",
     "train_off_policy": "parl_core.training.off_policy",
+    "train_offline": "parl_core.training.offline",
     "train_on_policy": "parl_core.training.on_policy",
 }
 
@@ -64,12 +72,15 @@ __all__ = [
     "Episode",
     "Evaluation",
     "Learners",
+    "NormalizeVector",
     "OffPolicySettings",
+    "OfflineSettings",
     "OnPolicySettings",
     "Run",
     "Stop",
     "Update",
     "evaluate",
+    "evaluate_with_target_return",
     "join_learners",
     "make_vector_env",
     "open_actors",
@@ -80,6 +91,7 @@ __all__ = [
     "standard_callbacks",
     "train_by_episodes",
     "train_off_policy",
+    "train_offline",
     "train_on_policy",
 ]
 
