@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_evokit import LogWriter, UpdateLocked, mlp, update_lock
+from parl_evokit import LogWriter, SolverError, UpdateLocked, mlp, update_lock
 from parl_evokit.agent import ESAgent
 from parl_evokit.directories import clear_leftovers, replacing
 from parl_evokit.file_locks import open_directory, try_lock
@@ -136,3 +136,28 @@ def test_a_model_whose_writer_died_between_two_renames_comes_back(tmp_path: Path
     clear_leftovers(tmp_path, "model")
     assert os.listdir(tmp_path) == ["model"]
     assert (tmp_path / "model" / "file").read_text() == "old"
+
+
+def test_an_agent_does_not_write_over_an_update_that_it_has_not_seen(tmp_path: Path) -> None:
+    def opened() -> ESAgent:
+        agent = ESAgent()
+        agent.load_config({"keys": "COUNTER"})
+        agent.load_inference_model(tmp_path / "model", model=mlp([4, 3, 2]))
+        agent.load_solver(tmp_path / "model")
+        return agent
+
+    def updated(agent: ESAgent) -> ESAgent:
+        clone = agent.clone()
+        agent.update([clone.add_noise(), clone.add_noise()], [1.0, 2.0])
+        return agent
+
+    ESAgent({"keys": "COUNTER"}, mlp([4, 3, 2])).save(tmp_path / "model")
+    first, second = opened(), opened()
+    updated(first).save(tmp_path / "model")
+    updated(first).save(tmp_path / "model")
+    with pytest.raises(SolverError, match="has been updated by another process since this agent loaded"):
+        updated(second).save(tmp_path / "model")
+    with pytest.raises(SolverError, match="has been updated by another process"):
+        second.save_solver(tmp_path / "model")
+    assert opened().model_iter_id == 2
+    second.save(tmp_path / "elsewhere")

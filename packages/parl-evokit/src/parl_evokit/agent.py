@@ -6,6 +6,7 @@ The agent holds the strategy, which owns parameters and solver state; clones hol
 for the newest model.
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
@@ -53,6 +54,7 @@ class ESAgent:
         self._strategy: Strategy | None = None
         self._progress = solver_dir.Progress()
         self._history: list[str] = []
+        self._versions: dict[str, str] = {}  # of directories that were loaded or saved: what was there then
         self._updating = threading.Lock()
         if config is not None:
             self.load_config(config)
@@ -236,22 +238,29 @@ class ESAgent:
         """Write the solver's state beside the weights, whole or not at all.
 
         Raises:
-            SolverError: There is no solver yet.
+            SolverError: There is no solver yet, or another process has updated the directory meanwhile.
+            StorageError: It cannot be written; it is as it was.
         """
         strategy, _ = self._ready("save_solver")
+        self._require_version(model_dir)
         with replacing(Path(model_dir)) as directory:
             self._write_solver(directory, strategy)
+        self._note_version(model_dir)
 
     def save(self, model_dir: str | PathLike[str]) -> None:
         """`save_inference_model` and `save_solver` in one step: a reader sees both old or both new.
 
         Raises:
-            SolverError: There is no solver yet.
+            SolverError: There is no solver yet, or another process has updated the directory since this agent loaded or
+                saved it last: its update would be lost. See `update_lock` for taking turns.
+            StorageError: It cannot be written; it is as it was.
         """
         strategy, model = self._ready("save")
+        self._require_version(model_dir)
         with replacing(Path(model_dir)) as directory:
             model.save(directory)
             self._write_solver(directory, strategy)
+        self._note_version(model_dir)
 
     def load_solver(self, model_dir: str | PathLike[str]) -> None:
         """Take over a solver's state; after the configuration and the model, in place of `init_solver`.
@@ -262,6 +271,7 @@ class ESAgent:
         strategy = self._new_strategy("load_solver")
         self._progress = solver_dir.read(Path(model_dir), strategy)
         self._history = history.read(Path(model_dir))
+        self._note_version(model_dir)
         self._strategy = strategy
         self._bind()
 
@@ -299,6 +309,18 @@ class ESAgent:
     def _write_solver(self, directory: Path, strategy: Strategy) -> None:
         solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
         history.write(directory, self._history)
+
+    def _require_version(self, model_dir: str | PathLike[str]) -> None:
+        """Refuse to write over an update of somebody else's that this agent has not seen."""
+        known, found = self._versions.get(os.path.realpath(model_dir)), solver_dir.version(Path(model_dir))
+        if known and found and found != known:
+            raise SolverError(
+                f"{model_dir} has been updated by another process since this agent loaded or saved it, and that update "
+                "would be lost: load it again, or save elsewhere (update_lock has processes take turns)"
+            )
+
+    def _note_version(self, model_dir: str | PathLike[str]) -> None:
+        self._versions[os.path.realpath(model_dir)] = solver_dir.version(Path(model_dir))
 
     def _source(self) -> SamplerSource:
         """Where clones find the newest model."""

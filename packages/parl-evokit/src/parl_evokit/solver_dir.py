@@ -24,7 +24,7 @@ from parl_evokit.report import vector_digest
 from parl_evokit.samples import Samples
 from parl_evokit.strategy import Strategy
 
-__all__ = ["Progress", "read", "read_summary", "write"]
+__all__ = ["Progress", "read", "read_summary", "version", "write"]
 
 FORMAT = 1
 SUMMARY = "solver.json"
@@ -134,6 +134,14 @@ def read_summary(directory: Path) -> dict[str, Any]:
     if summary.get("checksum", "") != _checksum(summary):
         raise SolverError(f"{path} is damaged or was changed by hand: its own checksum does not hold")
     return summary
+
+
+def version(directory: Path) -> str:
+    """What tells one state of a directory's solver from another; empty where there is none that can be read."""
+    try:
+        return str(read_summary(directory).get("checksum", ""))
+    except SolverError:
+        return ""
 
 
 def _waiting(path: Path | None) -> Samples:
