@@ -43,6 +43,7 @@ POOLS: dict[str, Callable[[], Pool]] = {
     "threads": lambda: ThreadPool(3),
     "one thread": lambda: ThreadPool(1),
     "processes": lambda: ProcessPool(2),
+    "actors of parl-core": lambda: ActorPool("subprocess", 2),
     "actors in this process": lambda: ActorPool("in-process", 2),
     "remote actors": remote_pool,
 }
@@ -129,7 +130,7 @@ def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) 
         sample(agent, Unmakeable, 8, pool)
 
 
-@pytest.mark.parametrize("where", ["processes", "remote actors"])
+@pytest.mark.parametrize("where", ["processes", "remote actors", "actors of parl-core"])
 def test_a_worker_killed_with_signal_9_costs_nothing_but_time(where: str, tmp_path: Path) -> None:
     from parallel_evaluations import Dies
 

@@ -4,6 +4,7 @@ A batch is sent as a few calls at once, each of some milliseconds of work, so th
 the death of one costs little. `parl_core.actors` knows where actors can be made; parl-remote registers `remote` there.
 """
 
+import contextlib
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any
@@ -16,6 +17,7 @@ from parl_evokit.parallel.worker import Batch, Message, Outcome, Worker
 
 __all__ = ["ActorPool", "EvaluatingActor"]
 
+LOOK_S = 0.002  # between two looks at calls that do not report their ends
 CALL_S = 0.01  # how long a call shall work: a hundred times what it costs on one machine
 
 
@@ -65,6 +67,7 @@ class _Actors:
         self._owned = owned
         self._handles: dict[int, ActorHandle] = {}
         self._answers: SimpleQueue[tuple[int, ActorFuture]] = SimpleQueue()
+        self._silent: list[tuple[int, ActorFuture]] = []  # calls whose ends nobody reports
         self._each_s: dict[int, float] = {}  # a sample's time by worker
 
     def start(self, worker: int) -> None:
@@ -87,14 +90,28 @@ class _Actors:
 
     def receive(self, timeout_s: float | None) -> list[News]:
         """See `Transport`."""
-        answers = []
-        try:
-            answers.append(self._answers.get(timeout=timeout_s))
+        end = None if timeout_s is None else monotonic() + timeout_s
+        answers = self._arrived(self._pause(end))
+        while not answers and (end is None or monotonic() < end):
+            answers = self._arrived(self._pause(end))
+        return [self._news(worker, future) for worker, future in answers if worker in self._handles]
+
+    def _pause(self, end: float | None) -> float | None:
+        """How long to wait for a call that reports itself; None: for ever."""
+        left = None if end is None else max(0.0, end - monotonic())
+        if not self._silent:
+            return left
+        return LOOK_S if left is None else min(LOOK_S, left)
+
+    def _arrived(self, wait_s: float | None) -> list[tuple[int, ActorFuture]]:
+        answers = [(worker, future) for worker, future in self._silent if future.done()]
+        self._silent = [pair for pair in self._silent if pair not in answers]
+        with contextlib.suppress(Empty):
+            if not answers:
+                answers.append(self._answers.get(timeout=wait_s))
             while True:
                 answers.append(self._answers.get_nowait())
-        except Empty:
-            pass
-        return [self._news(worker, future) for worker, future in answers if worker in self._handles]
+        return answers
 
     def end(self, worker: int) -> None:
         """See `Transport`."""
@@ -111,7 +128,10 @@ class _Actors:
     def _submit(self, worker: int, message: Message) -> None:
         future: Any = self._handles[worker].submit("handle", message)
         answers = self._answers
-        future.add_done_callback(lambda done: answers.put((worker, done)))
+        if hasattr(future, "add_done_callback"):
+            future.add_done_callback(lambda done: answers.put((worker, done)))
+        else:  # all that an `ActorFuture` promises is to say whether it is done
+            self._silent.append((worker, future))
 
     def _news(self, worker: int, future: ActorFuture) -> News:
         try:
