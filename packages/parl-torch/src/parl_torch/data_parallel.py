@@ -91,7 +91,8 @@ class _Loss(nn.Module):
 
 def joined_sum(loss: Tensor) -> Tensor:
     """A loss that is a sum over rows, so that the mean gradient is that of the sum over all processes' rows."""
-    return loss * learners().size
+    size = learners().size
+    return loss if size == 1 else loss * size
 
 
 def normalised(values: Tensor) -> Tensor:
