@@ -54,12 +54,10 @@ def offline_update(epoch: int) -> list[str]:
 
 
 def test_the_documented_loop_learns(workplace: Path) -> None:
-    evokit(*init_solver())
-    means = []
-    for epoch in range(60):
-        evokit(*online_sampling(epoch))
-        means.append(json.loads(evokit(*offline_update(epoch), "--json").output)["mean_reward"])
-    assert max(means) > 2.5 * sum(means[:5]) / 5
+    # Keys and episodes are drawn anew in each run; six runs needed 45 to 95 rounds.
+    settings = ["--rounds=200", "--target=200", "--evaluate-every=5", "--evaluate-episodes=5", "--picture=-"]
+    told = json.loads(evokit("loop", "--config_path=config.prototxt", *settings, "--json").stdout)
+    assert told["evaluated"][-1][1] >= 200.0
 
 
 def test_an_update_without_new_samples_changes_nothing_and_exits_with_3(workplace: Path) -> None:

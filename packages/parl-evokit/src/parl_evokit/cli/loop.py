@@ -66,12 +66,15 @@ def loop(
     with update_lock(warehouse, wait_s, lambda text: click.echo(text, err=True)):
         agent = _newest(warehouse, config_path, model)
         means: list[tuple[int, float]] = []
+        reverted: list[int] = []
         evaluations: list[tuple[int, list[float]]] = []
         with click.progressbar(length=rounds, label=f"model {agent.model_iter_id}", file=sys.stderr) as bar:
             for done in online_rounds(
                 agent, episode, log_path, warehouse, rounds=rounds, episodes=episodes, workers=workers
             ):
                 means.append((done.model_iter_id, sum(done.rewards) / len(done.rewards)))
+                if done.report is not None and done.report.rolled_back:
+                    reverted.append(done.model_iter_id)
                 if evaluate_every and (done.number % evaluate_every == 0 or done.number == rounds):
                     evaluations.append((done.model_iter_id, play(agent, episode, evaluate_episodes)))
                 bar.label = _label(means, evaluations)
@@ -85,9 +88,11 @@ def loop(
         "rounds": len(means),
         "sampled": means,
         "evaluated": [(model_iter_id, _mean(returns)) for model_iter_id, returns in evaluations],
+        "rolled_back": reverted,
         "picture": str(picture) if drawing else None,
     }
-    print_result(as_json, fields, _label(means, evaluations) + (f"; curve in {picture}" if drawing else ""))
+    text = _label(means, evaluations) + (f"; {len(reverted)} models taken back" if reverted else "")
+    print_result(as_json, fields, text + (f"; curve in {picture}" if drawing else ""))
 
 
 def _newest(warehouse: Path, config_path: Path, model: str | None) -> ESAgent:
