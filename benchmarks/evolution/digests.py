@@ -3,9 +3,9 @@
     python benchmarks/evolution/digests.py                                     numpy 1.26 to the newest, this Python
     python benchmarks/evolution/digests.py --numpy 1.26.4 2.4.6 --python python3.12 python3.13
 
-Makes a fresh virtual environment for each pair in a temporary folder, installs numpy, click and this repository's
-parl-core and parl-evokit, and runs this file there with --probe: with the processor's extensions on and off, and with
-one thread and two. Prints a table in Markdown; exit 1 when two digests differ.
+Makes a fresh virtual environment for each pair in a temporary folder, installs numpy, and runs this file there with
+--probe and this repository's parl-core and parl-evokit: with the processor's extensions on and off, and with one thread
+and two. Prints a table in Markdown; exit 1 when two digests differ.
 """
 
 import argparse
@@ -68,8 +68,8 @@ def in_fresh_environment(python: str, numpy: str, folder: Path) -> list[tuple[st
     name = f"{Path(python).name}-numpy-{numpy}"
     subprocess.run([python, "-m", "venv", folder / name], check=True)
     interpreter = folder / name / "bin" / "python"
-    install = [interpreter, "-m", "pip", "install", "-q", "--only-binary=numpy"]
-    done = subprocess.run([*install, f"numpy=={numpy}", "click"], capture_output=True, text=True)
+    install = [interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=numpy"]
+    done = subprocess.run([*install, f"numpy=={numpy}"], capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(f"numpy {numpy} cannot be installed for {python}\n")
         return []

@@ -9,7 +9,7 @@ from collections import defaultdict
 import numpy as np
 from timing import Table
 
-from parl_evokit import ES, SamplingInfo
+from parl_evokit import ES, NothingToUpdate, SamplingInfo
 
 D, POPULATION, LONGEST = 1000, 64, 8
 RULES = ("grouped", "no delay", "no decay", "as fresh", "fresh only")
@@ -29,9 +29,9 @@ def remaining(optimizer: dict[str, object], rule: str, updates: int) -> float:
         due = coming.pop(now)
         if rule == "as fresh":  # the sample's noise is applied to the present centre
             due = [(SamplingInfo(info.key, now, info.fingerprint), reward) for info, reward in due]
-        if len(due) >= 2:
+        try:
             es.tell([info for info, _ in due], [reward for _, reward in due])
-        else:
+        except NothingToUpdate:  # time goes on all the same
             es.tell(es.ask(2), [0.0, 0.0])
     return float((es.mean.astype(np.float64) ** 2).sum()) / D
 
