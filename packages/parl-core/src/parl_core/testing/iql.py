@@ -9,6 +9,7 @@ import pytest
 from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
+from parl_core.offline import OfflineDataset
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.complex_step import gradient, layers
 from parl_core.testing.continuous import BATCH, columns_of, some_batch
@@ -16,6 +17,7 @@ from parl_core.testing.continuous_models import SQUASHED_SHAPES
 from parl_core.testing.identity import continuous_identity
 from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
 from parl_core.testing.reference import Adam
+from parl_core.training.offline import OfflineSettings, train_offline
 
 __all__ = ["IQLConformance"]
 
@@ -135,6 +137,18 @@ class IQLConformance(Conformance):
             agent.learn(obs, action, action[:, 0], obs, np.ones(64))
         value = agent.run(agent.alg.model.value, obs[:1])
         assert np.ravel(value)[0] == pytest.approx(0.9, abs=0.05)
+
+    @pytest.mark.parametrize(("flag", "value"), [("truncated", 2.0), ("terminal", 1.0)])
+    def test_a_time_limit_in_the_data_bootstraps_and_an_end_does_not(self, flag: str, value: float) -> None:
+        # One state and action, reward 1, every step the last one of an episode: 1 + 0.5 + 0.25 + ... = 2, or 1 alone.
+        obs, ones = np.ones((64, OBS_DIM), np.float32), np.ones(64)
+        action = np.zeros((64, ACT_DIM), np.float32)
+        columns = {"obs": obs, "action": action, "reward": ones, "next_obs": obs, "terminal": np.zeros(64)}
+        agent = self.agent(discount=0.5, alpha=0.5, lr=0.02)
+        settings = OfflineSettings(updates=300, batch_size=8)
+        train_offline(agent, OfflineDataset.from_arrays(columns | {flag: ones}), settings, seed=1)
+        found = agent.run(agent.alg.model.value, obs[:1])
+        assert np.ravel(found)[0] == pytest.approx(value, abs=0.05)
 
     def test_it_learns_the_identity_environment_from_the_data_of_a_random_policy(self) -> None:
         rng = np.random.default_rng(8)

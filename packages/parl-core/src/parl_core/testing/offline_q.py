@@ -8,11 +8,13 @@ import pytest
 from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
+from parl_core.offline import OfflineDataset
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.complex_step import absolute, gradient, layers
 from parl_core.testing.identity import discrete_identity
 from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
 from parl_core.testing.reference import Adam
+from parl_core.training.offline import OfflineSettings, train_offline
 
 __all__ = ["OfflineQConformance"]
 
@@ -124,6 +126,18 @@ class OfflineQConformance(Conformance):
             agent.learn(obs, action, (action == state).astype(np.float32), obs, np.ones(64))
         obs, state = discrete_identity(rng, 200)
         assert (agent.predict(obs) == state).mean() > 0.95
+
+    @pytest.mark.parametrize(("flag", "value"), [("truncated", 2.0), ("terminal", 1.0)])
+    def test_a_time_limit_in_the_data_bootstraps_and_an_end_does_not(self, flag: str, value: float) -> None:
+        # One state, reward 1, every step the last one of an episode: 1 + 0.5 * 1 + 0.25 * 1 + ... = 2, or 1 alone.
+        obs, ones = np.ones((64, OBS_DIM), np.float32), np.ones(64)
+        columns = {"obs": obs, "action": np.zeros(64, int), "reward": ones, "next_obs": obs, "terminal": np.zeros(64)}
+        algorithm = self.algorithm("OfflineQ", _make(self.backend, 1), gamma=0.5, lr=0.02, sync_every=5)
+        agent = self.backend.Agent(algorithm)
+        settings = OfflineSettings(updates=200, batch_size=8)
+        train_offline(agent, OfflineDataset.from_arrays(columns | {flag: ones}), settings, seed=1)
+        values = agent.run(algorithm.predict, obs[:1])
+        assert values[0, 0] == pytest.approx(value, abs=0.05)
 
     @pytest.mark.parametrize(("name", "value"), [("heads", 0), ("huber", 0.0), ("sync_every", 0), ("gamma", 2.0)])
     def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
