@@ -13,7 +13,21 @@ import pytest
 from parl_core.schedules import linear
 from parl_paddle import distributions, layers
 from parl_paddle.agent import Agent
-from parl_paddle.algorithms import A2C, CQL, DDPG, DDQN, DQN, IMPALA, IQL, OAC, PPO, SAC, TD3, DecisionTransformer
+from parl_paddle.algorithms import (
+    A2C,
+    CQL,
+    DDPG,
+    DDQN,
+    DQN,
+    IMPALA,
+    IQL,
+    OAC,
+    PPO,
+    SAC,
+    TD3,
+    DecisionTransformer,
+    OfflineQ,
+)
 from parl_paddle.model import Model
 from parl_paddle.networks import ActorCritic, QNetwork
 
@@ -149,6 +163,7 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "cql": lambda: (CQL(Critics(gaussian=True, twins=True), tau=0.1, policy_eval_start=2), CONTINUOUS),
     "cql_with_lagrange": lambda: (CQL(Critics(gaussian=True, twins=True), with_lagrange=True), CONTINUOUS),
     "iql": lambda: (IQL(Critics(gaussian=True, twins=True), max_steps=10), CONTINUOUS),
+    "offline_q": lambda: (OfflineQ(QNetwork(ACT_DIM, (8,)), sync_every=2), DISCRETE),
     "decision_transformer": _decision_transformer,
 }
 

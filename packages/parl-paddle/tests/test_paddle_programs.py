@@ -157,6 +157,20 @@ def test_an_agent_with_programs_is_restored_with_the_state_of_its_optimizer(tmp_
     np.testing.assert_allclose([restored.step() for _ in range(3)], [saved.step() for _ in range(3)], rtol=1e-6)
 
 
+def test_an_agent_with_programs_restores_in_one_without_and_the_other_way_round(tmp_path: Any) -> None:
+    algorithm, method, inputs, _ = _dqn(DQN)
+    built, plain = Builder(algorithm, method, inputs), Agent(_dqn(DQN)[0])
+    built.step()
+    built.save(tmp_path / "built.ckpt")
+    plain.restore(tmp_path / "built.ckpt")
+    tensors = [paddle.to_tensor(array) for array in inputs.values()]
+    np.testing.assert_allclose(built.step(), [float(plain.alg.learn(*tensors))], rtol=1e-5)
+    plain.alg.learn(*tensors)
+    plain.save(tmp_path / "plain.ckpt")
+    built.restore(tmp_path / "plain.ckpt")
+    np.testing.assert_allclose(built.step(), [float(plain.alg.learn(*tensors))], rtol=1e-5)
+
+
 def test_a_learning_rate_can_be_fed() -> None:
     class Fed(Agent):
         def build_program(self) -> None:
@@ -199,6 +213,21 @@ def test_an_optimizer_of_paddle_s_own_works_in_a_program() -> None:
     agent = Own(DQN(QNetwork(2, (8,))))
     costs = [agent.fluid_executor.run(agent.learn_program, feed={"obs": OBS}, fetch_list=[agent.cost])[0] for _ in "ab"]
     assert costs[1] < costs[0]
+
+
+def test_a_penalty_on_the_weights_is_part_of_a_program() -> None:
+    class Decaying(DQN):
+        def learn(self, obs: Any) -> Any:  # type: ignore[override]
+            unused = 0.0 * self.predict(obs).sum()  # after it, the layers have shapes
+            loss = sum((weight.square().sum() for weight in self.model.parameters()), unused)
+            self.optimizer.minimize(loss)
+            return loss.detach()
+
+    agent = Builder(Decaying(QNetwork(2, (8,)), lr=0.01), "learn", {"obs": OBS})
+    expected = sum(float(np.square(array).sum()) for array in agent.get_weights().values())
+    np.testing.assert_allclose(agent.step()[0], expected, rtol=1e-5)
+    assert agent.step()[0] < expected
+    assert all(isinstance(weight, paddle.Tensor) for weight in agent.alg.model.parameters())
 
 
 def test_layers_of_all_kinds_give_in_a_program_what_they_give_outside() -> None:

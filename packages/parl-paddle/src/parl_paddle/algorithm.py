@@ -15,6 +15,7 @@ from parl_paddle import tensors
 from parl_paddle.each_run import after_each_run, at_each_run
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
+from parl_paddle.programs import eager
 
 __all__ = ["Algorithm"]
 
@@ -39,8 +40,9 @@ class Algorithm(contract.Algorithm):
         return model.to(device)
 
     def _device_of_models(self) -> str:
-        places = (parameter.place for model in self._models().values() for parameter in model.parameters())
-        place = next(places, None)
+        with eager():
+            places = (parameter.place for model in self._models().values() for parameter in model.parameters())
+            place = next(places, None)
         if place is None:
             return str(paddle.device.get_device())
         return tensors.device_name(place)
@@ -64,7 +66,8 @@ class Algorithm(contract.Algorithm):
         found = self.__dict__.get("_computes_in")
         if found is None:
             first = next(iter(self._models().values()), None)  # later ones may hold single numbers of other precision
-            found = None if first is None else next((parameter.dtype for parameter in first.parameters()), None)
+            with eager():
+                found = None if first is None else next((parameter.dtype for parameter in first.parameters()), None)
             self._computes_in = found
         return found or paddle.float32
 

@@ -50,6 +50,8 @@ def tracing() -> Iterator[list[paddle.Tensor]]:
     """Take attributes of layers and operands that are eager tensors as parameters.
 
     An optimizer of the user's has to create its state in the program itself, so inside its `minimize` that is off.
+    `parameters()` of layers lists them as parameters of the program: a method of an eager tensor (`weight.square()`)
+    would end the process.
 
     Yields:
         A list that has all tensors that were taken when the block is left.
@@ -61,14 +63,23 @@ def tracing() -> Iterator[list[paddle.Tensor]]:
         with to_static_mode_guard(False):
             return minimize(self, *args, **kwargs)
 
+    layer: Any = paddle.nn.Layer
+    parameters = layer.parameters
+
+    def parameters_in_program(self: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        listed = parameters(self, *args, **kwargs)
+        return listed if paddle.in_dynamic_mode() else [as_value(parameter) for parameter in listed]
+
     taken: list[paddle.Tensor] = []
     known = set(_recorder.params_dict)
     optimizer.minimize = minimize_in_program
+    layer.parameters = parameters_in_program
     try:
         with to_static_mode_guard(True), pir.static_op_arg_cast_guard(as_value):
             yield taken
     finally:
         optimizer.minimize = minimize
+        layer.parameters = parameters
         for program in set(_recorder.params_dict) - known:  # paddle itself would keep them alive for ever
             taken.extend(_recorder.params_dict.pop(program))
             del _recorder.tensor2value[program]
