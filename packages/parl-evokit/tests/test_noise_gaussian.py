@@ -225,3 +225,15 @@ def test_many_samples_at_once_have_the_bits_of_one_after_the_other(spec: NoiseSp
     assert noise.perturb_many(parameters, [], 0.3).shape == (0, size)
     with pytest.raises(InvalidKey):
         noise.perturb_many(parameters, [2, 1], 0.3)
+
+
+@pytest.mark.parametrize("spec", [NoiseSpec(18), NoiseSpec(18, cached=True, cache_size=4096)])
+@pytest.mark.parametrize("count", [1, 17, 5000])
+def test_units_of_several_keys_are_those_of_each(spec: NoiseSpec, count: int) -> None:
+    noise, keys = GaussianNoise(spec), np.array([2, 3, 2**62 - 1, 0, *range(1000, 1020)], np.uint64)
+    many = noise.units_of(keys, count)
+    assert many.shape == (len(keys), count)
+    assert all((row == noise.units(key, 0, count)).all() for row, key in zip(many, keys.tolist(), strict=True))
+    assert noise.units_of(keys[:0], count).shape == (0, count)
+    with pytest.raises(InvalidKey):
+        noise.units_of(np.array([1], np.uint64), count)

@@ -87,9 +87,7 @@ class Sampler:
 
     def normals(self, keys: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Each key's normal numbers, exact, `[k, n]`."""
-        n = len(self.parameters)
-        units = [self.noise.units(key, 0, n) for key in keys.tolist()]
-        return np.array(units, np.float64).reshape(len(units), n) / UNITS_PER_ONE
+        return self.noise.units_of(keys, len(self.parameters)) / UNITS_PER_ONE
 
     def require_own(self, info: SamplingInfo) -> None:
         """Refuse a sample of another model.

@@ -19,7 +19,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from parl_evokit.noise.keys import CONTROL_KEY, check_key, check_keys
-from parl_evokit.noise.philox import random_bits
+from parl_evokit.noise.philox import random_bits, random_bits_of
 from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
 from parl_evokit.noise.spec import NoiseSpec
 from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
@@ -73,6 +73,20 @@ class GaussianNoise:
         else:
             units = quantiles().take(random_bits(self.spec.seed, pair, start, count))
         return np.negative(units, out=units) if key & 1 else units
+
+    def units_of(self, keys: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
+        """`units` of the first `count` coordinates for several keys, `[k, count]`: much faster for small models.
+
+        Raises:
+            InvalidKey: See `check_key`.
+        """
+        if self.spec.cached or len(keys) * count > GATHER:
+            return np.array([self.units(key, 0, count) for key in keys.tolist()], np.int16).reshape(len(keys), count)
+        numbers = check_keys(keys)
+        units = quantiles().take(random_bits_of(self.spec.seed, (numbers >> np.uint64(1)).tolist(), count))
+        np.negative(units, out=units, where=(numbers & np.uint64(1)).astype(np.bool_)[:, None])
+        units[numbers == CONTROL_KEY] = 0
+        return units
 
     def perturb(
         self, parameters: FlatVector, key: int, std: float | FlatVector, out: FlatVector | None = None

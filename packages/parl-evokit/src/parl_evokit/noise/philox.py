@@ -10,12 +10,13 @@ test, which runs once, at first use; elsewhere `philox_block` works in plain int
 
 import functools
 import threading
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["COORDINATES_PER_BLOCK", "numpy_is_exact", "philox_block", "random_bits"]
+__all__ = ["COORDINATES_PER_BLOCK", "numpy_is_exact", "philox_block", "random_bits", "random_bits_of"]
 
 COORDINATES_PER_BLOCK = 16
 WORDS_PER_BLOCK = 4
@@ -112,6 +113,19 @@ def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.ui
     else:
         words = _plain_words(seed, stream, first, blocks)
     return words.astype("<u8", copy=False).view("<u2")[offset : offset + count]
+
+
+def random_bits_of(seed: int, streams: Sequence[int], count: int) -> NDArray[np.uint16]:
+    """The random bits of the first `count` coordinates of several streams, `[streams, count]`."""
+    blocks = -(-count // COORDINATES_PER_BLOCK)
+    words = np.empty((len(streams), WORDS_PER_BLOCK * blocks), np.uint64)
+    generator = _generator() if numpy_is_exact() else None
+    for row, stream in zip(words, streams, strict=True):
+        if generator is not None:
+            row[...] = generator.words((seed, stream), (0, 0, 0, 0), WORDS_PER_BLOCK * blocks)
+        else:
+            row[...] = _plain_words(seed, stream, 0, blocks)
+    return words.astype("<u8", copy=False).view("<u2")[:, :count]
 
 
 def _plain_words(seed: int, stream: int, first: int, blocks: int) -> NDArray[np.uint64]:
