@@ -1,0 +1,57 @@
+"""Environment steps per second with acting, replay and update: every library in turn (README.md has the command).
+
+All of them in one process with one thread, so that they meet the same moments of the machine; a library or environment
+that is not installed is left out. Seconds are the process's own. The median turn counts, and the first is left out.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from ours import Parl
+from sb3 import StableBaselines3
+from tasks import TASKS
+
+LIBRARIES: dict[str, Callable[[], object]] = {"ours": Parl, "SB3": StableBaselines3}
+
+
+def rates(task: str, rounds: int) -> dict[str, float]:
+    """Median environment steps per second of each library."""
+    steps = TASKS[task][1]
+    runs: dict[str, Callable[[int], None]] = {}
+    for name, library in LIBRARIES.items():
+        try:
+            runs[name] = getattr(library(), task)()
+            runs[name](steps)
+        except (ImportError, ModuleNotFoundError) as missing:
+            print(f"{name} is left out: {missing}")
+            runs.pop(name, None)
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for _ in range(rounds):
+        for name, run in runs.items():
+            began = time.process_time()
+            run(steps)
+            seconds[name].append(time.process_time() - began)
+    return {name: steps / statistics.median(turns) for name, turns in seconds.items()}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Environment steps per second of each library.")
+    parser.add_argument("--rounds", type=int, default=20, help="turns of each library")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| | ours | SB3 | ours / SB3 |\n| --- | --- | --- | --- |", flush=True)
+    for task in options.tasks.split(","):
+        found = rates(task, options.rounds)
+        cells = [f"{found[name]:,.0f}" if name in found else "-" for name in LIBRARIES]
+        ratio = f"{found['ours'] / found['SB3']:.2f}" if len(found) == len(LIBRARIES) else "-"
+        print(f"| {TASKS[task][0]} | {' | '.join(cells)} | {ratio} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
