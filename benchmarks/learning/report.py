@@ -14,6 +14,7 @@ from parl_core.training.statistics import bootstrap_interval, interquartile_mean
 __all__ = ["write"]
 
 Row = tuple[str, str]  # gate, backend
+SEEDS = {"torch": 5, "paddle": 3}  # that a row should have
 
 
 def write(folder: Path) -> str:
@@ -55,6 +56,11 @@ def verdict(row: Row, rows: dict[Row, list[dict[str, Any]]]) -> str:
     return f"{'passed' if low >= gate.threshold else 'MISSED'} (>= {gate.threshold:g})"
 
 
+def _so_far(backend: str, seeds: int) -> str:
+    wanted = SEEDS[backend]
+    return "" if seeds >= wanted else f", with {seeds} of {wanted} seeds"
+
+
 def _means(results: list[dict[str, Any]]) -> list[float]:
     return [float(np.mean(result["returns"])) for result in results]
 
@@ -83,7 +89,7 @@ def _table(rows: dict[Row, list[dict[str, Any]]]) -> str:
             f"{float(interquartile_mean(means)):.1f}",
             f"{low:.1f} ... {high:.1f}",
             ", ".join(f"{mean:.0f}" for mean in means),
-            verdict(row, rows),
+            verdict(row, rows) + _so_far(row[1], len(results)),
             f"{np.median([r['wall_s'] for r in results]):.0f}, {np.median([r['cpu_s'] for r in results]):.0f}",
         ]
         lines.append("| " + " | ".join(cells) + " |")

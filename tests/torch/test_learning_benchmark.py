@@ -82,6 +82,7 @@ def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: 
     table = report.write(tmp_path)
     rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines()}
     assert "passed (>= 475)" in table.split("PPO, CartPole-v1")[1].splitlines()[0]
+    assert "with 3 of 5 seeds" in table.split("PPO, CartPole-v1")[1].splitlines()[0]
     assert "MISSED (>= 475)" in table.split("A2C, CartPole-v1")[1].splitlines()[0]
     assert "passed (data: -300.0)" in table.split("IQL, Pendulum-v1")[1].splitlines()[0]
     assert "open (dqn-cartpole has not run)" in table.split("DDQN, CartPole-v1")[1].splitlines()[0]
