@@ -13,7 +13,8 @@ from parl_paddle.losses.policy import (
     log_prob_of_action,
     policy_gradient,
 )
-from parl_paddle.losses.value import clipped_value_loss, double_q_learning, q_learning, squared_error
+from parl_paddle.losses.squashed import squashed_gaussian
+from parl_paddle.losses.value import clipped_value_loss, double_q_learning, q_learning, squared_error, td_error
 
 Q_TM1 = paddle.to_tensor([[1.0, 2.0], [3.0, 4.0]])
 Q_T = paddle.to_tensor([[5.0, 1.0], [0.0, 2.0]])
@@ -90,3 +91,22 @@ def test_shapes_that_would_broadcast_are_refused(wrong: Tensor) -> None:
         clipped_surrogate(paddle.ones([2]), wrong, 0.2)
     with pytest.raises(ValueError, match="shapes differ"):
         squared_error(paddle.ones([2]), wrong)
+
+
+def test_the_temporal_difference_bootstraps_where_something_follows() -> None:
+    r_t, discount_t, v_t, q_tm1 = (
+        paddle.to_tensor([1.0, -1.0]),
+        paddle.to_tensor([0.5, 0.0]),
+        paddle.to_tensor([4.0, 9.0]),
+        paddle.to_tensor([2.0, 2.0]),
+    )
+    assert td_error(q_tm1, r_t, discount_t, v_t).tolist() == [1.0, -3.0]
+
+
+def test_a_squashed_gaussian_has_the_density_of_the_change_of_variables() -> None:
+    # u = 0.5 + 2 * 0.25 = 1; log N(1; 0.5, 2) = -0.5 * 0.25^2 - log 2 - 0.5 log(2 pi); tanh has the slope 1 - tanh^2.
+    mean, log_std, noise = paddle.to_tensor([[0.5]]), paddle.to_tensor([[math.log(2.0)]]), paddle.to_tensor([[0.25]])
+    action, log_prob = squashed_gaussian(mean, log_std, noise)
+    assert action.item() == pytest.approx(math.tanh(1.0), abs=1e-6)
+    log_normal = -0.5 * 0.25**2 - math.log(2.0) - 0.5 * math.log(2.0 * math.pi)
+    assert log_prob.item() == pytest.approx(log_normal - math.log(1.0 - math.tanh(1.0) ** 2), abs=1e-5)

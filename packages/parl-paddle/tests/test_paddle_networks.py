@@ -4,6 +4,7 @@ import numpy as np
 import paddle
 import pytest
 
+from parl_paddle import algorithms, networks
 from parl_paddle.agent import Agent
 from parl_paddle.algorithms import DQN, PPO
 from parl_paddle.networks import ActorCritic, AtariActorCritic, AtariQNetwork, DuelingHead, QNetwork
@@ -60,3 +61,23 @@ def test_a_continuous_actor_critic_has_one_deviation_a_dimension() -> None:
     assert log_prob.shape == (3,)
     np.testing.assert_allclose(entropy, 2 * 0.5 * np.log(2 * np.pi * np.e), atol=1e-5)  # deviation 1 at the start
     assert "log_std" in agent.get_weights()
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        ("DDPG", "DeterministicActorCritic"),
+        ("TD3", "TwinActorCritic"),
+        ("SAC", "SquashedActorCritic"),
+        ("OAC", "SquashedActorCritic"),
+    ],
+)
+def test_networks_of_continuous_actions_serve_their_algorithms(name: str, network: str) -> None:
+    model = getattr(networks, network)(2, (16,))
+    agent = Agent(getattr(algorithms, name)(model, device="cpu"))
+    obs, column = np.ones((4, 5), np.float32), np.ones(4, np.float32)
+    agent.learn(obs, np.zeros((4, 2), np.float32), column, obs, column)
+    assert agent.predict(obs).shape == (4, 2)
+    actor, critic = model.get_actor_params(), model.get_critic_params()
+    assert len(actor) + len(critic) == len(list(model.parameters()))
+    assert not {id(parameter) for parameter in actor} & {id(parameter) for parameter in critic}
