@@ -11,6 +11,7 @@ import os
 import threading
 import traceback
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -167,6 +168,20 @@ def test_an_exception_can_be_raised_again_and_again(
         assert vars(raised.value).get("both") == vars(error).get("both")
         assert raised.value.__notes__ == ["a note"]
         assert "traceback in the actor" in "".join(traceback.format_exception(raised.value))
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_actors_of_forgotten_objects_make_room_when_it_is_wanted(connect: Callable[..., None], debug: bool) -> None:
+    """In a circle they would stay until the garbage collector comes by, which may be never."""
+    connect(cpu_num=1, debug=debug, lease_timeout_s=PATIENCE_S)
+    gc.disable()
+    try:
+        circle: list[Any] = [Worker()]
+        circle.append(circle)
+        del circle
+        assert future_of(Worker().note(1)).result(PATIENCE_S) == 1
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("kind", ["call", "pool"])

@@ -7,6 +7,7 @@ once, also with `wait=False`; those of objects that run several at a time run as
 
 from __future__ import annotations
 
+import gc
 import itertools
 import sys
 import threading
@@ -150,6 +151,8 @@ class DebugClient:
             bool(kwargs),
             options.max_concurrency,
         )
+        if not self._free.fits(need):
+            gc.collect()  # what is garbage already may hold actors, in circles that an exception's traceback closed
         with self._lock:
             if not self._free.fits(need):
                 available = f"{self._total}, {self._free} free"

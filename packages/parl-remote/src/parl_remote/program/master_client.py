@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import gc
 import itertools
 import logging
 import threading
@@ -66,6 +67,7 @@ _log = logging.getLogger("parl.remote")
 
 _MASTER = "the master"
 _AWAY_LOOK_S = 0.5  # how often who is past his time looks whether the master is away
+_ROOM_WAIT_S = 0.1
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 
 
@@ -176,6 +178,8 @@ class MasterClient:
             except ClusterUnreachable:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
+            if self._held and not concurrent.futures.wait([answer], _ROOM_WAIT_S).done:
+                gc.collect()  # what is garbage already may hold actors, in circles that an exception's traceback closed
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
