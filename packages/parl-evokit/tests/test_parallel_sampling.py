@@ -35,7 +35,8 @@ def new_agent(**solver: Any) -> ESAgent:
 
 
 def remote_pool() -> Pool:
-    pytest.importorskip("parl_remote", reason="remote actors need parl-remote")
+    parl_remote = pytest.importorskip("parl_remote", reason="remote actors need parl-remote")
+    parl_remote.disconnect()  # what other tests have left open
     return ActorPool("remote", 2, cpu_num=2)
 
 
