@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_rows
-from parl_core.contracts.columns import floats_column, observations
+from parl_core.contracts.columns import finite_column, floats_column, observations
 from parl_core.nested import leaves
 
 __all__ = ["transition_columns"]
@@ -45,7 +44,7 @@ def transition_columns(
     columns = {
         "obs": observations(obs),
         "action": to_action("action", action),
-        "reward": floats_column("reward", reward),
+        "reward": finite_column("reward", reward),
         "next_obs": observations(next_obs),
         "terminal": floats_column("terminal", terminal),
     }
@@ -54,14 +53,4 @@ def transition_columns(
         f"{algorithm}.learn",
         {path: leaf for name, part in (columns | extra).items() for path, leaf in leaves(name, part).items()},
     )
-    _check_finite("reward", columns["reward"])
     return tuple(columns.values()), extra
-
-
-def _check_finite(name: str, values: NDArray[Any]) -> None:
-    if not np.isfinite(values).all():
-        row = int(np.flatnonzero(~np.isfinite(values))[0])
-        raise ValueError(
-            f"{name} must be finite, got {values[row]} in row {row}: one such target spoils all weights; clip or drop "
-            "it in the environment, before it is stored"
-        )
