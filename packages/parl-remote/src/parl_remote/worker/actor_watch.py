@@ -99,9 +99,9 @@ class ActorWatch:
 
     @property
     def _patience_s(self) -> float:
-        """How long one may be seen stopped: it may have been that for a whole sample before it was seen."""
+        """How long one may be seen stopped: it may have been that for a whole sample before, and telling takes time."""
         limit_s = self._limits.liveness_limit_s
-        return limit_s - _SAMPLE_S if limit_s > 2 * _SAMPLE_S else limit_s
+        return limit_s - 1.5 * _SAMPLE_S if limit_s > 3 * _SAMPLE_S else limit_s
 
     def _stopped_too_long(self, one: Watched) -> DeathCause | None:
         now = self._loop.now()
