@@ -30,6 +30,7 @@ __all__ = ["LogForwarder", "show"]
 _WAIT_S = 30.0  # a question that is answered with nothing is asked anew
 _TRY_AGAIN_S = 1.0
 _TRIES = 5  # a network that was cut for longer than this comes back with the next actor
+_LAST_WAIT_S = 0.1  # for an actor of this program to end; others may go on for ever
 _LAST_WORDS_S = 1.0  # what a program that ends may wait for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
 _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
@@ -62,6 +63,7 @@ class LogForwarder:
         self._numbers = itertools.count(1)
         self._closing = False
         self._left = 0
+        self._patience = 5
         self._all_said: Future[None] = Future()
         self._thread = threading.Thread(target=self._loop.run, name="parl-logs", daemon=True)
         self._thread.start()
@@ -134,6 +136,9 @@ class LogForwarder:
         elif heard.outputs and self._left:
             self._left -= 1
             self._ask(node_id, worker, 0.0)
+        elif self._positions.get(node_id) and self._patience:  # whoever is about to end may still have something to say
+            self._patience -= 1
+            self._ask(node_id, worker, _LAST_WAIT_S)
         else:
             self._part(node_id, worker)
 
