@@ -2,7 +2,7 @@
 
 import pytest
 
-from parl_core.actors import InProcessActors, open_actors
+from parl_core.actors import InProcessActors, open_actors, wait_any
 from parl_core.errors import ParlError
 
 
@@ -74,3 +74,23 @@ def test_open_actors_finds_the_in_process_fill_by_name() -> None:
 def test_an_unknown_actor_system_is_refused_with_the_known_names() -> None:
     with pytest.raises(ImportError, match=r"'telepathy'.*in-process"):
         open_actors("telepathy")
+
+
+def test_a_killed_actor_refuses_calls() -> None:
+    with InProcessActors() as actors:
+        counter = actors.create(Counter, 0)
+        counter.kill()
+        with pytest.raises(ParlError, match="closed"):
+            counter.call("add", 1)
+
+
+def test_what_was_put_arrives_as_the_value() -> None:
+    with InProcessActors() as actors:
+        assert actors.create(Counter, 0).call("add", actors.put(5)) == 5
+
+
+def test_waiting_for_any_gives_the_calls_that_are_done() -> None:
+    with InProcessActors() as actors:
+        counter = actors.create(Counter, 0)
+        futures = [counter.submit("add", 1), counter.submit("fail")]
+        assert wait_any(futures) == futures

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.actors import open_actors
+from parl_core.actors import open_actors, wait_any
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
 from parl_core.subprocess_actors import SubprocessActors
@@ -207,3 +207,15 @@ def test_zero_processes_are_refused() -> None:
 
 def _pid_of(handle: Any) -> int:
     return int(handle._process.pid)
+
+
+def test_waiting_for_any_does_not_wait_for_all() -> None:
+    with SubprocessActors(2) as actors:
+        hanging, quick = (actors.create(Worker) for _ in range(2))
+        futures = [hanging.submit("wait_for_ever"), quick.submit("add", actors.put(3))]
+        assert wait_any(futures, DEADLINE_S) == futures[1:]
+        assert wait_any(futures[:1], 0.01) == []
+        hanging.kill()
+        assert wait_any(futures[:1], DEADLINE_S) == futures[:1]
+        with pytest.raises(ActorProcessLost):
+            futures[0].result()

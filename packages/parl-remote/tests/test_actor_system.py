@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_core.actors import InProcessActors, open_actors
+from parl_core.actors import InProcessActors, open_actors, wait_any
 from parl_core.env.vector import VectorEnv, make_vector_env
+from parl_core.errors import LostActor
 from parl_remote import current
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import ActorError, ActorLost
@@ -35,6 +36,12 @@ class Ledger:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def wait_for_ever(self) -> None:
+        threading.Event().wait()
+
+    def is_writable(self, array: Any) -> bool:
+        return bool(array.flags.writeable)
 
 
 class Brittle(gymnasium.Env[Any, Any]):
@@ -187,3 +194,19 @@ def test_closing_ends_the_actors_processes() -> None:
     finally:
         if connection is not None:
             current.install(connection)
+
+
+def test_waiting_for_any_does_not_wait_for_an_actor_that_hangs_and_that_one_can_be_killed(actors: RemoteActors) -> None:
+    hanging, quick = (actors.create(Ledger, 0) for _ in range(2))
+    futures = [hanging.submit("wait_for_ever"), quick.submit("add", 3)]
+    assert wait_any(futures, 60.0) == futures[1:]
+    assert wait_any(futures[:1], 0.01) == []
+    hanging.kill()
+    assert wait_any(futures[:1], 60.0) == futures[:1]
+    with pytest.raises(LostActor):
+        futures[0].result()
+
+
+def test_what_was_put_arrives_as_a_value_that_is_stored_once(actors: RemoteActors) -> None:
+    stored = actors.put(np.zeros(100_000))
+    assert not actors.create(Ledger, 0).call("is_writable", stored)

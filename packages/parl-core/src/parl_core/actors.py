@@ -7,6 +7,10 @@ Here live the three protocols, `InProcessActors`, and `open_actors`, which finds
 nothing but this package, and what is registered as an entry point (group `parl.actors`; parl-remote's is `remote`).
 """
 
+import concurrent.futures
+import select
+import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib.metadata import entry_points
 from types import TracebackType
@@ -14,7 +18,7 @@ from typing import Any, Protocol, Self
 
 from parl_core.errors import ParlError
 
-__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "open_actors"]
+__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "open_actors", "wait_any"]
 
 ENTRY_POINT_GROUP = "parl.actors"
 IN_PROCESS = "in-process"
@@ -55,6 +59,9 @@ class ActorHandle(Protocol):
     def close(self) -> None:
         """End the actor; a second call does nothing."""
 
+    def kill(self) -> None:
+        """End the actor at once, also in the middle of a call."""
+
 
 class ActorSystem(Protocol):
     """Where actors can be made. Closing it closes every actor that it made."""
@@ -65,6 +72,12 @@ class ActorSystem(Protocol):
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""
+
+    def put(self, value: Any, /) -> Any:
+        """Return what to pass, as an argument by itself, in place of a value that several actors get.
+
+        The actors get the value, whose arrays may be read-only. Where the system can, it is stored once a host.
+        """
 
     def close(self) -> None:
         """Close all actors and release what the system holds; a second call does nothing."""
@@ -97,6 +110,10 @@ class InProcessActors:
         handle = _InProcessHandle(cls(*args, **kwargs))
         self._handles.append(handle)
         return handle
+
+    def put(self, value: Any, /) -> Any:
+        """The value itself."""
+        return value
 
     def close(self) -> None:
         """Close every actor; later calls on them are refused."""
@@ -132,6 +149,9 @@ class _InProcessHandle:
     def close(self) -> None:
         self._instance = None
 
+    def kill(self) -> None:
+        self.close()
+
     def _open(self, method: str) -> object:
         if self._instance is None:
             raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
@@ -165,3 +185,35 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
         raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
     system: ActorSystem = found[name].load()(**options)
     return system
+
+
+def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> list[ActorFuture]:
+    """Wait until at least one of some calls is answered.
+
+    Args:
+        futures: of calls on actors of one system, at least one.
+        timeout_s: seconds to wait at most; None waits as long as it takes.
+
+    Returns:
+        those that are done, in the order given; none if the time has passed.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        if done := [future for future in futures if future.done()]:
+            return done
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return []
+        _wait(futures, left)
+
+
+def _wait(futures: Sequence[ActorFuture], timeout_s: float | None) -> None:
+    """Sleep until something arrives, which need not be a whole answer."""
+    if isinstance(futures[0], Future):
+        some: list[Any] = list(futures)
+        concurrent.futures.wait(some, timeout_s, concurrent.futures.FIRST_COMPLETED)
+        return
+    poll = select.poll()
+    for future in futures:
+        poll.register(future.fileno(), select.POLLIN)  # type: ignore[attr-defined]  # of `subprocess_actors`
+    poll.poll(None if timeout_s is None else 1000 * timeout_s)

@@ -7,7 +7,8 @@ exploration, several algorithms.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import numpy as np
@@ -131,6 +132,24 @@ class Agent:
         """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one."""
         batch, single = self._batched(obs)
         return _unbatched(self._forward(self.alg.value, batch), single)
+
+    def logits(self, obs: Any) -> Any:
+        """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA)."""
+        batch, single = self._batched(obs)
+        return _unbatched(self._forward(self.alg.logits, batch), single)
+
+    @contextmanager
+    def drawing_from(self, seed: int) -> Iterator[None]:
+        """A context in which whatever this agent draws comes from streams that `seed` begins.
+
+        Those of before, also the framework's global one, go on afterwards as if nothing had been drawn.
+        """
+        before, self.rng = self.rng, np.random.default_rng(seed)
+        try:
+            with self.alg._drawing_from(seed):
+                yield
+        finally:
+            self.rng = before
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
         """Update the algorithm from one batch of arrays; arguments are those of the algorithm's `learn`.

@@ -232,6 +232,10 @@ class Algorithm:
         """A context in which the framework records no gradients."""
         raise NotImplementedError
 
+    def _drawing_from(self, seed: int) -> AbstractContextManager[Any]:
+        """A context in which this device draws from a stream that `seed` begins; the one of before then goes on."""
+        raise NotImplementedError
+
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
         """What `value` returns now; of an update that is recorded and run later, what it returns at each run."""
         return value()

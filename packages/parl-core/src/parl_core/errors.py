@@ -8,7 +8,8 @@
     ├─ DivergedError (ArithmeticError)
     ├─ EnvironmentContractError (TypeError)
     ├─ DatasetError (ValueError)
-    ├─ ActorProcessLost (ConnectionError)
+    ├─ LostActor
+    │  └─ ActorProcessLost (ConnectionError)
     └─ BackendError
        ├─ BackendNotInstalled (ImportError)
        └─ UnknownBackend (ValueError)
@@ -25,6 +26,7 @@ __all__ = [
     "DivergedError",
     "EnvironmentContractError",
     "HyperparameterError",
+    "LostActor",
     "ModelContractError",
     "ParlError",
     "UnknownBackend",
@@ -64,7 +66,11 @@ class DatasetError(ParlError, ValueError):
     """Logged data cannot be learned from: a key is missing, lengths differ, a number is not finite, a file is bad."""
 
 
-class ActorProcessLost(ParlError, ConnectionError):
+class LostActor(ParlError):
+    """An actor of any system (`parl_core.actors`) ended while calls on it waited, or before they were made."""
+
+
+class ActorProcessLost(LostActor, ConnectionError):
     """The process of an actor ended while calls on it waited; the message says how."""
 
 

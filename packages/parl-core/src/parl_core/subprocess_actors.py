@@ -64,6 +64,10 @@ class SubprocessActors:
             raise
         return process
 
+    def put(self, value: Any, /) -> Any:
+        """The value itself: every process gets it with each call."""
+        return value
+
     def close(self) -> None:
         """End all processes; a second call does nothing."""
         for process in [*self._handles, *self._spare]:
@@ -155,6 +159,15 @@ class _Process:
             os.close(self._lifeline)
             self._lifeline = -1
 
+    def kill(self) -> None:
+        """End the process at once."""
+        self._process.kill()
+        self.close()
+
+    def fileno(self) -> int:
+        """Where answers arrive."""
+        return self._socket.fileno()
+
     def receive(self, future: Future[Any], timeout: float | None) -> None:
         """Read answers until this one is there; `timeout` is the longest silence, in seconds."""
         with self._lock:
@@ -237,6 +250,9 @@ class _Answer:
         if not self._future.done():
             self._process.receive(self._future, timeout)
         return self._future.result()
+
+    def fileno(self) -> int:
+        return self._process.fileno()
 
     def done(self) -> bool:
         if not self._future.done():

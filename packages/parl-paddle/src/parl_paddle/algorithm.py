@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import paddle
@@ -82,3 +82,12 @@ class Algorithm(contract.Algorithm):
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return paddle.no_grad()
+
+    @contextmanager
+    def _drawing_from(self, seed: int) -> Iterator[None]:
+        before = paddle.get_rng_state()
+        paddle.seed(seed)
+        try:
+            yield
+        finally:
+            paddle.set_rng_state(before)

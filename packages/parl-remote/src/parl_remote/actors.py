@@ -14,6 +14,7 @@ from typing import Any, Self
 from parl_remote import current
 from parl_remote.errors import ActorError
 from parl_remote.future import RemoteFuture
+from parl_remote.object_ref import put
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef
 from parl_remote.program.handles import luggage, unpacked
@@ -64,6 +65,10 @@ class RemoteActors:
         self._handles.append(handle)
         return handle
 
+    def put(self, value: Any, /) -> Any:
+        """Store a value once on each host; actors get read-only views of it."""
+        return put(value)
+
     def close(self) -> None:
         """End all actors made here, and the connection if it was opened here."""
         for handle in self._handles:
@@ -96,6 +101,11 @@ class _RemoteHandle:
 
     def close(self) -> None:
         self._ref = None  # the actor ends when nothing refers to it any more
+
+    def kill(self) -> None:
+        if self._ref is not None:
+            self._ref.destroy()
+        self.close()
 
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """As an argument of another actor's call, or its result, it leads to the same actor."""

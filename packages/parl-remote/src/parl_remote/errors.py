@@ -10,7 +10,7 @@
        ├─ NameTaken (ValueError)
        ├─ NoSuchActor (LookupError)
        ├─ ActorError
-       │  ├─ ActorLost
+       │  ├─ ActorLost (parl_core.errors.LostActor)
        │  ├─ ItemLost
        │  └─ RemoteCallError
        │     └─ RemoteAttributeError (AttributeError)
@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from parl_core.errors import ParlError
+from parl_core.errors import LostActor, ParlError
 from parl_remote.death import DeathCause, DeathKind
 
 __all__ = [
@@ -143,7 +143,7 @@ class ActorError(RemoteError):
     """Something happened to an actor or within it."""
 
 
-class ActorLost(ActorError):
+class ActorLost(ActorError, LostActor):
     """The actor does not live any more; calls that waited and all later ones raise this.
 
     Attributes:

@@ -1,7 +1,7 @@
 """`parl.Algorithm` on PyTorch."""
 
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -69,3 +69,16 @@ class Algorithm(contract.Algorithm):
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return torch.no_grad()
+
+    @contextmanager
+    def _drawing_from(self, seed: int) -> Iterator[None]:
+        if self.device.type == "cuda":
+            generator = torch.cuda.default_generators[self.device.index or 0]
+        else:
+            generator = torch.default_generator
+        before = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            generator.set_state(before)

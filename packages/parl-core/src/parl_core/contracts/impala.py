@@ -130,6 +130,7 @@ class IMPALA(CountingUpdates):
         )
         limit = 40.0 if max_grad_norm is None else _bound("max_grad_norm", max_grad_norm)
         self._one_pass = first_method(model, ("policy_and_value", "policy"), "IMPALA") == "policy_and_value"
+        self._policy_alone = model.implements("policy")
         if not self._one_pass:
             first_method(model, ("value",), "IMPALA")
         super().__init__(model, device=device, compile=compile)
@@ -143,6 +144,10 @@ class IMPALA(CountingUpdates):
 
     def sample(self, obs: Any) -> Any:
         """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`)."""
+        raise NotImplementedError
+
+    def logits(self, obs: Any) -> Any:
+        """Return the policy's logits `[batch, act_dim]`, without a pass through the value network where it can be."""
         raise NotImplementedError
 
     def value(self, obs: Any) -> Any:

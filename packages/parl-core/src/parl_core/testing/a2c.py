@@ -39,6 +39,22 @@ class A2CConformance(Conformance):
             np.testing.assert_allclose(found, expected, rtol=precision.tolerance, atol=precision.tolerance)
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
 
+    def test_draws_from_a_stream_of_their_own_repeat_and_leave_the_global_one_alone(self) -> None:
+        rng = np.random.default_rng(3)
+        agent, _ = self._agent(rng, CONTINUOUS, FLOAT32)
+        obs = np.asarray(_cast(_batch(rng, CONTINUOUS), FLOAT32)[0])
+        self.adapter.seed(1)
+        undisturbed = [agent.explore(obs)[1] for _ in range(2)]
+        self.adapter.seed(1)
+        first = agent.explore(obs)[1]
+        streams = []
+        for _ in range(2):
+            with agent.drawing_from(5):
+                streams.append(agent.explore(obs)[1])
+        np.testing.assert_array_equal(streams[0], streams[1])
+        np.testing.assert_array_equal([first, agent.explore(obs)[1]], undisturbed)
+        assert not np.array_equal(streams[0], first)
+
     @pytest.mark.parametrize("kind", [MASKED, CONTINUOUS], ids=lambda kind: kind.name)
     def test_a_rollout_is_one_step_and_its_entropy_coefficient_a_bonus(self, kind: Kind) -> None:
         rng = np.random.default_rng(2)

@@ -144,6 +144,7 @@ class IMPALAConformance(Conformance):
         expected = _POLICY.forward(weights, obs)[-1]
         np.testing.assert_allclose(logits, expected, atol=precision.tolerance)
         assert action.shape == (20,)
+        np.testing.assert_allclose(agent.logits(obs), expected, atol=precision.tolerance)
         np.testing.assert_array_equal(agent.predict(obs), expected.argmax(axis=1))
         np.testing.assert_allclose(agent.value(obs), _VALUE.forward(weights, obs)[-1][:, 0], atol=precision.tolerance)
 

@@ -73,6 +73,7 @@ class Course:
         losses: Mapping[str, float],
         episodes: Sequence[Episode] = (),
         schedules: Mapping[str, float] | None = None,
+        metrics: Mapping[str, float] | None = None,
     ) -> None:
         """Tell the callbacks of an update.
 
@@ -80,12 +81,13 @@ class Course:
             losses: what it returned, by name.
             episodes: those that ended since the last report.
             schedules: scheduled values that were used, by name.
+            metrics: further numbers, by their whole names.
 
         Raises:
             DivergedError: a loss is not finite.
         """
         check_finite(f"update after {self.step} {self._unit}", losses)
-        update = Update(self.step, self._total, self.seconds, episodes, losses, schedules or {})
+        update = Update(self.step, self._total, self.seconds, episodes, losses, schedules or {}, metrics or {})
         self._reasons += [said for callback in self._callbacks if (said := callback.on_update(update))]
 
     def evaluate_when_due(self) -> None:

@@ -37,6 +37,7 @@ class Update:
         episodes: those that ended since the update before.
         losses: what the agent's update returned, by name.
         schedules: scheduled values that were used, by name, such as `lr`.
+        metrics: further numbers by their whole names (`group/name`), such as `lag/mean`.
     """
 
     step: int
@@ -45,6 +46,7 @@ class Update:
     episodes: Sequence[Episode] = ()
     losses: Mapping[str, float] = field(default_factory=dict)
     schedules: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
 
     Args:
         event: an update gives `train/return` and `train/length` (means of the episodes that ended; absent when none
-            did), `loss/*`, `schedule/*` and `speed/steps_per_second`; an evaluation `evaluation/return`,
+            did), `loss/*`, `schedule/*`, `speed/steps_per_second` and its `metrics`; an evaluation `evaluation/return`,
             `evaluation/deviation` and `evaluation/length`.
     """
     if isinstance(event, Evaluation):
@@ -30,6 +30,7 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
         }
     named = {f"loss/{name}": value for name, value in event.losses.items()}
     named |= {f"schedule/{name}": value for name, value in event.schedules.items()}
+    named |= event.metrics
     if event.seconds > 0:
         named["speed/steps_per_second"] = event.step / event.seconds
     if event.episodes:

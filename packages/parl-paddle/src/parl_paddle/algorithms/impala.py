@@ -31,6 +31,10 @@ class IMPALA(contract.IMPALA, Algorithm):
             policy, _ = self._policy_and_value(obs)
             return policy.sample(), policy.logits
 
+    def logits(self, obs: Any) -> Tensor:
+        with paddle.no_grad():
+            return self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
+
     def value(self, obs: Any) -> Tensor:
         with paddle.no_grad():
             return self._policy_and_value(obs)[1]

@@ -27,6 +27,11 @@ class IMPALA(contract.IMPALA, Algorithm):
         return policy.sample(), policy.logits
 
     @torch.no_grad()
+    def logits(self, obs: Any) -> Tensor:
+        logits: Tensor = self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
+        return logits
+
+    @torch.no_grad()
     def value(self, obs: Any) -> Tensor:
         return self._policy_and_value(obs)[1]
 
