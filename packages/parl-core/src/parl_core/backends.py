@@ -55,6 +55,10 @@ class Backend(Protocol):
     def data_parallel(self) -> ModuleType:
         """The module whose `join()` makes this process one of several that learn together."""
 
+    @property
+    def random_state(self) -> ModuleType:
+        """The module whose `get_random_state()` and `set_random_state()` are those of the framework's generators."""
+
 
 class _Choice:
     """The one place that remembers what `set_backend` said and which backends were loaded."""

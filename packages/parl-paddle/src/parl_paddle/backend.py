@@ -57,3 +57,8 @@ class PaddleBackend:
     def data_parallel(self) -> ModuleType:
         """Several processes that learn together."""
         return import_module("parl_paddle.data_parallel")
+
+    @property
+    def random_state(self) -> ModuleType:
+        """The framework's own generators."""
+        return import_module("parl_paddle.random_state")

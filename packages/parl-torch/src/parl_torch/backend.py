@@ -57,3 +57,8 @@ class TorchBackend:
     def data_parallel(self) -> ModuleType:
         """Several processes that learn together."""
         return import_module("parl_torch.data_parallel")
+
+    @property
+    def random_state(self) -> ModuleType:
+        """The framework's own generators."""
+        return import_module("parl_torch.random_state")

@@ -10,7 +10,7 @@ observation is kept for bootstrapping after truncation.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -210,6 +210,58 @@ class FrameReplayMemory(SampledRing):
         self._newest[: len(slots)] = data["newest"]
         self._frames[:] = data["frames"]
         self._written, self._starts = data["written"].tolist(), data["starts"].tolist()
+
+    def cut_episodes(self) -> None:
+        """Mark the newest transition of every environment as truncated, where its episode is not over."""
+        super().cut_episodes()
+        self._starts = [True] * self.n_envs
+
+    def place(self) -> dict[str, Any]:
+        """Counters of transitions and of the frames that were written for each environment."""
+        return {**super().place(), "written": list(self._written)}
+
+    def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+        """Copies of transitions and frames that were written since an earlier `place()` and are still held."""
+        before = [0] * self.n_envs if place is None else place["written"]
+        # With the frames that the first transition's observation consists of, because an older piece may be gone.
+        spans = [
+            (max(start - self.frame_stack, stop - self._lane, 0), stop)
+            for start, stop in zip(before, self._written, strict=True)
+        ]
+        frames = [self._frames[self._lane_slots(env, *span)] for env, span in enumerate(spans)]
+        return {**super().rows_since(place), "frame_spans": np.array(spans), "frames": np.concatenate(frames)}
+
+    def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Write back what `rows_since` returned; call it for the oldest rows first, after `set_state`.
+
+        Raises:
+            CheckpointError: the rows do not fit this memory's columns.
+        """
+        super().put_rows(rows)
+        taken = 0
+        for env, (start, stop) in enumerate(rows["frame_spans"].tolist()):
+            slots = self._lane_slots(env, start, stop)
+            self._frames[slots] = rows["frames"][taken : taken + len(slots)]
+            taken += len(slots)
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything but rows and frames."""
+        return {**super().get_state(), "starts": list(self._starts)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, of a memory with the same arguments.
+
+        Raises:
+            CheckpointError: it had other arguments.
+        """
+        super().set_state(state)
+        self._written, self._starts = list(state["written"]), list(state["starts"])
+
+    def _column_names(self) -> tuple[str, ...]:
+        return (*super()._column_names(), "_newest")
+
+    def _lane_slots(self, env: int, start: int, stop: int) -> NDArray[np.int64]:
+        return env * self._lane + np.arange(start, stop) % self._lane
 
     def _drop_overwritten(self, env: int) -> None:
         """Drop the transitions of one environment whose oldest frame was just written over, and what came before."""

@@ -199,6 +199,9 @@ class ReplayMemory(SampledRing):
         for name in ("obs", "next_obs", "action", "reward", "terminal"):
             getattr(self, name)[: len(slots)] = data[name][slots]
 
+    def _column_names(self) -> tuple[str, ...]:
+        return (*super()._column_names(), "obs", "next_obs")
+
     def _obs_buffers(self, n: int) -> tuple[NDArray[Any], NDArray[Any]]:
         shape = (n, *self._obs_shape)
         return np.empty(shape, self.obs.dtype), np.empty(shape, self.obs.dtype)

@@ -9,7 +9,7 @@ how observations are kept is in `memory` (both ends of each transition) and `fra
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -76,6 +76,68 @@ class Ring:
 
     def __len__(self) -> int:
         return self._end - self._start
+
+    def cut_episodes(self) -> None:
+        """Mark the newest transition of every environment as truncated, where its episode is not over.
+
+        For programs that reset environments in the middle of an episode: what is appended next belongs to another one.
+        """
+        newest = np.arange(max(self._end - self.n_envs, self._start), self._end) % self.max_size
+        self.truncated[newest] |= ~self.terminal[newest]
+
+    def place(self) -> dict[str, Any]:
+        """Counters of what was written: `start` (the oldest transition held) and `end`, numbered from the first one."""
+        return {"start": self._start, "end": self._end}
+
+    def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+        """Copies of what was written since an earlier `place()` and is still held; of everything for None.
+
+        Returns:
+            columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
+        """
+        first = self._start if place is None else max(int(place["end"]), self._start)
+        slots = np.arange(first, self._end) % self.max_size
+        columns = {name: getattr(self, name).take(slots, 0) for name in self._column_names()}
+        return {"span": np.array([first, self._end]), **columns}
+
+    def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Write back what `rows_since` returned; call it for the oldest rows first, after `set_state`.
+
+        Raises:
+            CheckpointError: the rows do not fit this memory's columns.
+        """
+        first, stop = (int(number) for number in rows["span"])
+        slots = np.arange(first, stop) % self.max_size
+        for name in self._column_names():
+            column = getattr(self, name)
+            if name not in rows or rows[name].shape != (len(slots), *column.shape[1:]):
+                found = list(rows[name].shape) if name in rows else "nothing"
+                raise CheckpointError(
+                    f"the saved rows have {found} for {name}, this memory stores {[len(slots), *column.shape[1:]]}: "
+                    "create it with the arguments of the saved one"
+                )
+            column[slots] = rows[name]
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything but the rows: counters, generator, priorities."""
+        return {**self.place(), "max_size": self.max_size, "n_envs": self.n_envs}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, of a memory with the same arguments.
+
+        Raises:
+            CheckpointError: it had other arguments.
+        """
+        for name in ("max_size", "n_envs"):
+            if state[name] != getattr(self, name):
+                raise CheckpointError(
+                    f"the saved replay memory had {name}={state[name]}, this one has {getattr(self, name)}: "
+                    "create it with the same number"
+                )
+        self._floor, self._end = int(state["start"]), int(state["end"])
+
+    def _column_names(self) -> tuple[str, ...]:
+        return ("action", "reward", "terminal", "truncated")
 
     def flush(self) -> None:
         """Have the system write a memory with a `directory` to disk; without one, do nothing."""

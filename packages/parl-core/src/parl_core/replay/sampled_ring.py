@@ -1,14 +1,15 @@
 """How batches are drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused."""
 
+import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.checks import check_fraction, check_int
-from parl_core.errors import HyperparameterError
+from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
 from parl_core.replay.n_step import NStep, n_step_windows
 from parl_core.replay.priorities import Prioritized, PrioritySampler
@@ -128,6 +129,32 @@ class SampledRing(Ring):
             raise HyperparameterError("this memory samples uniformly: create it with sampling=Prioritized()")
         self._sampler.follow(self._start, self._end)
         self._sampler.update(index, np.asarray(td_error))
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything but the rows: counters, generator, priorities."""
+        state = {**super().get_state(), "rng": generator_to_json(self._rng)}
+        if self._sampler is not None:
+            self._sampler.follow(self._start, self._end)
+            state |= self._sampler.state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, of a memory with the same arguments.
+
+        Raises:
+            CheckpointError: it had other arguments.
+        """
+        if (self._sampler is None) is ("priority" in state):
+            raise CheckpointError(
+                f"the saved replay memory drew {'by priority' if 'priority' in state else 'uniformly'}, this one does "
+                "not: create it with the same sampling"
+            )
+        super().set_state(state)
+        # Into the generator that is there, because a loop may draw from it, too.
+        self._rng.bit_generator.state = json.loads(state["rng"])
+        if self._sampler is not None:
+            largest = float(state["largest_priority"])
+            self._sampler.restore(state["priority"], largest, self._start, self._end)
 
     def _new_buffers(self, n: int) -> ReplayBatch:
         obs, next_obs = self._obs_buffers(n)
