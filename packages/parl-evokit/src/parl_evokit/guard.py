@@ -83,6 +83,8 @@ class Guard:
 
         This one stays as it is: what an update that fails has read will be read again.
         """
+        if not self._settings.rollback:  # then nothing is ever concluded from them
+            return self
         guard = copy.copy(self)
         guard._present = self._present + Control.of(present)
         if self._parameters is not None:

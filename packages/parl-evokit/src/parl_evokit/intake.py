@@ -80,10 +80,10 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
 
     def take(rows: NDArray[np.bool_]) -> int:
         """How many of the samples that are left these are; they are left no longer."""
-        nonlocal left
+        if not np.count_nonzero(rows):
+            return 0
         found = int(np.count_nonzero(left & rows))
-        if found:
-            left = left & ~rows
+        left[rows] = False
         return found
 
     aside = SetAside(
@@ -94,22 +94,27 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         not_finite=take(~np.isfinite(samples.rewards)),
     )
     control = left & (samples.keys == CONTROL_KEY)
-    take(control)
+    controls: dict[int, list[float]] = {}
+    if take(control):
+        controls = {
+            age: sorted(samples.rewards[control & (ages == age)].tolist()) for age in np.unique(ages[control]).tolist()
+        }
     # A sample may have come with its fingerprint and without: it is the same sample.
-    usable = Samples(
-        samples.keys, samples.models, np.zeros_like(samples.fingerprints), samples.rewards, samples.counts
-    ).where(left)
+    usable = Samples(samples.keys, samples.models, np.zeros_like(samples.fingerprints), samples.rewards, samples.counts)
+    if aside.total or controls:
+        usable = usable.where(left)
     one = usable.joined()
-    controls = {
-        age: sorted(samples.rewards[control & (ages == age)].tolist()) for age in np.unique(ages[control]).tolist()
-    }
-    intake = Intake(controls=controls, repeated=len(usable) - len(one), set_aside=aside)
-    bounds = np.flatnonzero(np.concatenate(([True], one.models[1:] != one.models[:-1], [True])))
-    if len(one):
-        intake.groups = [
-            Group(
-                model_iter_id - int(one.models[start]), one.keys[start:stop], one.rewards[start:stop].astype(np.float64)
-            )
-            for start, stop in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ][::-1]
-    return intake
+    return Intake(_groups(one, model_iter_id), controls, len(usable) - len(one), aside)
+
+
+def _groups(samples: Samples, model_iter_id: int) -> list[Group]:
+    """Samples that are sorted by model and key, by model; the youngest first."""
+    if not len(samples):
+        return []
+    rewards = samples.rewards.astype(np.float64)
+    changes = np.flatnonzero(samples.models[1:] != samples.models[:-1]) + 1
+    bounds = [0, *changes.tolist(), len(samples)]
+    return [
+        Group(model_iter_id - int(samples.models[start]), samples.keys[start:stop], rewards[start:stop])
+        for start, stop in zip(bounds[-2::-1], bounds[:0:-1], strict=True)
+    ]

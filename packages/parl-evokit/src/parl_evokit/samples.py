@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from parl_evokit.records import SamplingInfo
 __all__ = ["NO_KEY", "Samples", "noise_keys"]
 
 NO_KEY = CONTROL_KEY + 1  # the reserved key stands for what is none
+_Number = TypeVar("_Number", np.int64, np.uint32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,8 @@ class Samples:
             values = np.asarray(rewards, np.float64).astype(np.float32)
         return cls(
             noise_keys(infos),
-            np.array([info.model_iter_id for info in infos], np.int64),
-            np.array([info.fingerprint for info in infos], np.uint32),
+            _column([info.model_iter_id for info in infos], np.int64),
+            _column([info.fingerprint for info in infos], np.uint32),
             values,
             np.ones(n, np.uint32),
         )
@@ -80,15 +82,17 @@ class Samples:
 
     def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
         """The rows by model, fingerprint and key, and where each sample's rows begin."""
-        alike = not len(self) or (
-            (self.models == self.models[0]).all() and (self.fingerprints == self.fingerprints[0]).all()
-        )
+        if not len(self):
+            return self, np.empty(0, np.intp)
+        alike = _all_equal(self.models) and _all_equal(self.fingerprints)
         by_key = (self.keys,) if alike else (self.keys, self.fingerprints, self.models)
         ordered = self.where(np.lexsort(by_key))
-        changes = ordered.keys[1:] != ordered.keys[:-1]
-        changes |= ordered.models[1:] != ordered.models[:-1]
-        changes |= ordered.fingerprints[1:] != ordered.fingerprints[:-1]
-        return ordered, np.flatnonzero(np.concatenate(([len(self) > 0], changes)))
+        begins = np.ones(len(self), np.bool_)
+        changes = np.not_equal(ordered.keys[1:], ordered.keys[:-1], out=begins[1:])
+        if not alike:
+            changes |= ordered.models[1:] != ordered.models[:-1]
+            changes |= ordered.fingerprints[1:] != ordered.fingerprints[:-1]
+        return ordered, np.flatnonzero(begins)
 
     def joined(self) -> "Samples":
         """One row a sample, by model, fingerprint and key; its reward is the mean of its rewards."""
@@ -120,12 +124,21 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
         flat = np.fromiter(chain.from_iterable(keys_of), np.int64)
     except (ValueError, OverflowError, TypeError):  # not all are integers
         flat = np.empty(0, np.int64)
-    good = flat.size and all(len(key) == 2 for key in keys_of) and flat.min() >= 0 and flat.max() <= HALF_MASK
-    if not good:
+    halves = flat.view(np.uint64)  # where a negative number is a large one
+    if not halves.size or set(map(len, keys_of)) != {2} or int(halves.max()) > HALF_MASK:
         return np.array([_key(info) for info in infos], np.uint64)
-    halves = flat.reshape(-1, 2)
-    keys: NDArray[np.uint64] = (halves[:, 0] << HALF_BITS | halves[:, 1]).astype(np.uint64)
+    keys: NDArray[np.uint64] = halves[::2] << np.uint64(HALF_BITS) | halves[1::2]
     return keys
+
+
+def _column(numbers: list[int], kind: type[_Number]) -> NDArray[_Number]:
+    if numbers and numbers.count(numbers[0]) == len(numbers):  # the usual case, and several times as fast
+        return np.full(len(numbers), numbers[0], kind)
+    return np.array(numbers, kind)
+
+
+def _all_equal(column: NDArray[Any]) -> bool:
+    return bool((column == column[0]).all())
 
 
 def _key(info: SamplingInfo) -> int:

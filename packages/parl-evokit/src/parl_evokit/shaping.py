@@ -134,8 +134,9 @@ def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[n
 
 
 def _require_finite(rewards: NDArray[np.float64]) -> None:
-    bad = np.flatnonzero(~np.isfinite(rewards))
-    if bad.size:
+    finite = np.isfinite(rewards)
+    if not finite.all():
+        bad = np.flatnonzero(~finite)
         raise InvalidReward(
             f"rewards must be finite; {bad.size} are not, the first is number {bad[0]}: {rewards[bad[0]]}"
         )

@@ -165,15 +165,15 @@ class Strategy(ABC):
             fingerprint=before.fingerprint,
             max_age=self._max_age,
         )
-        report = self._first_report(intake)
         guard = self.guard.noting(intake.controls.get(0, []), intake.controls.get(1, []))
         if reason := guard.verdict():
             self.guard = guard
-            return replace(report, rolled_back=reason, used=0, update_norm=self._revert(), parameters=self.mean)
-        if report.used < self._min_samples:
+            reverted = self._revert()
+            return _report(intake, before, used=0, update_norm=reverted, parameters=self.mean, rolled_back=reason)
+        if (used := intake.used) < self._min_samples:
             raise NothingToUpdate(
-                f"{report.used} samples could be used, {self._min_samples} are needed; set aside: {report.set_aside}",
-                report,
+                f"{used} samples could be used, {self._min_samples} are needed; set aside: {intake.set_aside}",
+                _report(intake, before, used),
             )
         state_before = self._own_state() if self.config.solver.guard.rollback else {}
         step = self._advance(intake, before)
@@ -193,7 +193,7 @@ class Strategy(ABC):
         self.guard = guard
         self.guard.updated(before.parameters, state_before)
         self.keys.start_pair()
-        return replace(report, gradient_norm=step.gradient_norm, update_norm=update_norm, parameters=parameters)
+        return _report(intake, before, used, step.gradient_norm, update_norm, parameters)
 
     def number_from(self, model_iter_id: int) -> None:
         """Give the present model this number; before its first sample."""
@@ -279,21 +279,6 @@ class Strategy(ABC):
         self.keys.start_pair()
         return _distance(parameters, bad.parameters)
 
-    def _first_report(self, intake: Intake) -> UpdateReport:
-        rewards = np.concatenate([group.rewards for group in intake.groups] or [np.zeros(0)])
-        return UpdateReport(
-            model_iter_id=self._sampler.model_iter_id + 1,
-            used=intake.used,
-            pairs=intake.pairs,
-            repeated=intake.repeated,
-            mean_reward=fsum(rewards) / len(rewards) if len(rewards) else 0.0,
-            best_reward=float(rewards.max()) if len(rewards) else 0.0,
-            control=len(intake.control),
-            control_mean=fsum(intake.control) / len(intake.control) if intake.control else None,
-            stale={group.age: len(group.keys) for group in intake.groups if group.age},
-            set_aside=intake.set_aside,
-        )
-
     def _note_best(self, intake: Intake, sampler: Sampler) -> None:
         present = next((group for group in intake.groups if group.age == 0), None)
         if present is None:
@@ -304,6 +289,35 @@ class Strategy(ABC):
             info = SamplingInfo()
             info.fill(int(present.keys[place]), sampler.model_iter_id, sampler.fingerprint)
             self._best = Best(reward, info, sampler)
+
+
+def _report(
+    intake: Intake,
+    before: Sampler,
+    used: int,
+    gradient_norm: float = 0.0,
+    update_norm: float = 0.0,
+    parameters: FlatVector | None = None,
+    rolled_back: str = "",
+) -> UpdateReport:
+    rewards = [reward for group in intake.groups for reward in group.rewards.tolist()]
+    control = intake.control
+    return UpdateReport(
+        model_iter_id=before.model_iter_id + 1,
+        used=used,
+        pairs=intake.pairs,
+        repeated=intake.repeated,
+        mean_reward=fsum(rewards) / len(rewards) if rewards else 0.0,
+        best_reward=max(rewards, default=0.0),
+        control=len(control),
+        control_mean=fsum(control) / len(control) if control else None,
+        stale={group.age: len(group.keys) for group in intake.groups if group.age},
+        set_aside=intake.set_aside,
+        gradient_norm=gradient_norm,
+        update_norm=update_norm,
+        parameters=parameters,
+        rolled_back=rolled_back,
+    )
 
 
 def _distance(a: FlatVector, b: FlatVector) -> float:
