@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, VectorWrapper
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import iterate
 
-from parl_core.env.vector_group import ArraySpaces
+from parl_core.env.group_step import ArraySpaces
 from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["SameStep", "in_same_step"]

@@ -9,19 +9,24 @@ Environment i is seeded with `seed + i` and goes on with its own generator, so r
 actors there are, nor on where they live.
 """
 
+import contextlib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import gymnasium
 import numpy as np
 import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
-from gymnasium.vector.utils import batch_space, concatenate, create_empty_array, iterate
+from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
-from parl_core.env.vector_group import ArraySpaces, Ending, EnvGroup, EnvMaker, GroupSpaces, GroupStep, Infos, Rows
+from parl_core.env.group_link import CallLink, link_to
+from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env.vector_group import EnvGroup, EnvMaker
 from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
@@ -77,8 +82,10 @@ def make_vector_env(
         for count in counts:  # one by one, so that those made before a failure are closed
             group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos, mode.name)
             groups.append(group)
-        spaces = [future.result() for future in [group.submit("open") for group in groups]]
-        return VectorEnv(groups, counts, spaces[0], mode)
+        opened = [future.result() for future in [group.submit("open") for group in groups]]
+        spaces = opened[0]
+        links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
+        return VectorEnv(links, counts, spaces, mode)
     except BaseException:
         for group in groups:
             group.close()
@@ -96,13 +103,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
     def __init__(
         self,
-        groups: Sequence[ActorHandle],
+        groups: Sequence[CallLink],
         counts: Sequence[int],
         spaces: GroupSpaces,
         autoreset_mode: AutoresetMode = AutoresetMode.SAME_STEP,
     ) -> None:
         self._groups = list(groups)
         self._bounds = [0, *np.cumsum(counts).tolist()]
+        self._spans = list(itertools.pairwise(self._bounds))
         self._awaits_reset = True
         self.num_envs = self._bounds[-1]
         self.single_observation_space, self.single_action_space = spaces.observation, spaces.action
@@ -138,12 +146,14 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         if chosen is not None and self._awaits_reset:
             raise ParlError("call reset() without a reset_mask first: no episode is running, or the last step raised")
         given = passed or (None if options is None or chosen is not None else {})
-        answers = self._call_all(
-            "reset",
-            lambda start, stop: (seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist()),
-        )
+
+        def begin(group: CallLink, start: int, stop: int) -> None:
+            group.begin("reset", seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist())
+
+        answers = self._in_all(begin, lambda group: group.finish())
         self._over[slice(None) if chosen is None else chosen] = False
-        return self._join([observations for observations, _ in answers]), self._merge([i for _, i in answers])
+        observations = [observations for observations, _ in answers]
+        return _joined(self.single_observation_space, observations), self._merge([i for _, i in answers])
 
     def step(
         self, actions: Any
@@ -170,29 +180,29 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         actions = np.asarray(actions) if self._plain else list(iterate(self.action_space, actions))
         if len(actions) != self.num_envs:
             raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
-        if len(self._groups) == 1:
-            return self._step_alone(Rows(actions) if self._plain else actions)
-
-        def share(start: int, stop: int) -> tuple[Any]:
-            return (Rows(actions[start:stop]) if self._plain else actions[start:stop],)
-
-        answers: list[GroupStep] = self._call_all("step", share)
+        if len(self._groups) == 1 and not self._groups[0].reuses_arrays:
+            return self._step_alone(actions)
+        answers: list[GroupStep] = self._in_all(
+            lambda group, start, stop: group.begin_step(actions[start:stop]), lambda group: group.finish_step()
+        )
         infos = self._merge([answer.infos for answer in answers])
         endings = [(start + e.env_index, e) for start, a in zip(self._bounds, answers, strict=False) for e in a.endings]
         if endings:
             infos = self._with_endings(infos, endings)
+        observations, rewards, terminated, truncated, *_ = zip(*answers, strict=True)
         return (
-            self._join([answer.observations for answer in answers]),
-            np.concatenate([answer.rewards for answer in answers]),
-            np.concatenate([answer.terminated for answer in answers]),
-            np.concatenate([answer.truncated for answer in answers]),
+            _joined(self.single_observation_space, observations),
+            np.concatenate(rewards),
+            np.concatenate(terminated),
+            np.concatenate(truncated),
             infos,
         )
 
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The same for one group, whose arrays are the answer; small environments are worth the short way."""
         self._awaits_reset = True
-        answer: GroupStep = self._groups[0].call("step", actions)
+        self._groups[0].begin_step(actions)
+        answer = self._groups[0].finish_step()
         self._awaits_reset = False
         infos = self._merge([answer.infos]) if answer.infos else {}
         if answer.endings:
@@ -211,49 +221,33 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Close the environments and end their actors; called by `close`."""
         closing = []
         for group in self._groups:
-            try:
-                closing.append(group.submit("close"))
-            except Exception:  # any: an actor that is gone needs no closing
-                continue
-        for future in closing:
-            try:
-                future.result(CLOSE_TIMEOUT_S)
-            except Exception:  # any: it ends with its actor
-                continue
+            with contextlib.suppress(Exception):  # any: an actor that is gone needs no closing
+                group.begin("close")
+                closing.append(group)
+        for group in closing:
+            with contextlib.suppress(Exception):  # any: it ends with its actor
+                group.finish(CLOSE_TIMEOUT_S)
         for group in self._groups:
             group.close()
 
-    def _call_all(self, method: str, arguments: Callable[[int, int], tuple[Any, ...]]) -> list[Any]:
-        """Send one call to every group, wait for all answers, then raise the first error if there was one."""
+    def _in_all(self, begin: Callable[[CallLink, int, int], None], finish: Callable[[CallLink], Any]) -> list[Any]:
+        """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
         self._awaits_reset = True
-        spans = list(zip(self._bounds, self._bounds[1:], strict=False))
-        if len(spans) == 1:
-            answers: list[Any] = [self._groups[0].call(method, *arguments(*spans[0]))]
-        else:
-            futures = [group.submit(method, *arguments(*span)) for group, span in zip(self._groups, spans, strict=True)]
-            answers, failure = [], None
-            for future, (start, stop) in zip(futures, spans, strict=True):
-                try:
-                    answers.append(future.result())
-                except Exception as error:
+        for group, (start, stop) in zip(self._groups, self._spans, strict=True):
+            begin(group, start, stop)
+        answers: list[Any] = []
+        failure: Exception | None = None
+        for group, (start, stop) in zip(self._groups, self._spans, strict=True):
+            try:
+                answers.append(finish(group))
+            except Exception as error:
+                if len(self._spans) > 1:
                     error.add_note(f"its actor holds environments {start} to {stop - 1} of {self.num_envs}")
-                    failure = failure or error
-            if failure is not None:
-                raise failure
+                failure = failure or error
+        if failure is not None:
+            raise failure
         self._awaits_reset = False
         return answers
-
-    def _join(self, parts: list[Any]) -> Any:
-        if len(parts) == 1:
-            return parts[0]
-        space = self.single_observation_space
-        if isinstance(space, ArraySpaces):
-            return np.concatenate(parts)
-        rows: list[Any] = []
-        for part, count in zip(parts, np.diff(self._bounds), strict=True):
-            rows.extend(iterate(batch_space(space, int(count)), part))
-        out: Any = create_empty_array(space, n=self.num_envs)
-        return concatenate(space, rows, out)
 
     def _with_endings(self, infos: dict[str, Any], endings: list[tuple[int, Ending]]) -> dict[str, Any]:
         ended = np.zeros(self.num_envs, np.bool_)
@@ -279,6 +273,17 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             for index, info in part:
                 merged = self._add_info(merged, info, start + index)
         return merged
+
+
+def _joined(space: Any, parts: Sequence[Any]) -> Any:
+    """The groups' observations as one, copied."""
+    if isinstance(space, ArraySpaces):
+        return np.concatenate(parts)
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _joined(one, [part[key] for part in parts]) for key, one in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_joined(one, [part[i] for part in parts]) for i, one in enumerate(space.spaces))
+    return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
 
 
 def _spread(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:

@@ -8,83 +8,27 @@ both give the same numbers. What happens to an environment that ends is Gymnasiu
     DISABLED    the step returns the last observation; whoever steps has to reset it
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 import numpy as np
-import numpy.typing as npt
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
-__all__ = ["ArraySpaces", "Ending", "EnvGroup", "EnvMaker", "GroupSpaces", "GroupStep", "Rows", "make_env"]
+from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env.step_memory import Answer, StepArrays, StepMemory, StepTicket
+from parl_core.errors import ParlError
 
-ArraySpaces = (
-    gymnasium.spaces.Box,
-    gymnasium.spaces.Discrete,
-    gymnasium.spaces.MultiDiscrete,
-    gymnasium.spaces.MultiBinary,
-)
-"""The spaces whose batches are one numpy array."""
+__all__ = ["EnvGroup", "EnvMaker", "make_env"]
 
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
-Infos = list[tuple[int, dict[str, Any]]]
-"""Pairs of an environment's index and its info, without the empty ones."""
-
-
-class Ending(NamedTuple):
-    """How one environment's episode ended, in the step that ended it."""
-
-    env_index: int
-    """which environment of the group, from 0"""
-    observation: Any
-    """the last observation, from which a truncated episode bootstraps; None where the step itself returns it"""
-    info: dict[str, Any]
-    """the last info"""
-    episode_return: float
-    """undiscounted sum of the episode's rewards"""
-    length: int
-    """steps of the episode"""
-
-
-class GroupSpaces(NamedTuple):
-    """What the caller has to know of the environments; fetched once."""
-
-    observation: Any
-    action: Any
-    metadata: dict[str, Any]
-
-
-class GroupStep(NamedTuple):
-    """The answer of one step, arrays over the group's environments."""
-
-    observations: Any
-    """`[count, *obs]`, or a dict or tuple of such; with SAME_STEP the next episode's first one where one ended"""
-    rewards: npt.NDArray[np.float64]
-    terminated: npt.NDArray[np.bool_]
-    truncated: npt.NDArray[np.bool_]
-    endings: list[Ending]
-    infos: Infos
-    """empty unless the group was made with `with_infos`"""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self.endings, self.infos, *(_packed(part) for part in self[:4]))
-
-
-class Rows:
-    """Actions `[count, *act]` on their way to a group, which sees them one by one."""
-
-    def __init__(self, actions: npt.NDArray[Any]) -> None:
-        self._actions = actions
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._actions)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _array, _packed(self._actions)
+# How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
+# steps, so that calls are few, and short for whoever wants something else of its actor, which takes one call at a time.
+PATIENCE_S = 0.1
 
 
 class EnvGroup:
@@ -114,6 +58,7 @@ class EnvGroup:
         self._now = 0  # calls of `step`
         self._begun = [0] * count  # its value when each episode began
         self._at = 0  # the environment that is being stepped or reset, to name it when it raises
+        self._memory: StepMemory | None = None
 
     def open(self) -> GroupSpaces:
         """Make the environments, and say what spaces one of them has."""
@@ -150,16 +95,50 @@ class EnvGroup:
         self._current = observations
         return self._stack(observations), infos
 
-    def step(self, actions: Iterable[Any]) -> GroupStep:
+    def attach(self, ticket: StepTicket, spaces: GroupSpaces) -> bool:
+        """Open the memory in which whoever steps wants to share arrays, for `serve`; say whether that worked."""
+        self._memory = StepMemory.open(ticket, spaces, self._count)
+        return self._memory is not None
+
+    def serve(self) -> tuple[list[Ending], Infos] | None:
+        """Step whenever the memory's bell rings; the arrays are in the memory then, and a byte says so.
+
+        Returns:
+            What the last step had beside its arrays, if that was more than the memory takes; None after a while without
+            a step.
+        """
+        memory = self._memory
+        if memory is None:
+            raise ParlError("serve() was called before attach() has opened the memory for it")
+        while (actions := memory.wait_for_call(PATIENCE_S)) is not None:
+            try:
+                step = self.step(actions, memory.arrays)
+            except BaseException:
+                memory.answer(Answer.RETURNED)
+                raise
+            if step.infos or any(ending.info for ending in step.endings):
+                memory.answer(Answer.RETURNED)
+                return step.endings, step.infos
+            memory.put_endings(step.endings)
+            memory.answer(Answer.ENDED if step.endings else Answer.STEPPED)
+        memory.answer(Answer.PARKED)
+        return None
+
+    def step(self, actions: Iterable[Any], arrays: StepArrays | None = None) -> GroupStep:
         """Step every environment once, and reset those that ended as the mode says.
 
         Args:
             actions: one an environment, `[count, *act]` or any iterable of that length.
+            arrays: where to write; default: new arrays.
         """
         count = self._count
         self._now += 1
-        rewards = np.empty(count)
-        terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        if arrays is None:
+            rewards = np.empty(count)
+            terminated, truncated = np.zeros(count, np.bool_), np.zeros(count, np.bool_)
+        else:
+            _, rewards, terminated, truncated, *_ = arrays
+            terminated[:] = truncated[:] = False
         observations: list[Any] = []
         endings: list[Ending] = []
         infos: Infos = []
@@ -193,7 +172,8 @@ class EnvGroup:
         if begun:
             self._begin(begun)
         self._current = observations
-        return GroupStep(self._stack(observations), rewards, terminated, truncated, endings, infos)
+        stacked = self._stack(observations, None if arrays is None else arrays.observations)
+        return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
 
     def close(self) -> None:
         """Close every environment."""
@@ -206,17 +186,21 @@ class EnvGroup:
             self._begun[index], self._over[index] = self._now, False
 
     def _ending(self, index: int, observation: Any, reward: float, info: dict[str, Any]) -> Ending:
-        # A copy, because some environments reuse the array in which they return observations.
-        last = deepcopy(observation) if self._mode is AutoresetMode.SAME_STEP else None
+        last = None
+        if self._mode is AutoresetMode.SAME_STEP:
+            # A copy, because some environments reuse the array in which they return observations.
+            space = self._envs[0].observation_space
+            is_array = isinstance(space, ArraySpaces) and space.shape
+            last = np.array(observation, space.dtype) if is_array else deepcopy(observation)
         return Ending(index, last, info, float(self._returns[index]) + reward, self._now - self._begun[index])
 
-    def _stack(self, observations: list[Any]) -> Any:
+    def _stack(self, observations: list[Any], out: Any = None) -> Any:
         space = self._envs[0].observation_space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
-            out: Any = create_empty_array(space, n=count)
-            return concatenate(space, observations, out)
-        stacked = np.empty((count, *(space.shape or ())), space.dtype)
+            empty: Any = create_empty_array(space, n=count) if out is None else out
+            return concatenate(space, observations, empty)
+        stacked = np.empty((count, *(space.shape or ())), space.dtype) if out is None else out
         for index, observation in enumerate(observations):  # for few rows faster than numpy.stack
             stacked[index] = observation
         return stacked
@@ -237,27 +221,3 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         # The passive checker looks at the first step only, and costs a call on every other.
         return gymnasium.make(env, disable_env_checker=True, **kwargs)
     return env(**kwargs)
-
-
-# numpy spends ten times as long on pickling a few numbers as on copying them: small arrays travel as bytes. Larger
-# ones stay arrays, which parl-remote hands over without a copy.
-_BYTES_WORTH_A_COPY = 8192
-
-_Packed = tuple[Any, ...]
-
-
-def _packed(part: Any) -> _Packed:
-    if not isinstance(part, np.ndarray) or part.nbytes >= _BYTES_WORTH_A_COPY or part.dtype.hasobject:
-        return (part,)
-    return part.tobytes(), part.dtype.str, part.shape
-
-
-def _array(data: Any, dtype: str = "", shape: tuple[int, ...] = ()) -> Any:
-    if not dtype:
-        return data
-    return np.frombuffer(bytearray(data), dtype).reshape(shape)  # of a bytearray, because arrays of bytes are read-only
-
-
-def _unpack(endings: list[Ending], infos: Infos, *parts: _Packed) -> GroupStep:
-    observations, rewards, terminated, truncated = (_array(*part) for part in parts)
-    return GroupStep(observations, rewards, terminated, truncated, endings, infos)

@@ -11,8 +11,8 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from parl_core.env.group_step import ArraySpaces
 from parl_core.env.same_step import in_same_step
-from parl_core.env.vector_group import ArraySpaces
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.seeding import spawn_seeds
