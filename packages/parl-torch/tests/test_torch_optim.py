@@ -11,6 +11,8 @@ from parl_core.errors import WeightsMismatchError
 from parl_torch.model import Model
 from parl_torch.optim import Adam
 
+PARTS = ("one", "two", "unused")
+
 
 class TwoParts(Model):
     def __init__(self) -> None:
@@ -44,6 +46,32 @@ def test_steps_are_those_of_pytorch_s_adam(max_grad_norm: float | None) -> None:
             torch.testing.assert_close(norm, expected)
         peer.param_groups[0]["lr"] = 0.01 if lr is None else lr
         peer.step()
+    for name, array in theirs.get_weights().items():
+        np.testing.assert_allclose(mine.get_weights()[name], array, atol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize("restored", [False, True], ids=["running", "restored"])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.1])
+def test_each_parameter_counts_the_steps_it_has_taken(max_grad_norm: float | None, restored: bool) -> None:
+    mine, theirs = _twins()
+    adam = Adam(mine, lr=0.01, max_grad_norm=max_grad_norm)
+    peer = torch.optim.Adam(theirs.parameters(), lr=0.01)
+    for parts in (("one", "two"), ("one",), ("one", "two"), ("two",), ("two", "unused"), ("one", "unused"), ("one",)):
+        inputs = torch.randn(8, 3)
+
+        def loss(model: TwoParts, inputs: Tensor = inputs, parts: tuple[str, ...] = parts) -> Tensor:
+            return torch.stack([getattr(model, part)(inputs).square().mean() for part in parts]).sum()
+
+        adam.minimize(loss(mine))
+        peer.zero_grad()
+        loss(theirs).backward()  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+        if max_grad_norm is not None:
+            nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
+        peer.step()
+        if restored:
+            adam.set_state(adam.get_state())
+    counted = {name.removeprefix("step/"): int(step) for name, step in adam.get_state().items() if "step/" in name}
+    assert counted == {f"{part}.{of}": n for part, n in zip(PARTS, (5, 4, 2), strict=True) for of in ("weight", "bias")}
     for name, array in theirs.get_weights().items():
         np.testing.assert_allclose(mine.get_weights()[name], array, atol=1e-6, err_msg=name)
 

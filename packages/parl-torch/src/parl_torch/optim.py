@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
@@ -18,14 +19,30 @@ __all__ = ["Adam"]
 
 _BETA1, _BETA2 = 0.9, 0.999  # Kingma & Ba 2015, algorithm 1
 
+# Up to so many numbers, copying all gradients side by side costs a CPU less than a call for each of them.
+_FEW = 2**14
+
 
 @dataclass
 class _Moments:
     """State of one parameter."""
 
-    step: Tensor  # float32 scalar: the kernel counts in it
+    step: Tensor  # float32 scalar that the kernel reads; shared by parameters that have taken the same steps
     moment1: Tensor
     moment2: Tensor
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What the kernel works on while the same parameters have gradients."""
+
+    reached: list[bool]
+    parameters: list[Tensor]
+    moments1: list[Tensor]
+    moments2: list[Tensor]
+    steps: list[Tensor]
+    clocks: list[Tensor]  # the different ones among the steps
+    flat_norm: bool
 
 
 class Adam(contract.Optimizer):
@@ -62,6 +79,7 @@ class Adam(contract.Optimizer):
         self._compiled: dict[Any, CompiledGradients] = {}
         self._state: dict[Tensor, _Moments] = {}
         self._parameters: list[nn.Parameter] = []
+        self._columns: _Columns | None = None
         self._shared: SharedGradients | None = None
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
@@ -94,27 +112,27 @@ class Adam(contract.Optimizer):
 
     @torch.no_grad()
     def _step(self, found: Sequence[Tensor | None], lr: float) -> Tensor | None:
-        pairs = [
-            (parameter, gradient)
-            for parameter, gradient in zip(self._parameters, found, strict=True)
-            if gradient is not None
-        ]
-        reached: list[Tensor] = [parameter for parameter, _ in pairs]
-        gradients = [gradient for _, gradient in pairs]
-        states = [self._state.get(parameter) or self._start(parameter) for parameter in reached]
-        steps = [state.step for state in states]
-        norm = None
+        reached = [gradient is not None for gradient in found]
+        columns = self._columns
+        if columns is None or columns.reached != reached:
+            self._columns = columns = self._gathered(reached)
+        gradients = [gradient for gradient in found if gradient is not None]
+        norm = divisor = None
         if self._max_grad_norm is not None:
-            norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
-            torch._foreach_div_(gradients, (norm / self._max_grad_norm).clamp_min(1.0))
-        torch._foreach_add_(steps, 1)
+            norm = _global_norm(gradients, columns.flat_norm)
+            divisor = (norm / self._max_grad_norm).clamp_min(1.0)
+            if divisor.dtype != torch.float32:  # the only one by which the kernel divides
+                torch._foreach_div_(gradients, divisor)
+                divisor = None
+        for clock in columns.clocks:
+            clock.add_(1)
         torch._fused_adam_(
-            reached,
+            columns.parameters,
             gradients,
-            [state.moment1 for state in states],
-            [state.moment2 for state in states],
+            columns.moments1,
+            columns.moments2,
             [],
-            steps,
+            columns.steps,
             lr=lr,
             beta1=_BETA1,
             beta2=_BETA2,
@@ -122,6 +140,7 @@ class Adam(contract.Optimizer):
             eps=self._eps,
             amsgrad=False,
             maximize=False,
+            grad_scale=divisor,
         )
         if self._shared is not None:
             self._shared.settle()
@@ -147,10 +166,14 @@ class Adam(contract.Optimizer):
         for slot, arrays in (("moment1", moment1), ("moment2", moment2)):
             check_weights(f"{slot} of the optimizer", known, arrays)
         check_weights("step of the optimizer", dict.fromkeys(known, ()), step)
-        self._parameters = []
+        self._parameters, self._columns = [], None
+        clocks = {
+            (count, device): torch.tensor(float(count), device=device)
+            for count, device in {(int(step[name]), named[name].device) for name in known}
+        }
         self._state = {
             named[name]: _Moments(
-                torch.tensor(float(step[name]), device=named[name].device),
+                clocks[int(step[name]), named[name].device],
                 torch.tensor(moment1[name]).to(named[name]),
                 torch.tensor(moment2[name]).to(named[name]),
             )
@@ -170,13 +193,39 @@ class Adam(contract.Optimizer):
         converted = self._model._from_portable(arrays)  # which adds counters of the model's that no optimizer has
         return {name: array for name, array in converted.items() if name in arrays}
 
-    def _start(self, parameter: Tensor) -> _Moments:
-        # The step is on the parameter's device, as the kernel wants it.
-        moments = _Moments(
-            torch.zeros((), device=parameter.device), torch.zeros_like(parameter), torch.zeros_like(parameter)
+    def _gathered(self, reached: list[bool]) -> _Columns:
+        parameters: list[Tensor] = [parameter for parameter, hit in zip(self._parameters, reached, strict=True) if hit]
+        # These count on together from here; others that have shared their steps so far keep the old counter.
+        clocks: dict[Any, Tensor] = {}
+        for parameter in parameters:
+            state = self._state.get(parameter)
+            if state is None:
+                # The step is on the parameter's device, as the kernel wants it.
+                clock = clocks.setdefault(parameter.device, torch.zeros((), device=parameter.device))
+                self._state[parameter] = _Moments(clock, torch.zeros_like(parameter), torch.zeros_like(parameter))
+            else:
+                state.step = clocks.setdefault(id(state.step), state.step.clone())
+        states = [self._state[parameter] for parameter in parameters]
+        few = sum(parameter.numel() for parameter in parameters) <= _FEW
+        return _Columns(
+            reached,
+            parameters,
+            [state.moment1 for state in states],
+            [state.moment2 for state in states],
+            [state.step for state in states],
+            list(clocks.values()),
+            flat_norm=few and all(parameter.device.type == "cpu" for parameter in parameters),
         )
-        self._state[parameter] = moments
-        return moments
+
+
+def _global_norm(gradients: list[Tensor], flat: bool) -> Tensor:
+    joined: Tensor
+    if flat:
+        joined = _flatten_dense_tensors(gradients)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+    else:
+        joined = torch.stack(torch._foreach_norm(gradients))
+    norm: Tensor = torch.linalg.vector_norm(joined)
+    return norm
 
 
 def _below(slot: str, state: Mapping[str, Any]) -> Weights:
