@@ -1,11 +1,22 @@
 """CartPole-v1 to 475 with a population of 20: how many episodes, over seeds, for each algorithm and for the peers.
 
+    python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      ten seeds, thirty for BASIC_ES
+    python benchmarks/evolution/cartpole.py --only CMA_ES pycma --seeds 30 --output cartpole.jsonl
+
 A run ends when the mean model reaches 475 on average over ten episodes of its own, which are not counted; all
-algorithms see the same episodes and the same policy, whose parameters are a flat vector.
+algorithms see the same episodes and the same policy, whose parameters are a flat vector. Every run is a line of the
+output as soon as it has ended, so an interrupted measurement goes on where it was; the table is made of the lines.
 """
 
-from collections.abc import Callable
+import argparse
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 
 import gymnasium
 import numpy as np
@@ -16,11 +27,24 @@ from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, SepCMAES
 POPULATION, MOST = 20, 4000
 Run = Callable[[int, int, Callable[[np.ndarray, int], float]], int]
 SHAPES = {"linear": [(4, 2), (2,)], "4-20-2": [(4, 20), (20,), (20, 2), (2,)]}
+SEEDS, MORE_SEEDS = 10, 30
+OF_MORE = ("BASIC_ES", "noise-table ES")  # whose seeds differ most, and whose target is for thirty
+
+
+class Outcome(NamedTuple):
+    """One run: how many episodes it took, and the seconds it spent outside of episodes and in all."""
+
+    policy: str
+    algorithm: str
+    seed: int
+    episodes: int
+    algorithm_s: float
+    whole_s: float
 
 
 def policy(kind: str) -> tuple[int, Callable[[np.ndarray, int], float]]:
     """The number of parameters, and the return of an episode with them."""
-    env, shapes = gymnasium.make("CartPole-v1"), SHAPES[kind]
+    env, shapes = gymnasium.make("CartPole-v1", disable_env_checker=True), SHAPES[kind]
     stops = np.cumsum([int(np.prod(shape)) for shape in shapes])
 
     def episode(theta: np.ndarray, seed: int) -> float:
@@ -107,18 +131,100 @@ RUNS: dict[str, tuple[Run, str]] = {
 PEERS: dict[str, Run] = {"pycma": pycma, "noise-table ES": noise_table_es}
 
 
-def cartpole(table: Table, quick: bool) -> None:
-    seeds = range(3 if quick else 10)
+def one(kind: str, name: str, seed: int) -> Outcome:
+    """One run of an algorithm or a peer."""
+    n, episode = policy(kind)
+    inside = 0.0
+
+    def timed(theta: np.ndarray, number: int) -> float:
+        nonlocal inside
+        began = time.process_time()
+        total = episode(theta, number)
+        inside += time.process_time() - began
+        return total
+
+    began = time.process_time()
+    run = RUNS[name][0] if name in RUNS else PEERS[name]
+    used = run(seed, n, timed)
+    whole = time.process_time() - began
+    return Outcome(kind, name, seed, used, round(whole - inside, 4), round(whole, 4))
+
+
+def saved(path: Path) -> Iterator[Outcome]:
+    """The runs in a file; a line that was cut off is none."""
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            yield Outcome(**json.loads(line))
+        except ValueError:
+            continue
+
+
+def fill(path: Path, names: list[str], seeds: int | None, jobs: int) -> None:
+    """Run what the file does not have yet."""
+    known = {outcome[:3] for outcome in saved(path)}
+    wanted = [
+        (kind, name, seed)
+        for name in names
+        for kind in SHAPES
+        for seed in range(seeds or (MORE_SEEDS if name in OF_MORE else SEEDS))
+        if (kind, name, seed) not in known
+    ]
+    with ProcessPoolExecutor(jobs) as pool, path.open("a") as file:
+        for future in as_completed([pool.submit(one, *task) for task in wanted]):
+            file.write(json.dumps(future.result()._asdict()) + "\n")
+            file.flush()
+
+
+def tabulate(table: Table, outcomes: list[Outcome]) -> None:
+    """A row for each algorithm and policy."""
     for kind in SHAPES:
-        n, episode = policy(kind)
-        peers: dict[str, float] = {}
-        for name, run in PEERS.items():
-            try:
-                peers[name] = median([run(seed, n, episode) for seed in seeds])
-            except ImportError:
+        runs: dict[str, list[Outcome]] = {}
+        for outcome in sorted(outcomes):
+            if outcome.policy == kind:
+                runs.setdefault(outcome.algorithm, []).append(outcome)
+        for name, (_, target) in RUNS.items():
+            if name not in runs:
                 continue
-        for name, (run, target) in RUNS.items():
-            used = [run(seed, n, episode) for seed in seeds]
-            what = f"CartPole-v1 to 475, {name}, {kind}: episodes, median of {len(seeds)} seeds (least, most)"
-            against = {k: v for k, v in peers.items() if (k == "pycma") == ("CMA" in name)}
-            table.row(what, "", (median(used), min(used), max(used)), against, target)
+            used = [outcome.episodes for outcome in runs[name]]
+            share = sum(outcome.algorithm_s for outcome in runs[name]) / sum(outcome.whole_s for outcome in runs[name])
+            solved_runs = sum(episodes < MOST for episodes in used)
+            what = f"CartPole-v1, {name}, {kind}: episodes, median of {len(used)} seeds / least / most"
+            what += f" ({solved_runs} solved; {share:.1%} of the time is the library's)"
+            peers = {
+                peer: float(median(outcome.episodes for outcome in runs[peer]))
+                for peer in PEERS
+                if peer in runs and (peer == "pycma") == ("CMA" in name)
+            }
+            table.row(what, "", (median(used), min(used), max(used)), peers, target)
+
+
+def cartpole(table: Table, quick: bool) -> None:
+    """All of it at once, for `run.py`."""
+    names, outcomes = [*RUNS, *PEERS], []
+    for kind in SHAPES:
+        for name in names:
+            for seed in range(3 if quick else MORE_SEEDS if name in OF_MORE else SEEDS):
+                try:
+                    outcomes.append(one(kind, name, seed))
+                except ImportError:  # a peer that is not here
+                    break
+    tabulate(table, outcomes)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Runs what the output has not got yet, then prints the table.")
+    names = [*PEERS, *RUNS]
+    parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
+    parser.add_argument("--seeds", type=int, help="default: 10, and 30 for BASIC_ES and its peer")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--output", type=Path, default=Path("cartpole.jsonl"))
+    arguments = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
+    fill(arguments.output, arguments.only, arguments.seeds, arguments.jobs)
+    table = Table()
+    table.head()
+    tabulate(table, list(saved(arguments.output)))
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec
 from parl_evokit.noise import quantiles as quantile_module
-from parl_evokit.noise.exact_sum import INT32_BUDGET
+from parl_evokit.noise.exact_sum import BUDGET, _digits, weighted_moments
+from parl_evokit.noise.quantiles import LARGEST_UNIT
 from parl_evokit.params import ParameterLayout
 
 SPECS = [
@@ -86,7 +87,7 @@ def test_a_key_outside_of_its_62_bits_or_reserved_is_refused(key: int) -> None:
 
 
 @both_kinds
-@pytest.mark.parametrize("largest", [100, INT32_BUDGET, 2**40])
+@pytest.mark.parametrize("largest", [100, BUDGET, 2**17, 2**40])
 def test_a_weighted_sum_is_exact_for_small_and_for_huge_weights(spec: NoiseSpec, largest: int) -> None:
     draw = random.Random(5)
     keys = [draw.randrange(2, 2**62) for _ in range(60)]
@@ -237,3 +238,50 @@ def test_units_of_several_keys_are_those_of_each(spec: NoiseSpec, count: int) ->
     assert noise.units_of(keys[:0], count).shape == (0, count)
     with pytest.raises(InvalidKey):
         noise.units_of(np.array([1], np.uint64), count)
+
+
+@both_kinds
+def test_noise_of_many_keys_is_that_of_each_whatever_was_asked_for_before(spec: NoiseSpec) -> None:
+    noise = GaussianNoise(spec)
+    draw = random.Random(8)
+    keys = np.array([draw.randrange(2, 2**62) for _ in range(9)] + [0], np.uint64)
+    for asked in (keys, keys[::-1], keys[[4, 2]], keys, np.append(keys[3:5], np.uint64(12)), keys[:0], keys[[1, 1]]):
+        for count in (37, 36, 20_000):
+            found = noise.units_of(asked, count)
+            assert found.shape == (len(asked), count)
+            assert all((row == noise.units(int(key), 0, count)).all() for key, row in zip(asked, found, strict=True))
+    assert len(pickle.dumps(noise)) < 300
+
+
+@both_kinds
+@pytest.mark.parametrize("largest", [3, 2**15, 2**31])
+def test_moments_are_exact_for_small_and_for_huge_weights(spec: NoiseSpec, largest: int) -> None:
+    draw = random.Random(6)
+    keys = [draw.randrange(2, 2**62) for _ in range(7)]
+    weights = np.array([draw.randint(0, largest) for _ in keys])
+    weights[2] = 0
+    weights[-1] = largest
+    noise = GaussianNoise(spec)
+    first, second = weighted_moments(noise, keys, weights, 90)
+    columns = [noise.units(key, 0, 90).tolist() for key in keys]
+    for place in range(90):
+        terms = [(int(w), column[place]) for w, column in zip(weights, columns, strict=True)]
+        assert first[place] == float(sum(w * u for w, u in terms))
+        assert second[place] == float(sum(w * u * u for w, u in terms))
+
+
+def test_weights_of_any_size_are_the_sum_of_their_digits() -> None:
+    weights = np.array([0, 1, -1, 31, 32, -32, -33, 2**12, -(2**12), 2**47, -(2**47), 2**47 - 1])
+    digits = _digits(weights)
+    assert all(abs(digit).max() <= 32 for _, digit in digits)
+    assert (sum(digit << shift for shift, digit in digits) == weights).all()
+
+
+@pytest.mark.parametrize("weights", [[947] * 40, [1, 1000] * 20, [32] * 100, [10**9] * 5, [-63, 63, 5] * 30, [7]])
+def test_no_product_of_a_sum_exceeds_what_float32_holds(weights: list[int]) -> None:
+    # All samples have the largest unit here, so that every product is as large as it can be.
+    noise = GaussianNoise(NoiseSpec(1024))
+    extreme = np.full((1, 3), LARGEST_UNIT, np.float32)
+    noise.rows = lambda _: lambda run, _start, _count: np.repeat(extreme, run.stop - run.start, axis=0)  # type: ignore[method-assign]
+    total = ExactSum(noise, [4 * (i + 1) for i in range(len(weights))], np.array(weights)).part(0, 3)
+    assert total.tolist() == [sum(weights) * LARGEST_UNIT] * 3

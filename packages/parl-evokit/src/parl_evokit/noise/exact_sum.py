@@ -1,28 +1,35 @@
-"""Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of integers.
+"""Weighted sums of noise that no order, thread count, BLAS or CPU can change: they are sums of whole numbers.
 
-Units of noise are at most `LARGEST_UNIT` in size. While the weights' sizes add up to no more than `INT32_BUDGET`, a sum
-of weighted rows fits into 32 bits, where numpy is fastest; it is flushed to 64 bits before it could overflow. Large
-weights would make these runs short, so they are cut into pieces of a few bits first.
+float32 holds every whole number up to 2**24, and products and sums of such numbers exactly as long as they stay below
+that. Units of noise are at most `LARGEST_UNIT` in size. So weights are cut into digits of a few bits, digits are
+multiplied with runs of a few rows by whatever matrix product numpy has (the fastest code there is), and the outcomes,
+exact each, are added up in 64 bits:
+
+    weight = d0 + 64 * d1 + 4096 * d2 ...         digits from -32 to 31, or small weights as they are
+    sum    = sum over runs and digits of  64**i * (digits of the run @ rows of the run)
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise.gaussian import GaussianNoise, chunks
+from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, chunks
 from parl_evokit.noise.keys import CONTROL_KEY, check_keys
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
-__all__ = ["ExactSum", "sum_of_squares"]
+__all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
 
-INT32_BUDGET = (2**31 - 1) // LARGEST_UNIT
-LARGEST_WHOLE = 2**12  # weights up to this are not cut: a run has some 30 rows or more
-PIECE_BITS = 7
+BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may add up to
+DIGIT_BITS = 6
+HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
+FEWEST, LONGEST = 8, 32  # rows of a run
+COLUMNS = 2**14  # coordinates summed at a time
+ENTRIES = 2**18  # of noise held at a time: what a second-level cache holds
+FLOAT64_BUDGET = 2**53 // LARGEST_UNIT**2  # the same for squares in float64
 Keys = Sequence[int] | NDArray[np.uint64]
-ENTRIES = 2**19  # of noise held at a time: two megabytes
 
 
 class ExactSum:
@@ -44,20 +51,37 @@ class ExactSum:
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
         self._noise = noise
-        self._pairs, joined = _joined_pairs(keys, weights)
-        self._pieces = list(_pieces(joined))
+        pairs, joined = _joined_pairs(keys, weights)
+        order = np.argsort(np.abs(joined), kind="stable")  # so that each run gets large weights and small ones
+        pairs, joined = pairs[order], joined[order]
+        digits = _digits(joined)
+        self._runs = _run_count([digit for _, digit in digits])
+        self._run = -(-len(pairs) // max(1, self._runs))
+        surplus = self._runs * self._run - len(pairs)  # rows of weight 0 fill up the last ones
+
+        def dealt(rows: NDArray[Any], filling: Any) -> NDArray[Any]:
+            return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
+
+        self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
+        self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
 
     def part(self, start: int, count: int) -> NDArray[np.int64]:
         """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`."""
         total = np.zeros(count, np.int64)
-        most = max(1, ENTRIES // max(1, min(count, self._noise.row_chunk)))
-        runs = [(run, piece[run], shift) for shift, piece in self._pieces for run in _runs(piece, most)]
-        for chunk in chunks(count, self._noise.row_chunk, start):
+        columns = min(self._noise.row_chunk, COLUMNS)
+        at_once = max(1, ENTRIES // max(1, self._run * min(count, columns)))
+        rows_of = self._noise.rows(self._pairs)
+        for chunk in chunks(count, columns, start):
+            size = chunk.stop - chunk.start
             here = total[chunk.start - start : chunk.stop - start]
-            rows_of = self._noise.rows(self._pairs, chunk.start, chunk.stop - chunk.start)
-            for run, weights, shift in runs:
-                subtotal = np.einsum("k,kn->n", weights, rows_of(run))
-                here += subtotal.astype(np.int64) << shift if shift else subtotal
+            for first in range(0, self._runs, at_once):
+                some = slice(first, first + at_once)
+                rows = rows_of(slice(first * self._run, some.stop * self._run), chunk.start, size)
+                rows = rows.reshape(-1, self._run, size)
+                for shift, digits in self._digits:
+                    sums = np.matmul(digits[some], rows)[:, 0]
+                    subtotal = sums[0].astype(np.int64) if len(sums) == 1 else sums.sum(axis=0, dtype=np.int64)
+                    here += subtotal << shift if shift else subtotal
         return total
 
 
@@ -80,30 +104,30 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
     return pairs[kept], joined[kept]
 
 
-def _pieces(weights: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int32]]]:
-    """Cut weights into (shift, int32 weights), such that they are the sum of the pieces times 2**shift.
+def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
+    """Cut weights into (shift, digits), such that they are the sum of the digits times 2**shift.
 
-    Weights up to `LARGEST_WHOLE`, such as the ranks of 2000 pairs, come back in one piece.
+    Small weights, such as the ranks of 200 samples, stay whole: one product of short runs costs less than two of long.
     """
-    shift = 0
-    while weights.size:
-        if int(np.abs(weights).max()) <= LARGEST_WHOLE:
-            yield shift, weights.astype(np.int32)
-            return
-        upper = weights >> PIECE_BITS
-        yield shift, (weights - (upper << PIECE_BITS)).astype(np.int32)
-        weights = upper
-        shift += PIECE_BITS
+    if int(np.abs(weights).sum()) * FEWEST <= BUDGET * len(weights):
+        return [(0, weights)]
+    digits, shift = [], 0
+    while weights.any():
+        lowest = (weights + HALF_DIGIT) % (2 * HALF_DIGIT) - HALF_DIGIT
+        digits.append((shift, lowest))
+        weights = (weights - lowest) >> DIGIT_BITS
+        shift += DIGIT_BITS
+    return digits
 
 
-def _runs(weights: NDArray[np.int32], most: int) -> Iterator[slice]:
-    """Cut the rows into runs of at most `most`, in each of which a 32-bit sum cannot overflow."""
-    start = 0
-    while start < len(weights):
-        sizes = np.cumsum(np.abs(weights[start : start + most], dtype=np.int64))
-        count = max(1, int(np.searchsorted(sizes, INT32_BUDGET, side="right")))
-        yield slice(start, start + count)
-        start += count
+def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
+    """Into how many runs to deal the rows, for no product to exceed what float32 holds."""
+    sizes = [np.abs(digit) for digit in digits]
+    rows = len(sizes[0]) if sizes else 0
+    count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])
+    while any(int(np.bincount(np.arange(rows) % count, size).max()) > BUDGET for size in sizes if rows):
+        count += max(1, count // 8)
+    return count
 
 
 def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:
@@ -127,8 +151,40 @@ def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64],
     scaled = weights.astype(kind)
     total = np.empty(size)
     most = max(1, ENTRIES // 4 // max(1, min(size, noise.row_chunk)))
+    rows_of = noise.rows(pairs)
     for chunk in chunks(size, noise.row_chunk):
-        rows_of = noise.rows(pairs, chunk.start, chunk.stop - chunk.start)
+        here = (chunk.start, chunk.stop - chunk.start)
         runs = (slice(first, first + most) for first in range(0, len(pairs), most))
-        total[chunk] = sum((scaled[run] @ np.square(rows_of(run).astype(kind)) for run in runs), kind(0))
+        total[chunk] = sum((scaled[run] @ np.square(rows_of(run, *here).astype(kind)) for run in runs), kind(0))
     return total
+
+
+def weighted_moments(
+    noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The sums of weight times unit, and of weight times squared unit, `[size]` each: exact in any order.
+
+    Quick where the candidates were made of the same noise a moment ago, see `GaussianNoise.units_of`.
+
+    Args:
+        noise: Whose units.
+        keys: `[k]`.
+        weights: `[k]`; their sizes add up to less than 2**24.
+        size: How many coordinates, from 0 on.
+
+    Raises:
+        EvolutionError: The weights are too large.
+    """
+    numbers, counting = check_keys(keys), weights != 0
+    numbers, weights = numbers[counting], weights[counting]
+    if len(numbers) * size > MOST_KEPT or int(np.abs(weights).sum()) > FLOAT64_BUDGET:
+        first = ExactSum(noise, numbers, weights).part(0, size).astype(np.float64)
+        return first, sum_of_squares(noise, numbers, weights, size)
+    units, scaled = noise.units_of(numbers, size), weights.astype(np.float64)
+    first, second = np.empty(size), np.empty(size)
+    for part in chunks(size, COLUMNS // 2):
+        rows = units[:, part].astype(np.float64)
+        np.matmul(scaled, rows, out=first[part])
+        np.square(rows, out=rows)
+        np.matmul(scaled, rows, out=second[part])
+    return first, second

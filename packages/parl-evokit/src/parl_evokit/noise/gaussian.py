@@ -30,6 +30,7 @@ __all__ = ["GaussianNoise", "chunks"]
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
+MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 LARGEST_GATHERED = 2**8  # parameters up to which gathering many windows at once beats one after the other
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
 
@@ -45,6 +46,7 @@ class GaussianNoise:
         self.spec = spec
         self._block, self._window_count = spec.block, spec.windows
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
+        self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
     def __reduce__(self) -> tuple[type["GaussianNoise"], tuple[NoiseSpec]]:
         return GaussianNoise, (self.spec,)
@@ -71,20 +73,49 @@ class GaussianNoise:
             for part, window in self._windows(pair, start, count):
                 units[part] = self._table[window]
         else:
-            units = quantiles().take(random_bits(self.spec.seed, pair, start, count))
+            units = np.empty(count, np.int16)
+            for part in chunks(count):
+                bits = random_bits(self.spec.seed, pair, start + part.start, part.stop - part.start)
+                quantiles().take(bits, out=units[part], mode="wrap")
         return np.negative(units, out=units) if key & 1 else units
 
     def units_of(self, keys: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
-        """`units` of the first `count` coordinates for several keys, `[k, count]`: much faster for small models.
+        """`units` of the first `count` coordinates for several keys, read-only `[k, count]`.
+
+        The last ones are kept, for an update wants again what its candidates were made of.
 
         Raises:
             InvalidKey: See `check_key`.
         """
-        if self.spec.cached or len(keys) * count > GATHER:
-            return np.array([self.units(key, 0, count) for key in keys.tolist()], np.int16).reshape(len(keys), count)
         numbers = check_keys(keys)
-        units = quantiles().take(random_bits_of(self.spec.seed, (numbers >> np.uint64(1)).tolist(), count))
-        np.negative(units, out=units, where=(numbers & np.uint64(1)).astype(np.bool_)[:, None])
+        kept_keys, kept = self._kept
+        if len(kept_keys) >= len(numbers) and kept.shape[1] == count:
+            if len(kept_keys) == len(numbers) and (kept_keys == numbers).all():
+                return kept
+            order = kept_keys.argsort()
+            rows = order.take(kept_keys.searchsorted(numbers, sorter=order), mode="clip")
+            if (kept_keys[rows] == numbers).all():
+                return kept[rows]
+        units = self._units_of(numbers, count)
+        units.flags.writeable = False
+        if units.size <= MOST_KEPT:
+            self._kept = (numbers.copy(), units)
+        return units
+
+    def _units_of(self, numbers: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
+        if len(numbers) * count > GATHER or count > self._block:
+            units = np.empty((len(numbers), count), np.int16)
+            for row, key in zip(units, numbers.tolist(), strict=True):
+                row[...] = self.units(key, 0, count)
+            return units
+        pairs = numbers >> np.uint64(1)
+        if self.spec.cached:
+            units = sliding_window_view(self._table, count)[self._window_starts(pairs, np.zeros(1, np.uint64))]
+        else:
+            units = quantiles().take(random_bits_of(self.spec.seed, pairs.tolist(), count), mode="wrap")
+        odd = (numbers & np.uint64(1)).astype(np.bool_)
+        if odd.any():
+            np.negative(units, out=units, where=odd[:, None])
         units[numbers == CONTROL_KEY] = 0
         return units
 
@@ -127,8 +158,11 @@ class GaussianNoise:
             start = splitmix64(pair, 0) % self._window_count
             combine(parameters, scaled[start : start + size], out=out)
         else:
-            for part, window in self._windows(pair, 0, size):
-                combine(parameters[part], scaled[window], out=out[part])
+            block, low = self._block, 0
+            for start in self._block_starts(pair, range(-(-size // block))):
+                high = min(low + block, size)
+                combine(parameters[low:high], scaled[start : start + high - low], out[low:high])
+                low = high
         return out
 
     def perturb_many(
@@ -154,6 +188,12 @@ class GaussianNoise:
         """
         size = len(parameters)
         out = np.empty((len(keys), size), np.float32) if out is None else out
+        if isinstance(std, np.ndarray) and out.size <= MOST_KEPT:
+            units, step = self.units_of(check_keys(keys), size), std * np.float32(1 / UNITS_PER_ONE)
+            for run in chunks(len(units), max(1, GATHER // max(1, size))):
+                np.multiply(units[run], step, out=out[run])
+                out[run] += parameters
+            return out
         if isinstance(std, np.ndarray) or not self.spec.cached or size > self._block:
             for row, key in zip(out, keys, strict=True):
                 self.perturb(parameters, int(key), std, out=row)
@@ -181,31 +221,37 @@ class GaussianNoise:
         """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
         return self._block if self.spec.cached else ROW_CHUNK
 
-    def rows(self, pairs: NDArray[np.uint64], start: int, count: int) -> Callable[[slice], NDArray[np.int32]]:
-        """The noise of pairs (keys without their lowest bit) as rows of 32-bit integers, for exact sums.
+    def rows(self, pairs: NDArray[np.uint64]) -> Callable[[slice, int, int], NDArray[np.float32]]:
+        """The noise of pairs (keys without their lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:
             pairs: `[k]`.
-            start: First coordinate.
-            count: How many; the stretch lies within one multiple of `row_chunk`.
 
         Returns:
-            A function from a slice of the pairs to an array `[pairs in it, count]`.
+            A function from a slice of the pairs, a first coordinate and their number to an array
+            `[pairs in it, coordinates]`; the coordinates lie within one multiple of `row_chunk`.
         """
-        if self.spec.cached:
+        if not self.spec.cached:
+
+            def computed(run: slice, start: int, count: int) -> NDArray[np.float32]:
+                wide, streams = _wide_quantiles(), pairs[run].tolist()
+                rows = np.empty((len(streams), count), np.float32)
+                for row, stream in zip(rows, streams, strict=True):
+                    wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
+                return rows
+
+            return computed
+        table, present, starts = self._wide_table, -1, np.empty(0, np.int64)
+
+        def from_table(run: slice, start: int, count: int) -> NDArray[np.float32]:
+            nonlocal present, starts
             number, offset = divmod(start, self._block)
-            starts = self._window_starts(pairs, np.array([number], np.uint64)) + offset
-            windows = sliding_window_view(self._wide_table, count)
-            return lambda run: windows[starts[run]]
+            if number != present:  # many calls have the same block
+                present, starts = number, self._window_starts(pairs, np.array([number], np.uint64))
+            windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
+            return windows[starts[run] + offset]
 
-        def computed(run: slice) -> NDArray[np.int32]:
-            wide, streams = _wide_quantiles(), pairs[run].tolist()
-            rows = np.empty((len(streams), count), np.int32)
-            for row, stream in zip(rows, streams, strict=True):
-                wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
-            return rows
-
-        return computed
+        return from_table
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
         """Slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
@@ -236,8 +282,8 @@ class GaussianNoise:
         return table
 
     @functools.cached_property
-    def _wide_table(self) -> NDArray[np.int32]:
-        return self._table.astype(np.int32)
+    def _wide_table(self) -> NDArray[np.float32]:
+        return self._table.astype(np.float32)
 
     def _scaled_by(self, std: float) -> FlatVector:
         """The table, or the quantiles, times std: kept for the next call, which nearly always has the same std."""
@@ -250,8 +296,8 @@ class GaussianNoise:
 
 
 @functools.cache
-def _wide_quantiles() -> NDArray[np.int32]:
-    return quantiles().astype(np.int32)
+def _wide_quantiles() -> NDArray[np.float32]:
+    return quantiles().astype(np.float32)
 
 
 def chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
