@@ -282,6 +282,6 @@ def test_no_product_of_a_sum_exceeds_what_float32_holds(weights: list[int]) -> N
     # All samples have the largest unit here, so that every product is as large as it can be.
     noise = GaussianNoise(NoiseSpec(1024))
     extreme = np.full((1, 3), LARGEST_UNIT, np.float32)
-    noise.rows = lambda _: lambda run, _start, _count: np.repeat(extreme, run.stop - run.start, axis=0)  # type: ignore[method-assign]
+    noise.rows = lambda pairs: lambda run, _start, _count: np.repeat(extreme, len(pairs[run]), axis=0)  # type: ignore[method-assign]
     total = ExactSum(noise, [4 * (i + 1) for i in range(len(weights))], np.array(weights)).part(0, 3)
     assert total.tolist() == [sum(weights) * LARGEST_UNIT] * 3
