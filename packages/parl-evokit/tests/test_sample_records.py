@@ -14,6 +14,7 @@ from parl_evokit.errors import InvalidKey, RecordError
 from parl_evokit.log.columns import decode
 from parl_evokit.records import Record, SamplingInfo
 from parl_evokit.samples import Samples
+from parl_evokit.wire import varint
 
 PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
 halves = st.integers(0, 2**31 - 1)
@@ -27,6 +28,19 @@ def test_the_bytes_are_those_that_protobufs_encoding_documents() -> None:
     record = Record(info, 1.0, 150, 2)
     inner = info.SerializeToString()
     assert record.encode() == bytes((0x0A, len(inner))) + inner + bytes.fromhex("15 00 00 80 3f 18 96 01 20 02")
+
+
+@pytest.mark.parametrize("bits", [1, 7, 14, 21, 28])
+def test_numbers_of_every_length_are_written_in_groups_of_seven_bits(bits: int) -> None:
+    for number in (2**bits - 1, 2**bits, 2**bits + 1):
+        groups = [number >> shift & 127 for shift in range(0, max(1, number.bit_length()), 7)]
+        expected = bytes([group | 128 for group in groups[:-1]] + [groups[-1]])
+        assert varint(number) == expected
+        for key in ([number, 2**30], [2**30, number], [number, number]):
+            other = {number: expected, 2**30: bytes((128, 128, 128, 128, 4))}
+            assert (
+                SamplingInfo(key).SerializeToString() == b"".join(b"\x08" + other[half] for half in key) + b"\x10\x00"
+            )
 
 
 def test_the_documents_calls_work_on_an_info() -> None:

@@ -7,6 +7,7 @@ an online service writes one a request.
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +16,16 @@ from parl_evokit.errors import RecordError
 from parl_evokit.noise.keys import CONTROL_KEY, HALF_BITS, HALF_MASK, join_key, split_key
 from parl_evokit.wire import BYTES, FIXED32, VARINT, read_fields, read_varint, varint
 
-__all__ = ["Record", "SamplingInfo", "sampling_infos"]
+__all__ = ["Record", "SamplingInfo", "encode_sample", "sampling_infos"]
 
-KEY, MODEL, FINGERPRINT = varint(1 << 3 | VARINT), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
+KEY_TAG = 1 << 3 | VARINT
+KEY, MODEL, FINGERPRINT = varint(KEY_TAG), varint(2 << 3 | VARINT), varint(3 << 3 | FIXED32)
 INFO, REWARD, TIME, COUNT = (
     varint(tag) for tag in (1 << 3 | BYTES, 2 << 3 | FIXED32, 3 << 3 | VARINT, 4 << 3 | VARINT)
 )
 FLOAT = struct.Struct("<f")
 UINT32 = struct.Struct("<I")
+TWO_HALVES = struct.Struct("12B")
 
 
 class SamplingInfo:
@@ -62,19 +65,7 @@ class SamplingInfo:
         Raises:
             RecordError: A number does not fit its field.
         """
-        out = b""
-        for half in self.key:
-            if not 0 <= half < 2**31:
-                raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {half}")
-            out += KEY + varint(half)
-        if not 0 <= self.model_iter_id < 2**31:
-            raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {self.model_iter_id}")
-        out += MODEL + varint(self.model_iter_id)
-        if self.fingerprint:
-            if not 0 <= self.fingerprint < 2**32:
-                raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {self.fingerprint}")
-            out += FINGERPRINT + UINT32.pack(self.fingerprint)
-        return out
+        return _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
 
     def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the documents' name
         """Forget what was there and read a message.
@@ -144,13 +135,7 @@ class Record:
         Raises:
             RecordError: A number does not fit its field.
         """
-        info = self.info.SerializeToString()
-        out = INFO + varint(len(info)) + info
-        if self.reward is not None:
-            try:
-                out += REWARD + FLOAT.pack(self.reward)
-            except OverflowError as error:
-                raise RecordError(f"a reward is a 32-bit float, which {self.reward} is too large for") from error
+        out = encode_sample(self.info, self.info.fingerprint, self.reward)
         if self.time_us:
             out += TIME + varint(self.time_us)
         if self.count != 1:
@@ -179,6 +164,49 @@ class Record:
         if record.count < 1:
             raise RecordError("a record's count is 1 or more, not 0")
         return record
+
+
+def encode_sample(info: SamplingInfo, fingerprint: int, reward: float | None) -> bytes:
+    """`Record(info, reward).encode()` with this fingerprint in place of the info's: what a writer does per request.
+
+    Raises:
+        RecordError: A number does not fit its field.
+    """
+    message = _key_bytes(info.key) + _origin_bytes(info.model_iter_id, fingerprint)
+    out = INFO + varint(len(message)) + message
+    if reward is None:
+        return out
+    try:
+        return out + REWARD + FLOAT.pack(reward)
+    except OverflowError as error:
+        raise RecordError(f"a reward is a 32-bit float, which {reward} is too large for") from error
+
+
+def _key_bytes(key: Sequence[int]) -> bytes:
+    """The key's numbers, each after its tag."""
+    if len(key) == 2:
+        a, b = key
+        if 2**28 <= a < 2**31 and 2**28 <= b < 2**31:  # three keys in four: both numbers take five bytes
+            return TWO_HALVES.pack(
+                KEY_TAG, a & 127 | 128, a >> 7 & 127 | 128, a >> 14 & 127 | 128, a >> 21 & 127 | 128, a >> 28,
+                KEY_TAG, b & 127 | 128, b >> 7 & 127 | 128, b >> 14 & 127 | 128, b >> 21 & 127 | 128, b >> 28,
+            )  # fmt: skip
+    for half in key:
+        if not 0 <= half < 2**31:
+            raise RecordError(f"a key consists of integers from 0 to 2**31 - 1, not {half}")
+    return b"".join([KEY + varint(half) for half in key])
+
+
+@lru_cache(maxsize=64, typed=True)  # a service writes the same few all day
+def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
+    """Which model was perturbed."""
+    if not 0 <= model_iter_id < 2**31:
+        raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {model_iter_id}")
+    if not fingerprint:
+        return MODEL + varint(model_iter_id)
+    if not 0 <= fingerprint < 2**32:
+        raise RecordError(f"a fingerprint is 0 to 2**32 - 1, not {fingerprint}")
+    return MODEL + varint(model_iter_id) + FINGERPRINT + UINT32.pack(fingerprint)
 
 
 def _packed(data: bytes) -> list[int]:

@@ -12,22 +12,17 @@ __all__ = ["BYTES", "FIXED32", "VARINT", "read_fields", "read_varint", "varint"]
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 LONGEST_VARINT = 10
 ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+MORE_FOLLOWS = (0, 0, 0x80, 0x8080, 0x808080)  # the mark on all bytes but the last, by their number
 
 
 def varint(number: int) -> bytes:
     """A number from 0 to 2**64 - 1 in groups of seven bits, lowest first; negative ones as their 64-bit complement."""
     if 0 <= number < 0x80:
         return ONE_BYTE[number]
-    if 2**28 <= number < 2**31:  # nearly every half of a key
-        return bytes(
-            (
-                number & 127 | 128,
-                number >> 7 & 127 | 128,
-                number >> 14 & 127 | 128,
-                number >> 21 & 127 | 128,
-                number >> 28,
-            )
-        )
+    if 0 <= number < 2**28:
+        size = (number.bit_length() + 6) // 7
+        groups = number & 0x7F | (number & 0x3F80) << 1 | (number & 0x1FC000) << 2 | (number & 0xFE00000) << 3
+        return (groups | MORE_FOLLOWS[size]).to_bytes(size, "little")
     number &= 2**64 - 1
     out = bytearray()
     while number > 0x7F:

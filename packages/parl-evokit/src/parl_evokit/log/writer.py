@@ -11,7 +11,7 @@ from types import TracebackType
 from parl_evokit.errors import LogError
 from parl_evokit.log.frames import frame
 from parl_evokit.log.header import Header
-from parl_evokit.records import Record, SamplingInfo
+from parl_evokit.records import SamplingInfo, encode_sample
 
 __all__ = ["SUFFIX", "LogWriter"]
 
@@ -52,7 +52,7 @@ class LogWriter:
 
     def sampled(self, info: SamplingInfo) -> None:
         """Note that a sample was served; its reward comes later, or never."""
-        self._append(Record(info))
+        self._append(info, None)
 
     def reward(self, info: SamplingInfo, reward: float) -> None:
         """Note a sample's reward, whoever served it; several rewards of one sample count by their mean.
@@ -61,7 +61,7 @@ class LogWriter:
             RecordError: The reward is no 32-bit float.
             LogError: The disk is full; records before this one are there, and later ones may be written.
         """
-        self._append(Record(info, float(reward)))
+        self._append(info, float(reward))
 
     def sync(self) -> None:
         """Have the system write everything to disk.
@@ -91,19 +91,17 @@ class LogWriter:
     ) -> None:
         self.close()
 
-    def _append(self, record: Record) -> None:
-        info = record.info
+    def _append(self, info: SamplingInfo, reward: float | None) -> None:
         # After a fork the open segment is the parent's: two processes must not share one.
         mine = self._descriptor is not None and self._owner == os.getpid()
+        fingerprint = info.fingerprint
         # A record without fingerprint would be read with that of the header.
-        nameless = self._fingerprint != 0 and info.fingerprint == 0
+        nameless = fingerprint == 0 != self._fingerprint
         if not mine or nameless or self._size >= self._max_bytes:
-            self._begin(info.fingerprint)
-        if (
-            info.fingerprint and info.fingerprint == self._fingerprint
-        ):  # the header has it: five bytes less in each record
-            record.info = SamplingInfo(info.key, info.model_iter_id)
-        self._write(frame(record.encode()))
+            self._begin(fingerprint)
+        if fingerprint == self._fingerprint:  # the header has it: five bytes less in each record
+            fingerprint = 0
+        self._write(frame(encode_sample(info, fingerprint, reward)))
         self._unsynced += 1
         if self._fsync_every and self._unsynced >= self._fsync_every:
             self.sync()
