@@ -1,103 +1,103 @@
 """Do the algorithms learn? Trains every gate's agent over seeds, and writes a table and curves.
 
-    python benchmarks/learning/run.py --gates ppo-cartpole dqn-cartpole --seeds 5 --backend torch
+    python benchmarks/learning/run.py --gates ppo-cartpole dqn-cartpole --seeds 5 --backend torch --jobs 2
 
 A run leaves one file, `results/<gate>/<backend>-<seed>.json`, when it is over; what is there is not run again, so a
-table can grow over several evenings, and an interrupted program goes on where it was. README.md has the protocol.
+table can grow over several evenings, and an interrupted program goes on where it was. Several such programs may work
+on one folder. README.md has the protocol.
 """
 
 import argparse
-import json
 import os
-import platform
-import subprocess
+import signal
 import sys
-import time
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
 
 from gates import GATES
+from one_run import die_with_parent, result_file, run_one
+from progress import Progress
+from side_by_side import Outcome, Run, run_all
 
 HERE = Path(__file__).parent
 
 
-def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
-    """Where the result of a run lies."""
-    return folder / gate / f"{backend}-{seed}.json"
-
-
-def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[int]) -> list[tuple[str, int]]:
+def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[int]) -> list[Run]:
     """The runs that have no result yet, seed by seed, so that all gates grow together."""
-    return [(gate, seed) for seed in seeds for gate in gates if not result_file(folder, gate, backend, seed).exists()]
-
-
-def run_one(folder: Path, gate: str, backend: str, seed: int, share: float) -> None:
-    """Train one agent and write its result, under its name only when it is complete."""
-    import parl
-
-    parl.set_backend(backend)
-    from recipes import RECIPES, logged, train
-
-    load, began = os.getloadavg()[0], time.time()
-    cpu = time.process_time()
-    trained = train(gate, seed, share=share)
-    result: dict[str, Any] = {
-        "gate": gate,
-        "backend": backend,
-        "seed": seed,
-        "steps": trained.steps,
-        "returns": trained.returns,
-        "curve": trained.curve,
-        "wall_s": round(time.time() - began, 1),
-        "cpu_s": round(time.process_time() - cpu, 1),
-        "load_before": round(load, 1),
-        "cores": os.cpu_count(),
-        "versions": {name: version(name) for name in ("parl-core", f"parl-{backend}", "gymnasium", "numpy")},
-        "python": platform.python_version(),
-        "source": RECIPES[gate].source,
-        "recipe": repr(RECIPES[gate]),
-    }
-    if GATES[gate].relative_to == "data":
-        result["data_return"] = float(logged(GATES[gate].env).episode_returns.mean())
-    target = result_file(folder, gate, backend, seed)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    partial = target.with_suffix(f".{os.getpid()}.part")
-    partial.write_text(json.dumps(result) + "\n")
-    partial.replace(target)
+    return [
+        Run(gate, backend, seed)
+        for seed in seeds
+        for gate in gates
+        if not result_file(folder, gate, backend, seed).exists()
+    ]
 
 
 def main() -> int:
     """Run what is missing, each in a fresh process, then write table and curves."""
+    options = _options()
+    signal.signal(signal.SIGTERM, _end)
+    if options.one:
+        return _one(options)
+    runs = [] if options.only_report else missing(options.results, options.gates, options.backend, range(options.seeds))
+    progress = Progress(runs, options.results, options.jobs)
+    shared = ["--share", str(options.share), "--results", str(options.results.resolve())]
+    try:
+        run_all(runs, shared, options.jobs, progress.changed, progress.tick)
+    except KeyboardInterrupt:
+        print("\ninterrupted; what was finished is kept, the same command goes on with the rest", flush=True)
+        return 130
+    from report import write
+
+    print(f"\n{write(options.results)}")
+    taken = [str(run) for run in runs if run.outcome is Outcome.TAKEN]
+    failed = [str(run) for run in runs if run.outcome is Outcome.FAILED]
+    if taken:
+        print("\nleft to another process that is at them:\n  " + "\n  ".join(taken))
+    if failed:
+        print("\nfailed, see above:\n  " + "\n  ".join(failed))
+    return 1 if failed else 0
+
+
+def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gates", nargs="+", choices=sorted(GATES), default=sorted(GATES), metavar="GATE")
     parser.add_argument("--backend", choices=("torch", "paddle"), default="torch")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 0 to this - 1")
+    parser.add_argument("--seeds", type=_positive, default=5, help="seeds 0 to this - 1")
+    parser.add_argument("--jobs", type=_positive, default=1, help="runs at a time, each on one core")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--share", type=float, default=1.0, help="of the steps; below 1 only to see that it runs")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
     parser.add_argument("--one", nargs=2, metavar=("GATE", "SEED"), help="train one agent in this process")
-    options = parser.parse_args()
-    if options.one:
-        run_one(options.results, options.one[0], options.backend, int(options.one[1]), options.share)
-        return 0
-    todo = [] if options.only_report else missing(options.results, options.gates, options.backend, range(options.seeds))
-    failed = []
-    for number, (gate, seed) in enumerate(todo, 1):
-        print(f"{number}/{len(todo)} {gate}, {options.backend}, seed {seed}", flush=True)
-        arguments = ["--one", gate, str(seed), "--backend", options.backend, "--share", str(options.share)]
-        command = [sys.executable, __file__, *arguments, "--results", str(options.results)]
-        if subprocess.run(command, check=False).returncode:
-            failed.append(f"{gate}, {options.backend}, seed {seed}")
-    from report import write
+    parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
-    print(write(options.results))
-    if failed:
-        print("\nfailed, see above:\n  " + "\n  ".join(failed))
-    return 1 if failed else 0
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _one(options: argparse.Namespace) -> int:
+    if options.until_stdin_closes:
+        die_with_parent()
+    gate, seed = options.one
+    return run_one(
+        options.results,
+        gate,
+        options.backend,
+        int(seed),
+        options.share,
+        lambda share: print(f"progress {share:.3f}", flush=True),
+    )
+
+
+def _end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - what signal calls
+    raise SystemExit(128 + number)
 
 
 if __name__ == "__main__":

@@ -2,30 +2,43 @@
 
 import importlib.util
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+pytestmark = pytest.mark.timeout(300)  # half a dozen programs that import the framework
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "learning"
 
 
 def call(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FOLDER / "run.py"), "--results", str(results), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=110)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+
+
+def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(FOLDER))
+    spec = importlib.util.spec_from_file_location(f"learning_{name}", FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 @pytest.fixture
 def report(monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    spec = importlib.util.spec_from_file_location("learning_report", FOLDER / "report.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module("report", monkeypatch)
+
+
+@pytest.fixture
+def one_run(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return module("one_run", monkeypatch)
 
 
 def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
@@ -72,6 +85,41 @@ def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     assert missing.returncode == 1
     assert "failed, see above:\n  offline_q-cartpole, paddle, seed 0" in missing.stdout
     assert not list(tmp_path.glob("*/*.json*"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number: signal.Signals) -> None:
+    if number is signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
+        pytest.skip("SIGINT is ignored by whoever started the tests, and children inherit that")
+    arguments = ["--gates", "policy_gradient-cartpole", "--seeds", "2", "--jobs", "2", "--results", str(tmp_path)]
+    command = [sys.executable, str(FOLDER / "run.py"), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as runner:
+        assert runner.stdout is not None
+        for _ in range(2):
+            assert "policy_gradient-cartpole, torch, seed" in runner.stdout.readline()
+        runs = psutil.Process(runner.pid).children()
+        assert len(runs) == 2
+        runner.send_signal(number)
+        assert runner.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -number)
+        assert not psutil.wait_procs(runs, timeout=60)[1]
+    assert not list(tmp_path.glob("*/*.json*")) + list(tmp_path.glob("*/*.part"))
+
+
+def test_what_another_process_is_at_is_left_to_it_and_a_claim_of_a_dead_one_counts_nothing(
+    tmp_path: Path, one_run: Any
+) -> None:
+    small = ("--gates", "policy_gradient-cartpole", "--seeds", "1", "--share", "0.01")
+    claim = tmp_path / "policy_gradient-cartpole" / "torch-0.claim"
+    claim.parent.mkdir()
+    with one_run.claimed(claim) as mine:
+        assert mine
+        other = call(tmp_path, *small)
+        assert other.returncode == 0, other.stderr
+        assert "left to another process that is at them:\n  policy_gradient-cartpole, torch, seed 0" in other.stdout
+        assert [path.name for path in claim.parent.iterdir()] == [claim.name]
+    claim.touch()  # as a killed process leaves it
+    assert call(tmp_path, *small).returncode == 0
+    assert [path.name for path in claim.parent.iterdir()] == ["torch-0.json"]
 
 
 def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: Path, report: Any) -> None:

@@ -1,0 +1,152 @@
+"""One training run, in the process that trains: claimed, so that nobody else does the same, and its result file.
+
+    claim (a lock on `<backend>-<seed>.claim`) ──> train ──> `<backend>-<seed>.json` ──> claim released
+
+The operating system releases the lock with the process, however that ends: a claim file that was left behind keeps
+nobody from running. A result has its name only when it is complete.
+"""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from gates import GATES
+
+__all__ = ["TAKEN", "claimed", "die_with_parent", "result_file", "run_one"]
+
+TAKEN = 75  # exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)
+
+_writing = threading.Lock()
+
+
+def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
+    """Where the result of a run lies."""
+    return folder / gate / f"{backend}-{seed}.json"
+
+
+def run_one(
+    folder: Path, gate: str, backend: str, seed: int, share: float, progress: Callable[[float], None] = lambda _: None
+) -> int:
+    """Train one agent and write its result.
+
+    Args:
+        folder: of all results.
+        gate: its key.
+        backend: torch or paddle.
+        seed: of the run.
+        share: of the gate's steps; below 1 only to see that everything runs.
+        progress: told the share of the run that is over.
+
+    Returns:
+        the exit status: 0, also when the result is there already; `TAKEN` when another process is at this run.
+    """
+    target = result_file(folder, gate, backend, seed)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with claimed(target.with_suffix(".claim")) as mine:
+        if not mine:
+            return TAKEN
+        if not target.exists():
+            _write(target, _trained(gate, backend, seed, share, progress))
+    return 0
+
+
+def die_with_parent() -> None:
+    """End this process when its standard input closes: it is a pipe that the parent holds as long as it lives."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 4096):  # not `sys.stdin.read`: its lock is wanted at the interpreter's end
+            pass
+        with _writing:  # the few milliseconds that a result needs
+            os._exit(1)
+
+    threading.Thread(target=wait, name="parent", daemon=True).start()
+
+
+def _trained(gate: str, backend: str, seed: int, share: float, progress: Callable[[float], None]) -> dict[str, Any]:
+    import parl
+
+    parl.set_backend(backend)
+    from learner import logged, train
+    from recipes import RECIPES
+
+    commit = _commit()
+    load, began, cpu = os.getloadavg()[0], time.time(), time.process_time()
+    trained = train(gate, seed, share=share, progress=progress)
+    result: dict[str, Any] = {
+        "gate": gate,
+        "backend": backend,
+        "seed": seed,
+        "steps": trained.steps,
+        "share": share,
+        "returns": trained.returns,
+        "curve": trained.curve,
+        "wall_s": round(time.time() - began, 1),
+        "cpu_s": round(time.process_time() - cpu, 1),
+        "load_before": round(load, 1),
+        "cores": os.cpu_count(),
+        "commit": commit,
+        "versions": {name: version(name) for name in _packages(backend)},
+        "python": platform.python_version(),
+        "source": RECIPES[gate].source,
+        "recipe": repr(RECIPES[gate]),
+    }
+    if GATES[gate].relative_to == "data":
+        result["data_return"] = float(logged(GATES[gate].env).episode_returns.mean())
+    return result
+
+
+def _packages(backend: str) -> list[str]:
+    modules = {"torch": "torch", "paddle": "paddlepaddle", "mujoco": "mujoco", "minatar": "minatar"}
+    used = [name for module, name in modules.items() if module in sys.modules]
+    return ["parl-core", f"parl-{backend}", "gymnasium", "numpy", *used]
+
+
+def _commit() -> str | None:
+    """The commit of these files, with `-dirty` behind it where tracked files differ; None outside a repository."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() or None
+
+
+def _write(target: Path, result: dict[str, Any]) -> None:
+    partial = target.with_suffix(".part")  # one name: who has the claim overwrites what a killed process has left
+    with _writing:
+        try:
+            partial.write_text(json.dumps(result) + "\n")
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def claimed(path: Path) -> Iterator[bool]:
+    """Hold the claim, or say that somebody else does."""
+    while True:
+        file = path.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            yield False
+            return
+        if path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            break
+        file.close()  # its owner has just removed it
+    try:
+        yield True
+    finally:
+        path.unlink(missing_ok=True)
+        file.close()
