@@ -5,6 +5,8 @@
     ├─ ModelContractError (TypeError)
     ├─ WeightsMismatchError (ValueError)
     ├─ CheckpointError (ValueError)
+    ├─ RunExistsError (FileExistsError)
+    ├─ RunInUseError (BlockingIOError)
     ├─ DivergedError (ArithmeticError)
     ├─ EnvironmentContractError (TypeError)
     ├─ DatasetError (ValueError)
@@ -29,6 +31,8 @@ __all__ = [
     "LostActor",
     "ModelContractError",
     "ParlError",
+    "RunExistsError",
+    "RunInUseError",
     "UnknownBackend",
     "WeightsMismatchError",
 ]
@@ -52,6 +56,14 @@ class WeightsMismatchError(ParlError, ValueError):
 
 class CheckpointError(ParlError, ValueError):
     """A file that should hold a checkpoint is missing, damaged, or of an unknown version."""
+
+
+class RunExistsError(ParlError, FileExistsError):
+    """The folder of a new run is there already; the message says how to go on with what is in it."""
+
+
+class RunInUseError(ParlError, BlockingIOError):
+    """Another program is writing into the folder of the run."""
 
 
 class DivergedError(ParlError, ArithmeticError):

@@ -35,6 +35,9 @@ class Journaled(Protocol):
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `rows_since` returned; what is not held any more by then is left out."""
 
+    def cut_episodes(self) -> None:
+        """Mark the newest transition of every environment as the last one of its episode, by truncation."""
+
     def get_state(self) -> dict[str, Any]:
         """Counters, generator and priorities."""
 

@@ -70,6 +70,10 @@ class CheckpointStore:
         """The steps of the checkpoints that are there, the oldest first."""
         return sorted(int(path.name) for path in self._complete())
 
+    def needed_segments(self) -> set[str]:
+        """Names of the pieces of replay memory that the checkpoints here belong with."""
+        return {name for path in self._complete() for name in _manifest(path / _MANIFEST)["segments"]}
+
     def write(
         self,
         step: int,
@@ -147,7 +151,7 @@ class CheckpointStore:
         state = from_tree(json.loads(text), read_snapshot(path / _ARRAYS, set()))
         return Checkpoint(path, int(manifest["step"]), state, tuple(manifest["segments"]), str(manifest["backend"]))
 
-    def read_latest(self, usable: Callable[[Checkpoint], None] = lambda checkpoint: None) -> Checkpoint | None:
+    def read_latest(self, usable: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
         """Read the newest checkpoint that is whole; None where there is none at all.
 
         One that a disk has spoiled gets another name, with a line in the log, and the one before it is taken.
@@ -162,7 +166,8 @@ class CheckpointStore:
         for step in reversed(self.steps()):
             try:
                 checkpoint = self.read(step)
-                usable(checkpoint)
+                if usable is not None:
+                    usable(checkpoint)
                 return checkpoint
             except NewerCheckpoint:
                 raise

@@ -68,6 +68,11 @@ class EpisodicLifeEnv(AnyWrapper):
         self.lives = 0
         self.was_real_done = True
 
+    @property
+    def reset_continues(self) -> bool:
+        """Whether a reset without a seed goes on with the game that is running."""
+        return not self.was_real_done
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a new game if the last one is over (or a seed is given), else the next life of this one."""
         over = self.was_real_done or seed is not None

@@ -24,10 +24,11 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.env.autoreset import chosen_by, mode_of
 from parl_core.env.group_link import CallLink, link_to
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env.vector_group import EnvGroup, EnvMaker
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
 
@@ -66,7 +67,7 @@ def make_vector_env(
     """
     if num_envs < 1:
         raise HyperparameterError(f"num_envs must be at least 1, got {num_envs}")
-    mode = _mode(autoreset_mode)
+    mode = mode_of(autoreset_mode)
     if actors is None:
         actors, envs_per_actor = InProcessActors(), envs_per_actor or num_envs
     if envs_per_actor is None:
@@ -142,7 +143,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         if len(seeds) != self.num_envs:
             raise HyperparameterError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
         passed = dict(options or {})
-        chosen = _chosen(passed.pop("reset_mask", None), self.num_envs)
+        chosen = chosen_by(passed.pop("reset_mask", None), self.num_envs)
         if chosen is not None and self._awaits_reset:
             raise ParlError("call reset() without a reset_mask first: no episode is running, or the last step raised")
         given = passed or (None if options is None or chosen is not None else {})
@@ -197,6 +198,36 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             np.concatenate(truncated),
             infos,
         )
+
+    def record_episodes(self) -> None:
+        """Remember from the next reset on how each environment's episode came about, for `get_state`."""
+        self._in_all(lambda group, _start, _stop: group.begin("record"), lambda group: group.finish())
+        self._awaits_reset = True
+
+    def get_state(self) -> dict[str, Any]:
+        """Where every environment is (`parl_core.env.recorded` says how that is known); `record_episodes` came before.
+
+        Raises:
+            CheckpointError: an environment cannot be saved.
+        """
+        found = self._in_all(lambda group, _start, _stop: group.begin("get_state"), lambda group: group.finish())
+        return {"environments": list(itertools.chain.from_iterable(found)), "over": self._over.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Bring every environment to where it was; they were reset before, and may live in other actors.
+
+        Raises:
+            CheckpointError: the number of environments differs, or one did not come to the same observation.
+        """
+        saved = state["environments"]
+        if len(saved) != self.num_envs:
+            raise CheckpointError(
+                f"the saved run had {len(saved)} environments, this one has {self.num_envs}: make the same number"
+            )
+        self._in_all(
+            lambda group, start, stop: group.begin("set_state", saved[start:stop]), lambda group: group.finish()
+        )
+        self._over = np.array(state["over"], np.bool_)
 
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The same for one group, whose arrays are the answer; small environments are worth the short way."""
@@ -292,22 +323,3 @@ def _spread(seed: int | Sequence[int | None] | None, count: int) -> list[int | N
     if isinstance(seed, int):
         return [seed + index for index in range(count)]
     return list(seed)
-
-
-def _mode(given: str | AutoresetMode) -> AutoresetMode:
-    for mode in AutoresetMode:
-        if given in (mode, mode.value, mode.name):
-            return mode
-    known = ", ".join(f"AutoresetMode.{mode.name}" for mode in AutoresetMode)
-    raise HyperparameterError(f"autoreset_mode must be one of {known}, got {given!r}")
-
-
-def _chosen(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
-    if mask is None:
-        return None
-    array = np.asarray(mask)
-    if array.dtype != np.bool_ or array.shape != (count,):
-        raise HyperparameterError(
-            f"reset_mask must be a bool array of shape [{count}], got {array.dtype} of shape {list(array.shape)}"
-        )
-    return array

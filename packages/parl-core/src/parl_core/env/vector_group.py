@@ -175,6 +175,45 @@ class EnvGroup:
         stacked = self._stack(observations, None if arrays is None else arrays.observations)
         return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
 
+    def record(self) -> None:
+        """Remember from now on how each environment's episode came about, for `get_state`."""
+        from parl_core.env.recorded import RecordedEnv
+
+        self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
+
+    def get_state(self) -> list[dict[str, Any]]:
+        """Where each environment is, for `set_state` of another group, which need not be as large.
+
+        Raises:
+            CheckpointError: an environment cannot be saved.
+        """
+        return [
+            {
+                "episode": env.get_state(),
+                "return": float(self._returns[index]),
+                "steps": self._now - self._begun[index],
+                "over": self._over[index],
+            }
+            for index, env in enumerate(self._envs)
+        ]
+
+    def set_state(self, states: Sequence[Mapping[str, Any]]) -> None:
+        """Bring every environment to where the saved one was.
+
+        Raises:
+            CheckpointError: one did not come to the same observation.
+        """
+        try:
+            for index, (env, state) in enumerate(zip(self._envs, states, strict=True)):
+                self._at = index
+                self._current[index] = env.set_state(state["episode"])
+                self._returns[index] = state["return"]
+                self._begun[index] = self._now - int(state["steps"])
+                self._over[index] = bool(state["over"])
+        except Exception as error:
+            self._name_the_culprit(error, "set_state")
+            raise
+
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:

@@ -1,4 +1,4 @@
-"""What every training loop does around its updates: count, tell callbacks, evaluate when due, and end in good order.
+"""What every training loop does around its updates: count, tell callbacks, evaluate, save, and end in good order.
 
 with Course(total_steps, callbacks, evaluator, evaluate_every, clock) as course:
     while course.goes_on:
@@ -6,15 +6,21 @@ with Course(total_steps, callbacks, evaluator, evaluate_every, clock) as course:
         course.advance(steps)
         course.report(losses, episodes)        # ── Update ──────> callbacks
         course.evaluate_when_due()             # ── Evaluation ──> callbacks
+        course.checkpoint_when_due()
 return course.ended                            # ── Ended ───────> callbacks, however the block was left
+
+A loop whose runs can be resumed says `course.watch(envs, seed)` before it resets its environments, and
+`course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then go on where they were.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from parl_core.checks import check_finite, check_int
+from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, Evaluation, Stop, Update, tell_end
 
@@ -31,6 +37,7 @@ class Course:
         evaluate_every: steps between evaluations.
         clock: seconds from an arbitrary zero.
         unit: what is counted, for messages.
+        checkpoints: writes them, and has what a resumed run goes on from; None for neither.
     """
 
     ended: Ended
@@ -45,14 +52,43 @@ class Course:
         clock: Callable[[], float],
         *,
         unit: str = "steps",
+        checkpoints: Checkpoints | None = None,
     ) -> None:
         self.step = 0
+        self._checkpoints = checkpoints
+        self._next_checkpoint = 0 if checkpoints is None else checkpoints.every
         self._total, self._unit = total_steps, unit
         self._callbacks, self._evaluator, self._clock = callbacks, evaluator, clock
         self._evaluate_every = self._next_evaluation = check_int("evaluate_every", evaluate_every)
         self._evaluations: list[Evaluation] = []
         self._reasons: list[str] = []
         self._began = clock()
+
+    def watch(self, envs: Any, seed: int | None) -> None:
+        """Say which environments the loop steps, before their first reset.
+
+        Raises:
+            HyperparameterError: they cannot be saved as the checkpoints ask for.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.watch(envs, seed)
+
+    def keep(self, parts: LoopParts) -> None:
+        """Say what the loop consists of; where the run is a resumed one, everything is then where it was.
+
+        Raises:
+            CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
+        """
+        saved = None if self._checkpoints is None else self._checkpoints.keep(parts)
+        if saved is None:
+            return
+        self.step = int(saved["step"])
+        self._next_evaluation, self._next_checkpoint = int(saved["next_evaluation"]), int(saved["next_checkpoint"])
+        self._began = self._clock() - float(saved["seconds"])
+        self._evaluations = [Evaluation.from_state(state) for state in saved["evaluations"]]
+        for name, callback in self._named_callbacks().items():
+            if name in saved["callbacks"]:
+                callback.set_state(saved["callbacks"][name])
 
     @property
     def goes_on(self) -> bool:
@@ -99,17 +135,62 @@ class Course:
         self._evaluations.append(evaluation)
         self._reasons += [said for callback in self._callbacks if (said := callback.on_evaluation(evaluation))]
 
+    def checkpoint_when_due(self) -> None:
+        """Write a checkpoint, if `every` steps were taken since the last time; call it where a round of the loop ends.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        if self._checkpoints is None or self.step < self._next_checkpoint:
+            return
+        while self._next_checkpoint <= self.step:
+            self._next_checkpoint += self._checkpoints.every
+        self._checkpoints.save(self.step, self._state())
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "next_evaluation": self._next_evaluation,
+            "next_checkpoint": self._next_checkpoint,
+            "evaluations": [evaluation.get_state() for evaluation in self._evaluations],
+            "callbacks": {name: callback.get_state() for name, callback in self._named_callbacks().items()},
+        }
+
+    def _named_callbacks(self) -> dict[str, Callback]:
+        seen: Counter[str] = Counter()
+        named = {}
+        for callback in self._callbacks:
+            kind = type(callback).__name__
+            named[f"{kind}-{seen[kind]}"] = callback
+            seen[kind] += 1
+        return named
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        stop, reason = self._why(error)
+        unsaved = self._save_at_the_end() if error is None else None
+        stop, reason = self._why(error or unsaved)
         self.ended = Ended(stop, reason, self.step, self.seconds, self._evaluations)
         failures = tell_end(self._callbacks, self.ended)
+        if unsaved is not None:
+            raise unsaved
         if failures and error is None:
             raise failures[0]
+
+    def _save_at_the_end(self) -> Exception | None:
+        # Before callbacks are told of the end, because one of them may put other weights into the agent. Where a
+        # checkpoint begins new episodes there is none between two multiples, because the run would not go on equally.
+        if self._checkpoints is None or not self._checkpoints.exact:
+            return None
+        try:
+            self._checkpoints.save(self.step, self._state())
+        except Exception as error:
+            return error
+        return None
 
     def _why(self, error: BaseException | None) -> tuple[Stop, str]:
         if isinstance(error, KeyboardInterrupt):

@@ -10,6 +10,7 @@ A callback hears of three things:
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,17 @@ class Evaluation:
         """Standard deviation of the returns over episodes (population)."""
         return float(np.std(self.returns))
 
+    def get_state(self) -> dict[str, Any]:
+        """The same as a checkpoint holds it."""
+        lengths = [episode.length for episode in self.episodes]
+        return {"returns": self.returns, "lengths": lengths, "step": self.step, "seconds": self.seconds}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Evaluation":
+        """The evaluation that `get_state` described."""
+        pairs = zip(state["returns"], state["lengths"], strict=True)
+        return cls([Episode(*pair) for pair in pairs], int(state["step"]), float(state["seconds"]))
+
 
 class Stop(Enum):
     """Why a loop ended."""
@@ -110,7 +122,8 @@ class Ended:
 class Callback:
     """Something that watches a loop; a subclass overrides what it needs.
 
-    The first two methods may return a reason to stop, in words; the loop then ends after all callbacks were told.
+    The first two methods may return a reason to stop, in words; the loop then ends after all callbacks were told. One
+    that remembers something across events gives it to checkpoints with `get_state` and takes it back with `set_state`.
     """
 
     def on_update(self, update: Update) -> str | None:
@@ -121,6 +134,13 @@ class Callback:
 
     def on_end(self, ended: Ended) -> None:
         """Called once, however the loop ended."""
+
+    def get_state(self) -> Any:
+        """What a checkpoint holds of it (see `parl_core.checkpoint.tree`); asked for before each one is written."""
+        return None
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned; called once, before a resumed loop goes on."""
 
 
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:

@@ -1,8 +1,9 @@
 """What updates return, collected between two reports."""
 
+from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["Figures"]
+__all__ = ["Figures", "Latest", "Losses"]
 
 
 class Figures:
@@ -29,3 +30,54 @@ class Figures:
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+class Losses:
+    """Sums of losses that have their names with them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, losses: Mapping[str, float]) -> None:
+        """Take in those of one update."""
+        for name, loss in losses.items():
+            self._sums[name] = self._sums.get(name, 0.0) + loss
+        self._count += 1
+
+    def take_means(self) -> dict[str, float]:
+        """The mean of each over the updates since the last time."""
+        means = {name: total / self._count for name, total in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"sums": dict(self._sums), "count": self._count}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._sums, self._count = dict(state["sums"]), int(state["count"])
+
+
+class Latest:
+    """A number that a loop remembers from one round to another."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def get_state(self) -> int:
+        """What a checkpoint holds."""
+        return self.value
+
+    def set_state(self, state: int) -> None:
+        """Go on from what `get_state` returned."""
+        self.value = state

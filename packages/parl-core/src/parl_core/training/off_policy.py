@@ -10,7 +10,7 @@ Nothing here knows a framework, where the environments live, or what is written 
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import numpy as np
@@ -21,10 +21,11 @@ from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.replay.records import from_records, storage_of
 from parl_core.schedules import Schedule, as_schedule, linear
 from parl_core.training.acting import OffPolicyAgent
+from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
-from parl_core.training.figures import Figures
+from parl_core.training.figures import Figures, Latest
 from parl_core.training.transitions import TransitionCollector
 
 __all__ = ["OffPolicySettings", "make_memory", "train_off_policy"]
@@ -94,6 +95,7 @@ def train_off_policy(
     evaluator: Evaluator | None = None,
     evaluate_every: int = 5_000,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
@@ -107,6 +109,7 @@ def train_off_policy(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: environment steps between evaluations.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
+        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
         seed: of the environments, random actions and batches. (The agent's own sampling has its own.)
         clock: seconds from an arbitrary zero.
 
@@ -115,6 +118,7 @@ def train_off_policy(
 
     Raises:
         HyperparameterError: the environment's spaces do not suit.
+        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
@@ -125,12 +129,15 @@ def train_off_policy(
     beta = None
     if settings.prioritized is not None:
         beta = linear(settings.prioritized.beta, 1.0, settings.total_steps)
-    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course:
+    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+        course.watch(envs, seed)
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
         figures = Figures(agent.alg.FIGURES)
-        reported = 0
+        reported = Latest(0)
+        others = {"rng": rng, "figures": figures, "reported": reported}
+        course.keep(LoopParts(cast("SavedAgent", agent), collector, memory, others))
         while course.goes_on:
             explore = {name: value(course.step) for name, value in exploration.items()}
             at_random = course.step < settings.learning_starts
@@ -140,10 +147,11 @@ def train_off_policy(
             for _ in range(settings.updates_after(course.step, new)):
                 drawn = settings.batch_size, None if beta is None else beta(course.step)
                 figures.add(_learn(agent, memory, *drawn, now))
-            if course.step - reported >= settings.report_every or course.step >= settings.total_steps:
-                reported = course.step
+            if course.step - reported.value >= settings.report_every or course.step >= settings.total_steps:
+                reported.value = course.step
                 course.report(figures.take_means(), collector.take_episodes(), {**explore, **now})
             course.evaluate_when_due()
+            course.checkpoint_when_due()
     return course.ended
 
 

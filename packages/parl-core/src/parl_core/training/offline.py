@@ -8,13 +8,14 @@ A step is a gradient step here, also in what callbacks are told.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
 from parl_core.offline.dataset import OfflineDataset
+from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
@@ -61,6 +62,7 @@ def train_offline(
     evaluator: Evaluator | None = None,
     evaluate_every: int = 10_000,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
@@ -73,6 +75,7 @@ def train_offline(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: gradient steps between evaluations.
         callbacks: told of reports and evaluations, and once of the end, however it comes.
+        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
         seed: of the batches. (The algorithm's own draws are the backend's.)
         clock: seconds from an arbitrary zero.
 
@@ -81,6 +84,7 @@ def train_offline(
 
     Raises:
         HyperparameterError: the batch is larger than the dataset, or a number is out of range.
+        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: what the agent or a callback raised, after the callbacks were told.
     """
@@ -92,11 +96,15 @@ def train_offline(
     draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
     rng = np.random.default_rng(seed)
     figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)))
-    with Course(settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates") as course:
+    with Course(
+        settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints
+    ) as course:
+        course.keep(LoopParts(cast("SavedAgent", agent), others={"rng": rng, "figures": figures}))
         while course.goes_on:
             figures.add(agent.learn(**draw(dataset, settings.batch_size, rng)))
             course.advance(1)
             if course.step % settings.report_every == 0 or course.step == settings.updates:
                 course.report(figures.take_means())
             course.evaluate_when_due()
+            course.checkpoint_when_due()
     return course.ended

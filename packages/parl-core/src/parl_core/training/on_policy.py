@@ -10,7 +10,7 @@ Nothing here knows a framework, where the environments live, or what is written 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from parl_core.nested import map_nested
 from parl_core.returns import gae
 from parl_core.schedules import Schedule
 from parl_core.training.acting import OnPolicyAgent
+from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
@@ -108,6 +109,7 @@ def train_on_policy(
     evaluator: Evaluator | None = None,
     evaluate_every: int = 2048,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
@@ -120,6 +122,7 @@ def train_on_policy(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: environment steps between evaluations, rounded up to whole rollouts.
         callbacks: told of every update and evaluation, and once of the end, however it comes.
+        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither.
         seed: of the environments and of the order of minibatches. (The agent's own sampling is the backend's.)
         clock: seconds from an arbitrary zero.
 
@@ -127,13 +130,16 @@ def train_on_policy(
         how it ended.
 
     Raises:
+        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
     rng = np.random.default_rng(seed)
-    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course:
+    with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+        course.watch(envs, seed)
         collector = RolloutCollector(agent, envs, settings.n_steps, seed)
+        course.keep(LoopParts(cast("SavedAgent", agent), collector, others={"rng": rng}))
         while course.goes_on:
             schedules = settings.scheduled(course.step)
             rollout = collector.collect()
@@ -148,6 +154,7 @@ def train_on_policy(
             course.advance(rollout.reward.size)
             course.report(losses, rollout.episodes, schedules)
             course.evaluate_when_due()
+            course.checkpoint_when_due()
     return course.ended
 
 

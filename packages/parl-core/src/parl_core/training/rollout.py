@@ -4,6 +4,7 @@ An array `x[t, i]` belongs to step t of environment i. `next_value[t, i]` is the
 really led to: after a truncation that of the episode's last observation, not that of the next episode's first one.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -121,6 +122,19 @@ class RolloutCollector:
         return Rollout(
             obs, np.stack(actions), log_prob, reward, value, next_value, terminated, truncated, tuple(episodes)
         )
+
+    def begin_again(self, seeds: Sequence[int]) -> None:
+        """Reset all environments with these seeds, one each, and forget the episodes that were running."""
+        self._obs, _ = self._envs.reset(seed=list(seeds))
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds; the environments' own state is not in it."""
+        return {"obs": self._obs, "returns": self._returns, "lengths": self._lengths}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, with environments that were brought to where they were."""
+        self._obs, self._returns, self._lengths = state["obs"], state["returns"], state["lengths"]
 
 
 def _check_rewards(reward: Floats) -> None:

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import CheckpointError, HyperparameterError, RunExistsError
 from parl_core.training.interruption import Interruption
+from parl_core.training.run_lock import RunLock
 
 __all__ = ["Run"]
 
@@ -25,6 +26,9 @@ class Run:
     Any other error that leaves the block gets the same as a note.
 
     Nothing that exists is overwritten or deleted: a name that is taken gets a number behind it.
+
+    `Run.at` takes a folder of exactly that name, and `Run.resume` goes on in one that exists. While one program writes
+    into a folder no other one can go on with it.
 
     Args:
         name: first part of the folder's name; no path separators.
@@ -46,16 +50,51 @@ class Run:
         self.name = name
         self._stem = Path(root).expanduser() / f"{name}-{(started or datetime.now()):%Y%m%d-%H%M%S}"
         self._path: Path | None = None
+        self._exact = False
         self._out = out
         self._saved: dict[Path, str] = {}
         self._told = False
         self._interruption = Interruption()
+        self._lock = RunLock()
+        self.resumed = False
+        self._how_to_resume = ""
+
+    @classmethod
+    def at(cls, folder: str | Path, *, out: TextIO | None = None) -> Self:
+        """A new run in exactly this folder.
+
+        Raises:
+            RunExistsError: the folder is there already.
+        """
+        path = Path(folder).expanduser()
+        run = cls(path.name, path.parent, out=out)
+        run._stem, run._exact = path, True
+        if path.exists():
+            raise _exists(path)
+        return run
+
+    @classmethod
+    def resume(cls, folder: str | Path, *, out: TextIO | None = None) -> Self:
+        """A run that goes on in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
+
+        Raises:
+            CheckpointError: there is no such folder.
+            RunInUseError: another program is writing there.
+        """
+        path = Path(folder).expanduser()
+        if not path.is_dir():
+            raise CheckpointError(f"{path} is no folder of a run; `ls {path.parent}` shows what is there")
+        run = cls(path.name or "run", path.parent, out=out)
+        run._lock.take(path)
+        run._path, run.resumed = path, True
+        return run
 
     @property
     def path(self) -> Path:
         """The folder; made when it is asked for first."""
         if self._path is None:
-            self._path = _make_new(self._stem)
+            self._path = _make_exactly(self._stem) if self._exact else _make_new(self._stem)
+            self._lock.take(self._path)
         return self._path
 
     def saved(self, path: Path, what: str) -> None:
@@ -94,6 +133,15 @@ class Run:
         self._told = True
         print(f"\nInterrupted. {self.inventory()}", file=self._stream, flush=True)
 
+    @property
+    def how_to_resume(self) -> str:
+        """What to call to go on with this run, for messages; `parl train` says its own command."""
+        return self._how_to_resume or f"Run.resume({str(self.path)!r})"
+
+    @how_to_resume.setter
+    def how_to_resume(self, command: str) -> None:
+        self._how_to_resume = command
+
     def __enter__(self) -> Self:
         self._interruption.begin()
         return self
@@ -102,6 +150,7 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._interruption.end()
+        self._lock.release()
         # After a swallowed interruption other errors follow from it, such as names that a module has not got yet.
         if isinstance(error, KeyboardInterrupt) or (self._interruption.happened and isinstance(error, Exception)):
             self.tell_interrupted()
@@ -113,6 +162,21 @@ class Run:
     @property
     def _stream(self) -> TextIO:
         return sys.stderr if self._out is None else self._out
+
+
+def _make_exactly(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True)
+        return path
+    except FileExistsError:
+        raise _exists(path) from None
+
+
+def _exists(path: Path) -> RunExistsError:
+    return RunExistsError(
+        f"{path} exists, and nothing in it is overwritten. Go on with that run: parl resume {path} (in a program: "
+        f"Run.resume({str(path)!r})), or choose another name"
+    )
 
 
 def _make_new(stem: Path) -> Path:

@@ -5,7 +5,7 @@
 `next_obs` is what the step really led to: where an episode ended its last observation, not the next one's first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -81,6 +81,23 @@ class TransitionCollector:
         """Those that ended since the last time."""
         episodes, self._episodes = tuple(self._episodes), []
         return episodes
+
+    def begin_again(self, seeds: Sequence[int]) -> None:
+        """Reset all environments with these seeds, one each, and forget the episodes that were running."""
+        one_each: Any = list(seeds)
+        self._obs, _ = self._envs.reset(seed=one_each)
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds; the environments' own state is not in it."""
+        ended = [[episode.episode_return, episode.length] for episode in self._episodes]
+        return {"obs": self._obs, "returns": self._returns, "lengths": self._lengths, "ended": ended}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, with environments that were brought to where they were."""
+        self._obs = state["obs"]
+        self._returns, self._lengths = state["returns"], state["lengths"]
+        self._episodes = [Episode(*ended) for ended in state["ended"]]
 
     def _led_to(self, ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Any:
         def with_last(first: Any, *last: Any) -> Any:

@@ -1,0 +1,265 @@
+"""Checkpoints of a running loop: what belongs to one, when one is written, and how a run goes on from it.
+
+    with Run("sac-pendulum") as run:                        # later: with Run.resume("runs/sac-pendulum-...") as run:
+        train_off_policy(agent, envs, settings, checkpoints=Checkpoints(run, every=10_000), seed=0)
+
+A run that was stopped, in whatever way, and resumed with the same program has the same weights and figures to the last
+bit as the run that was never stopped, on the same machine with the same versions (a GPU's and several remote machines'
+own limits stay). `parl_core.checkpoint` describes the files.
+"""
+
+import errno
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from parl_core import logger
+from parl_core.checkpoint.journal import Journal, Journaled
+from parl_core.checkpoint.random_state import get_random_state, set_random_state
+from parl_core.checkpoint.store import Checkpoint, CheckpointStore
+from parl_core.checks import check_int
+from parl_core.errors import CheckpointError
+from parl_core.training.environments import EnvironmentKeeper, EnvironmentRule
+from parl_core.training.run import Run
+
+__all__ = ["Checkpoints", "Collector", "HasState", "LoopParts"]
+
+
+class HasState(Protocol):
+    """A part of a loop that goes on where it was."""
+
+    def get_state(self) -> Any:
+        """What a checkpoint holds of it: see `parl_core.checkpoint.tree`."""
+
+    def set_state(self, state: Any, /) -> None:
+        """Go on from there."""
+
+
+class Collector(HasState, Protocol):
+    """Steps the environments of a loop."""
+
+    def begin_again(self, seeds: Sequence[int]) -> None:
+        """Reset all environments with these seeds, one each, and forget the episodes that were running."""
+
+
+class SavedAgent(Protocol):
+    """What a checkpoint needs of an agent; where it has them, `rng` (a generator) and `BACKEND` belong to it, too."""
+
+    def save(self, path: Any, /) -> Any: ...
+
+    def restore(self, path: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class LoopParts:
+    """What a loop consists of.
+
+    Attributes:
+        agent: learns.
+        collector: steps the environments; None where there are none.
+        memory: a replay memory; None where there is none.
+        others: by name: generators, and whatever has `get_state` and `set_state`.
+    """
+
+    agent: SavedAgent
+    collector: Collector | None = None
+    memory: Journaled | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """Says when a loop writes a checkpoint, and lets a resumed run go on from its newest one.
+
+    Args:
+        run: whose folder has them, in `checkpoints/`; `Run.resume(...)` goes on.
+        every: steps (of an offline loop: updates) between two of them; at the end there is one more.
+        keep: how many stay.
+        environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.environments`.
+        fresh_episodes: resume with new episodes, where the old ones cannot be taken up again.
+
+    Raises:
+        HyperparameterError: a number is out of its range.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        every: int = 10_000,
+        *,
+        keep: int = 2,
+        environments: EnvironmentRule = "auto",
+        fresh_episodes: bool = False,
+    ) -> None:
+        self.every = check_int("every", every)
+        self._run, self._keep = run, check_int("keep", keep)
+        self._rule: EnvironmentRule = environments
+        self._fresh = fresh_episodes
+        self._keeper: EnvironmentKeeper | None = None
+        self._parts: LoopParts | None = None
+        self._opened: tuple[CheckpointStore, Journal] | None = None
+        self._written: int | None = None
+
+    def watch(self, envs: Any, seed: int | None) -> None:
+        """Record the episodes of a vector of environments from its first reset on, where that can be.
+
+        Raises:
+            HyperparameterError: they cannot be saved as was asked for.
+        """
+        self._keeper = EnvironmentKeeper(envs, self._rule, seed)
+
+    def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
+        """Take on the parts of a loop, and where the run is a resumed one bring them to where they were.
+
+        Returns:
+            What the loop itself had given to `save`; None where the run begins.
+
+        Raises:
+            CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
+        """
+        self._parts = parts
+        for name in ("rows_since", "put_rows", "cut_episodes", "get_state", "set_state"):
+            if parts.memory is not None and not hasattr(parts.memory, name):
+                raise CheckpointError(
+                    f"{type(parts.memory).__name__} cannot be part of a checkpoint: it has no {name}(); use "
+                    "parl_core.replay.ReplayMemory or FrameReplayMemory, or give the memory the methods of "
+                    "parl_core.checkpoint.journal.Journaled"
+                )
+        if not self._run.resumed:
+            return None
+        store, journal = self._folders()
+        checkpoint = store.read_latest(lambda found: journal.check(found.segments))
+        if checkpoint is None:
+            raise CheckpointError(
+                f"{store.folder} holds no complete checkpoint: the run ended before the first one. Begin again with a "
+                "new run"
+            )
+        return self._restore(parts, checkpoint, journal)
+
+    @property
+    def exact(self) -> bool:
+        """Whether a checkpoint can be written at any step without changing what follows."""
+        return self._keeper is None or self._keeper.exact
+
+    def save(self, step: int, loop: Mapping[str, Any]) -> None:
+        """Write a checkpoint, unless that of this step is there.
+
+        Args:
+            step: taken so far.
+            loop: what the loop itself has to be told by `keep` of the resumed run.
+
+        Raises:
+            CheckpointError: it cannot be written; the message says which one is left, and what to do.
+        """
+        parts = self._parts
+        if parts is None or step == self._written:
+            return
+        if not self.exact and parts.memory is not None:
+            parts.memory.cut_episodes()
+        try:
+            self._write(parts, step, loop)
+        except OSError as error:
+            raise CheckpointError(self._cannot_write(step, error)) from error
+        self._written = step
+        if not self.exact and self._keeper is not None and parts.collector is not None:
+            parts.collector.begin_again(self._keeper.reset_seeds(step))
+
+    def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any]) -> None:
+        store, journal = self._folders()
+        backend = str(getattr(parts.agent, "BACKEND", ""))
+        state: dict[str, Any] = {
+            "loop": dict(loop),
+            "random": get_random_state(backend),
+            "agent": _agent_state(parts.agent),
+            "others": {name: _part_state(part) for name, part in parts.others.items()},
+        }
+        if self._keeper is not None and parts.collector is not None:
+            state["environments"] = self._keeper.get_state()
+            state["collector"] = parts.collector.get_state()
+        segments: list[str] = []
+        if parts.memory is not None:
+            state["memory"] = parts.memory.get_state()
+            segments = journal.write(parts.memory)
+        path = store.write(step, state, save_agent=parts.agent.save, backend=backend, segments=segments)
+        if parts.memory is not None:
+            journal.prune(store.needed_segments())
+        self._run.saved(store.folder, f"checkpoint of step {step} ({path.name}); go on with: {self._run.how_to_resume}")
+
+    def _restore(self, parts: LoopParts, checkpoint: Checkpoint, journal: Journal) -> Mapping[str, Any]:
+        state = checkpoint.state
+        parts.agent.restore(checkpoint.agent)
+        _restore_agent(parts.agent, state["agent"])
+        if (parts.memory is not None) is not ("memory" in state):
+            raise CheckpointError(f"{checkpoint.path} is of another kind of loop: only one of the two has a memory")
+        if parts.memory is not None:
+            journal.read(parts.memory, state["memory"], checkpoint.segments)
+        for name, part in parts.others.items():
+            if name not in state["others"]:
+                raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no {name!r}")
+            _restore_part(part, state["others"][name])
+        if self._keeper is not None and parts.collector is not None:
+            if "environments" not in state:
+                raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no environments")
+            goes_on = self._keeper.set_state(state["environments"], fresh_episodes=self._fresh)
+            parts.collector.set_state(state["collector"])
+            if not goes_on:
+                if state["environments"]["exact"] and parts.memory is not None:
+                    parts.memory.cut_episodes()
+                parts.collector.begin_again(self._keeper.reset_seeds(checkpoint.step))
+        backend = str(getattr(parts.agent, "BACKEND", ""))
+        if not set_random_state(state["random"], backend):
+            logger.warning(
+                "%s was written on %s: on %s the draws are others than they would have been",
+                checkpoint.path,
+                checkpoint.backend,
+                backend,
+            )
+        self._written = checkpoint.step
+        loop: Mapping[str, Any] = state["loop"]
+        logger.info("Resumed from the checkpoint of step %d in %s", checkpoint.step, checkpoint.path.parent)
+        return loop
+
+    def _folders(self) -> tuple[CheckpointStore, Journal]:
+        if self._opened is None:
+            folder = self._run.path / "checkpoints"
+            self._opened = CheckpointStore(folder, self._keep), Journal(folder / "replay")
+        return self._opened
+
+    def _cannot_write(self, step: int, error: OSError) -> str:
+        store, _ = self._folders()
+        steps = store.steps()
+        left = f"The newest complete one is that of step {steps[-1]}" if steps else "There is no complete one yet"
+        todo = "Make room on that disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Set that right"
+        then = f", then go on with: {self._run.how_to_resume}" if steps else ", then begin again"
+        return (
+            f"the checkpoint of step {step} could not be written to {store.folder}: {error.strerror or error}. "
+            f"{left}; training stops here, so that no more than what came after it is lost. {todo}{then}"
+        )
+
+
+def _agent_state(agent: Any) -> dict[str, Any]:
+    state: dict[str, Any] = {}
+    if isinstance(getattr(agent, "rng", None), np.random.Generator):
+        state["rng"] = agent.rng.bit_generator.state
+    if hasattr(agent, "checkpoint_state"):
+        state["own"] = agent.checkpoint_state()
+    return state
+
+
+def _restore_agent(agent: Any, state: Mapping[str, Any]) -> None:
+    if "rng" in state and isinstance(getattr(agent, "rng", None), np.random.Generator):
+        agent.rng.bit_generator.state = state["rng"]
+    if "own" in state and hasattr(agent, "restore_checkpoint"):
+        agent.restore_checkpoint(state["own"])
+
+
+def _part_state(part: Any) -> Any:
+    return part.bit_generator.state if isinstance(part, np.random.Generator) else part.get_state()
+
+
+def _restore_part(part: Any, state: Any) -> None:
+    if isinstance(part, np.random.Generator):
+        part.bit_generator.state = state
+    else:
+        part.set_state(state)
