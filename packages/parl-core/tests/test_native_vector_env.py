@@ -8,6 +8,7 @@ import pytest
 from gymnasium.vector import AutoresetMode
 
 from parl_core.env.native import make_native_vector_env
+from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 
 # ALE casts the bounds of its spaces, and says so.
@@ -19,9 +20,9 @@ def pong(num_envs: int = 2, **options: Any) -> Any:
     return make_native_vector_env("ALE/Pong-v5", num_envs, "ale", num_threads=1, **options)
 
 
-def cart_pole(num_envs: int = 3) -> Any:
+def cart_pole(num_envs: int = 3, **options: Any) -> Any:
     pytest.importorskip("envpool")
-    return make_native_vector_env("CartPole-v1", num_envs, "envpool", num_threads=1)
+    return make_native_vector_env("CartPole-v1", num_envs, "envpool", num_threads=1, **options)
 
 
 @pytest.mark.parametrize("make", [pong, cart_pole])
@@ -73,6 +74,57 @@ def test_envpool_keeps_the_last_observation_and_begins_the_next_episode_in_the_s
             lengths[i] = 0
     envs.close()
     assert ends > 20
+
+
+@pytest.mark.parametrize("make", [pong, cart_pole])
+def test_with_next_step_the_step_after_an_end_only_resets(make: Any) -> None:
+    options = {"max_num_frames_per_episode": 200} if make is pong else {}
+    envs = make(2, autoreset_mode="NextStep" if make is pong else "NEXT_STEP", **options)
+    assert envs.metadata["autoreset_mode"] is AutoresetMode.NEXT_STEP
+    envs.reset(seed=1)
+    over, lengths, returns, ends = np.zeros(2, bool), np.zeros(2, int), np.zeros(2), 0
+    for _ in range(120):
+        _, rewards, terminated, truncated, infos = envs.step(np.zeros(2, int))
+        assert (rewards[over] == 0).all()
+        lengths, returns = np.where(over, 0, lengths + 1), np.where(over, 0.0, returns + rewards)
+        over = terminated | truncated
+        assert "final_obs" not in infos
+        for i in np.flatnonzero(over):
+            ends += 1
+            assert (infos["episode"]["l"][i], infos["episode"]["r"][i]) == (lengths[i], returns[i])
+    envs.close()
+    assert ends >= 4
+
+
+def test_envpools_next_step_environments_serve_loops_that_want_same_step() -> None:
+    envs = in_same_step(cart_pole(autoreset_mode=AutoresetMode.NEXT_STEP))
+    obs, _ = envs.reset(seed=1)
+    ends = 0
+    for _ in range(60):
+        obs, _, terminated, truncated, infos = envs.step(np.array([0, 1, 1]))
+        for i in np.flatnonzero(terminated | truncated):
+            ends += 1
+            assert abs(infos["final_obs"][i][2]) > 0.2095
+            assert np.abs(obs[i]).max() <= 0.05
+    envs.close()
+    assert ends > 6
+
+
+def test_a_pool_resets_those_that_a_mask_chooses() -> None:
+    envs = cart_pole()
+    with pytest.raises(HyperparameterError, match="reset all first"):
+        envs.reset(options={"reset_mask": np.array([True, False, False])})
+    envs.reset(seed=1)
+    before = envs.step(np.array([0, 1, 1]))[0]
+    after, _ = envs.reset(options={"reset_mask": np.array([False, True, False])})
+    np.testing.assert_array_equal(after[[0, 2]], before[[0, 2]])
+    assert np.abs(after[1]).max() <= 0.05 < np.abs(before[1]).max()
+    envs.close()
+
+
+def test_environments_that_always_reset_cannot_be_told_not_to() -> None:
+    with pytest.raises(HyperparameterError, match="cannot be DISABLED"):
+        cart_pole(autoreset_mode="DISABLED")
 
 
 def test_actions_of_a_wrong_shape_are_refused() -> None:

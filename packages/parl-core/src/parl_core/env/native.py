@@ -3,13 +3,15 @@
     make_native_vector_env("pong", 8, "ale")              ALE's own, with DeepMind's preprocessing inside
     make_native_vector_env("CartPole-v1", 8, "envpool")   EnvPool's
 
-Both step all environments in threads of this process. What is added here is Gymnasium's SAME_STEP autoreset, seeds as
-everywhere else, float64 rewards, and the finished episodes' statistics in `infos["episode"]`.
+Both step all environments in threads of this process. What is added here is Gymnasium's SAME_STEP autoreset (or its
+NEXT_STEP, which is how both work inside, and spares EnvPool's a second call), seeds as everywhere else, float64
+rewards, and the finished episodes' statistics in `infos["episode"]`.
 """
 
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import import_module
+from operator import itemgetter
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,7 +21,9 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from parl_core.checks import check_int
+from parl_core.env.autoreset import chosen_by, mode_of
 from parl_core.errors import HyperparameterError
+from parl_core.nested import map_nested
 
 __all__ = ["AleVectorEnv", "EnvPoolVectorEnv", "NativeVectorEnv", "make_native_vector_env"]
 
@@ -52,29 +56,34 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
 class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
     """What both libraries' environments share: spaces, and statistics of episodes."""
 
-    def __init__(self, num_envs: int, observation_space: Any, action_space: Any) -> None:
-        self.num_envs = num_envs
+    def __init__(self, num_envs: int, observation_space: Any, action_space: Any, mode: AutoresetMode) -> None:
+        self.num_envs, self._mode = num_envs, mode
         self.single_observation_space, self.single_action_space = observation_space, action_space
         self.observation_space = batch_space(observation_space, num_envs)
         self.action_space = batch_space(action_space, num_envs)
-        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
-        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+        self.metadata = {"autoreset_mode": mode}
+        self._returns = np.zeros(num_envs)
+        self._now = 0  # steps
+        self._begun = np.zeros(num_envs, np.int64)  # its value when each episode began
 
-    def _forget_episodes(self) -> None:
-        self._returns[:], self._lengths[:] = 0.0, 0
+    def _begin_episodes(self, chosen: npt.NDArray[np.bool_] | None) -> None:
+        which = slice(None) if chosen is None else chosen
+        self._returns[which], self._begun[which] = 0.0, self._now
 
     def _count(self, rewards: npt.NDArray[np.float64], ended: npt.NDArray[np.bool_]) -> dict[str, Any]:
         """Add one step to the statistics, and return those of the episodes that it ended."""
         self._returns += rewards
-        self._lengths += 1
-        if not ended.any():
+        self._now += 1
+        if not np.count_nonzero(ended):
             return {}
-        episode = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
-        self._returns[ended], self._lengths[ended] = 0.0, 0
-        return {"episode": episode, "_episode": ended, "_final_obs": ended}
+        episode = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._now - self._begun, 0)}
+        resets_later = self._mode is AutoresetMode.NEXT_STEP
+        self._returns[ended], self._begun[ended] = 0.0, self._now + resets_later
+        named: dict[str, Any] = {"episode": episode, "_episode": ended}
+        return named if resets_later else {**named, "_final_obs": ended}
 
     def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
-        array = np.ascontiguousarray(actions, dtype)
+        array: npt.NDArray[Any] = np.ascontiguousarray(actions, dtype)
         if array.shape != self.action_space.shape:
             raise HyperparameterError(
                 f"actions must have the shape {list(self.action_space.shape or ())}, one for each environment, got "
@@ -84,7 +93,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
 
 class AleVectorEnv(NativeVectorEnv):
-    """`ale_py.vector_env.AtariVectorEnv` with same-step resets.
+    """`ale_py.vector_env.AtariVectorEnv`, by default with same-step resets.
 
     Its preprocessing is DeepMind's: 84 x 84 grey frames, four stacked, each action four times, the maximum of two
     screens, up to 30 no-ops, fire at the start, clipped rewards, and here also the end of an episode at a lost life.
@@ -94,23 +103,32 @@ class AleVectorEnv(NativeVectorEnv):
     Args:
         game: ALE's name of the ROM, such as `"space_invaders"`, or a Gymnasium id such as `"ALE/SpaceInvaders-v5"`.
         num_envs: how many.
+        autoreset_mode: SAME_STEP or NEXT_STEP.
         options: other arguments of `AtariVectorEnv`, such as `num_threads=2`, `episodic_life=False` or
             `reward_clipping=False`.
     """
 
-    def __init__(self, game: str, num_envs: int, **options: Any) -> None:
+    def __init__(
+        self,
+        game: str,
+        num_envs: int,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+        **options: Any,
+    ) -> None:
+        mode = _offered(autoreset_mode)
         try:
             library: Any = import_module("ale_py.vector_env")
         except ImportError as error:
             _refuse("ALE's vector environment", 'pip install "parl-core[atari]"', error)
-        settings = {"episodic_life": True, **options, "autoreset_mode": AutoresetMode.SAME_STEP}
+        settings = {"episodic_life": True, **options, "autoreset_mode": mode}
         self._ale: Any = library.AtariVectorEnv(_rom(game), num_envs, **settings)
-        super().__init__(num_envs, self._ale.single_observation_space, self._ale.single_action_space)
+        super().__init__(num_envs, self._ale.single_observation_space, self._ale.single_action_space, mode)
         self._dtype = np.float32 if options.get("continuous") else np.int64
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment; seeds as in `parl_core.env.vector`."""
-        self._forget_episodes()
+        """Begin an episode in every environment, or in some; as in `parl_core.env.vector`."""
+        self._begin_episodes(chosen_by((options or {}).get("reset_mask"), self.num_envs))
         observations, infos = self._ale.reset(seed=_seed_array(seed, self.num_envs), options=options)
         return observations, infos
 
@@ -127,7 +145,10 @@ class AleVectorEnv(NativeVectorEnv):
 
 
 class EnvPoolVectorEnv(NativeVectorEnv):
-    """A pool of EnvPool with same-step resets: the environments that ended are reset at once, and only they.
+    """A pool of EnvPool, by default with same-step resets: environments that ended, and only they, are reset at once.
+
+    That is a second call into EnvPool in every step in which an episode ends. With NEXT_STEP there is none: EnvPool
+    resets in the step after.
 
     A pool takes its seed when it is made. `reset(seed=...)` therefore makes a new one, seeded with the first seed;
     EnvPool derives those of the environments from it.
@@ -135,10 +156,19 @@ class EnvPoolVectorEnv(NativeVectorEnv):
     Args:
         task: EnvPool's task id.
         num_envs: how many.
+        autoreset_mode: SAME_STEP or NEXT_STEP.
         options: other arguments of `envpool.make_gymnasium`, such as `num_threads=2`.
     """
 
-    def __init__(self, task: str, num_envs: int, **options: Any) -> None:
+    def __init__(
+        self,
+        task: str,
+        num_envs: int,
+        *,
+        autoreset_mode: str | AutoresetMode = AutoresetMode.SAME_STEP,
+        **options: Any,
+    ) -> None:
+        mode = _offered(autoreset_mode)
         try:
             library: Any = import_module("envpool")
         except ImportError as error:
@@ -147,43 +177,77 @@ class EnvPoolVectorEnv(NativeVectorEnv):
             raise HyperparameterError(f"EnvPool has no task {task!r}: see envpool.list_all_envs()")
         self._make: Callable[..., Any] = partial(library.make_gymnasium, task, num_envs=num_envs, **options)
         self._pool = self._make()
-        super().__init__(num_envs, self._pool.observation_space, self._pool.action_space)
+        super().__init__(num_envs, self._pool.observation_space, self._pool.action_space, mode)
         self._dtype = self.single_action_space.dtype
+        self._newest: Any = None  # observations
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment.
+        """Begin an episode in every environment, or in some.
+
+        Args:
+            seed: makes a new pool; not together with a mask.
+            options: nothing but `"reset_mask"`: bool `[num_envs]`, which of them to reset; the others go on.
 
         Raises:
-            HyperparameterError: there are options; EnvPool's environments take none.
+            HyperparameterError: there are other options, which EnvPool's environments do not take, or the mask has
+                another form, or some are to be reset before all were.
         """
-        if options:
-            raise HyperparameterError(f"EnvPool's reset takes no options, got {sorted(options)}")
+        passed = dict(options or {})
+        chosen = chosen_by(passed.pop("reset_mask", None), self.num_envs)
         first = seed if seed is None or isinstance(seed, int) else seed[0]
+        if passed:
+            raise HyperparameterError(f"EnvPool's reset takes no options, got {sorted(passed)}")
+        if chosen is not None and (first is not None or self._newest is None):
+            raise HyperparameterError(
+                "a reset_mask is for environments that run: reset all first, and give no seed then"
+            )
+        self._begin_episodes(chosen)
+        if chosen is not None:
+            self._newest, infos = self._reset_some(self._newest, chosen)
+            return self._newest, infos
         if first is not None:
             self._pool.close()
             self._pool = self._make(seed=int(first))
-        self._forget_episodes()
-        observations, infos = self._pool.reset()
-        return observations, infos
+        self._newest, infos = self._pool.reset()
+        return self._newest, infos
 
     def step(self, actions: Any) -> Step:
         """Step every environment once."""
         observations, rewards, terminated, truncated, infos = self._pool.step(self._checked(actions, self._dtype))
         ended = terminated | truncated
         rewards = rewards.astype(np.float64)
-        if ended.any():
+        finished = self._count(rewards, ended)
+        if finished and self._mode is AutoresetMode.SAME_STEP:
             final_obs = np.full(self.num_envs, None, object)
             for index in np.flatnonzero(ended):
-                final_obs[index] = observations[index].copy()
-            observations = observations.copy()
-            observations[ended] = self._pool.reset(np.flatnonzero(ended).astype(np.int32))[0]
-            infos = {**infos, "final_obs": final_obs}
-        infos |= self._count(rewards, ended)
+                final_obs[index] = map_nested(itemgetter(index), observations)
+            observations, _ = self._reset_some(observations, ended)
+            infos["final_obs"] = final_obs
+        infos.update(finished)
+        self._newest = observations
         return observations, rewards, terminated, truncated, infos
+
+    def _reset_some(self, observations: Any, chosen: npt.NDArray[np.bool_]) -> tuple[Any, dict[str, Any]]:
+        """All observations with those of the chosen environments replaced by their first ones, as a copy."""
+        begun, infos = self._pool.reset(np.flatnonzero(chosen).astype(np.int32))
+        return map_nested(partial(_with_rows, chosen), observations, begun), infos
 
     def close_extras(self, **_: Any) -> None:
         """End the pool; called by `close`."""
         self._pool.close()
+
+
+def _with_rows(chosen: npt.NDArray[np.bool_], rows: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    rows = rows.copy()
+    rows[chosen] = new
+    return rows
+
+
+def _offered(mode: str | AutoresetMode) -> AutoresetMode:
+    found = mode_of(mode)
+    if found is AutoresetMode.DISABLED:
+        raise HyperparameterError("these environments always reset by themselves: autoreset_mode cannot be DISABLED")
+    return found
 
 
 def _seed_array(seed: Seeds, count: int) -> int | npt.NDArray[np.int64] | None:
