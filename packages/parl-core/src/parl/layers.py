@@ -6,6 +6,8 @@ from parl_core import backends
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # `from parl.layers import *`
+        return backends.current().layers.__all__
     if name.startswith("__"):  # the import system asks for its own attributes; no backend is needed to answer
         raise AttributeError(f"module 'parl.layers' has no attribute {name!r}")
     backend = backends.current()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__all__":  # `from parl.algorithms import *`
+        return backends.current().algorithms.__all__
     if name.startswith("__"):  # the import system asks for its own attributes; no backend is needed to answer
         raise AttributeError(f"module 'parl.algorithms' has no attribute {name!r}")
     backend = backends.current()

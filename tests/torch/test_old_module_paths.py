@@ -1,0 +1,53 @@
+"""Module paths of PARL 1.x and 2.x lead to the classes that `parl` offers."""
+
+import subprocess
+import sys
+from importlib import import_module
+
+import pytest
+
+import parl
+
+ALGORITHMS = [
+    ("torch", "DQN"),
+    ("torch.dqn", "DQN"),
+    ("torch.ddqn", "DDQN"),
+    ("torch.sac", "SAC"),
+    ("fluid.a3c", "A3C"),
+    ("fluid.impala.impala", "IMPALA"),
+    ("fluid.policy_gradient", "PolicyGradient"),
+]
+
+
+@pytest.mark.parametrize(("path", "name"), ALGORITHMS)
+def test_an_algorithm_is_the_same_class_by_its_old_path(path: str, name: str) -> None:
+    assert getattr(import_module(f"parl.algorithms.{path}"), name) is getattr(parl.algorithms, name)
+
+
+@pytest.mark.parametrize("framework", ["torch", "fluid"])
+@pytest.mark.parametrize("name", ["Model", "Algorithm", "Agent"])
+def test_a_base_class_is_the_same_class_by_its_old_path(framework: str, name: str) -> None:
+    assert getattr(import_module(f"parl.core.{framework}.{name.lower()}"), name) is getattr(parl, name)
+
+
+def test_the_check_of_a_model_is_where_algorithms_of_parl_2_import_it_from() -> None:
+    from parl.utils.utils import check_model_method
+
+    class Silent(parl.Model):
+        pass
+
+    with pytest.raises(TypeError, match="needs to implement `value` method"):
+        check_model_method(Silent(), "value", "MyDQN")
+
+
+def test_a_star_import_brings_all_algorithms_and_layers() -> None:
+    names: dict[str, object] = {}
+    exec("from parl.algorithms import *; from parl.layers import *", names)
+    assert names["DQN"] is parl.algorithms.DQN
+    assert names["fc"] is parl.layers.fc
+
+
+def test_importing_the_facade_loads_none_of_the_old_paths() -> None:
+    program = "import sys, parl.algorithms, parl.core; print([n for n in sys.modules if 'algorithms.' in n])"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
+    assert ran.stdout.strip() == "[]"
