@@ -42,6 +42,8 @@ _DQN_PLOTS = f"{_NO_TABLE}; Young & Tian 2019 plot 5M frames, Obando-Ceron & Cas
 _LIMIT = "games end after 5,000 frames"
 _MINATAR_DQN = (_LIMIT, "Adam's epsilon is 1e-8, not 3e-4", "four games side by side")
 _MINATAR_PPO = (_LIMIT, "initial weights as PARL's layers have them, not orthogonal")
+_TARGET = "the target is copied every 5 updates (the Zoo's every 10 steps, so once before each 128 updates)"
+_STARTS = "1,000 random steps, not 10,000"
 _LOGGED = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise (data.py)",
     "the data are the same for all seeds",
@@ -57,14 +59,28 @@ GATES: dict[str, Gate] = {
         deviations=("steps are episodes here", "CartPole-v1: cap 500"),
     ),
     "dqn-cartpole": Gate(
-        "DQN", "CartPole-v1", 100_000, 475.0, published=(f"500 at 50k ({_ZOO})", f"488.7 +- 16 ({_CLEANRL})")
+        "DQN",
+        "CartPole-v1",
+        100_000,
+        475.0,
+        published=(f"500 at 50k ({_ZOO})", f"488.7 +- 16 ({_CLEANRL})"),
+        deviations=("twice the Zoo's steps", _TARGET),
     ),
     "dqn-acrobot": Gate(
         "DQN", "Acrobot-v1", 100_000, -100.0, published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})")
     ),
-    "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 100_000, relative_to="dqn-cartpole"),
-    "a2c-cartpole": Gate("A2C", "CartPole-v1", 500_000, 475.0, published=(f"500 at 500k ({_ZOO})",)),
-    "a2c-acrobot": Gate("A2C", "Acrobot-v1", 500_000, -100.0, published=(f"-83.4 at 500k ({_ZOO})",)),
+    "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 100_000, relative_to="dqn-cartpole", deviations=("as DQN's",)),
+    "a2c-cartpole": Gate(
+        "A2C", "CartPole-v1", 500_000, 475.0, published=(f"500 at 500k ({_ZOO})",), deviations=("Adam, not RMSProp",)
+    ),
+    "a2c-acrobot": Gate(
+        "A2C",
+        "Acrobot-v1",
+        500_000,
+        -100.0,
+        published=(f"-83.4 at 500k ({_ZOO})",),
+        deviations=("Adam, not RMSProp", "observations are not normalised"),
+    ),
     "ppo-cartpole": Gate(
         "PPO", "CartPole-v1", 100_000, 475.0, published=(f"500 at 100k ({_ZOO})", f"490 +- 6 ({_CLEANRL})")
     ),
@@ -79,9 +95,20 @@ GATES: dict[str, Gate] = {
         published=(f"-172 at 100k ({_ZOO}, gSDE)",),
         deviations=("no gSDE: a Gaussian of state-independent deviation",),
     ),
-    "ddpg-pendulum": Gate("DDPG", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
-    "td3-pendulum": Gate("TD3", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",)),
-    "sac-pendulum": Gate("SAC", "Pendulum-v1", 20_000, -200.0, published=(f"-157 at 20k ({_ZOO})",)),
+    "ddpg-pendulum": Gate(
+        "DDPG", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",), deviations=(_STARTS,)
+    ),
+    "td3-pendulum": Gate(
+        "TD3", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",), deviations=(_STARTS,)
+    ),
+    "sac-pendulum": Gate(
+        "SAC",
+        "Pendulum-v1",
+        20_000,
+        -200.0,
+        published=(f"-157 at 20k ({_ZOO})",),
+        deviations=("1,000 random steps, not 100",),
+    ),
     "oac-pendulum": Gate("OAC", "Pendulum-v1", 20_000, relative_to="sac-pendulum"),
     "cql-pendulum": Gate("CQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),
     "iql-pendulum": Gate("IQL", "Pendulum-v1", 10_000, relative_to="data", deviations=_LOGGED),

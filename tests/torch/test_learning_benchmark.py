@@ -13,6 +13,15 @@ import pytest
 
 pytestmark = pytest.mark.timeout(300)  # half a dozen programs that import the framework
 
+STEPS = {
+    "ppo-cartpole": 100_096,  # whole rollouts
+    "a2c-cartpole": 500_000,
+    "iql-pendulum": 10_000,
+    "dqn-cartpole": 100_000,
+    "ddqn-cartpole": 100_000,
+    "dqn-acrobot": 100_000,
+    "sac-halfcheetah": 110_000,
+}
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "learning"
 
 
@@ -46,7 +55,7 @@ def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
         "gate": gate,
         "backend": "torch",
         "seed": seed,
-        "steps": 10,
+        "steps": STEPS[gate],
         "returns": [value] * 3,
         "curve": [[5, 1.0], [10, value]],
         "wall_s": 1.0,
@@ -58,7 +67,7 @@ def result(gate: str, seed: int, value: float, **more: Any) -> dict[str, Any]:
 
 def write(folder: Path, *results: dict[str, Any]) -> None:
     for one in results:
-        path = folder / one["gate"] / f"torch-{one['seed']}.json"
+        path = folder / one["gate"] / f"{one['backend']}-{one['seed']}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps(one))
 
@@ -126,15 +135,25 @@ def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: 
     write(tmp_path, *(result("ppo-cartpole", seed, 500.0) for seed in range(3)))
     write(tmp_path, *(result("a2c-cartpole", seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))
     write(tmp_path, *(result("iql-pendulum", seed, -200.0, data_return=-300.0) for seed in range(2)))
-    write(tmp_path, result("ddqn-cartpole", 0, 400.0))
+    write(tmp_path, result("ddqn-cartpole", 0, 400.0), result("sac-halfcheetah", 0, 1.0))
+    write(tmp_path, *(result("ppo-cartpole", seed, 450.0, backend="paddle") for seed in range(3)))
+    write(tmp_path, result("dqn-acrobot", 0, -80.0, steps=999))
     table = report.write(tmp_path)
-    rows = {line.split(" | ")[0].removeprefix("| "): line for line in table.splitlines()}
-    assert "passed (>= 475)" in table.split("PPO, CartPole-v1")[1].splitlines()[0]
-    assert "with 3 of 5 seeds" in table.split("PPO, CartPole-v1")[1].splitlines()[0]
-    assert "MISSED (>= 475)" in table.split("A2C, CartPole-v1")[1].splitlines()[0]
-    assert "passed (data: -300.0)" in table.split("IQL, Pendulum-v1")[1].splitlines()[0]
-    assert "open (dqn-cartpole has not run)" in table.split("DDQN, CartPole-v1")[1].splitlines()[0]
-    assert rows
+    ppo = "500.0 [500.0, 500.0] | passed (>= 475), with 3 of 5 seeds | 450.0 [450.0, 450.0] | MISSED (>= 475) |"
+    assert f"| PPO, CartPole-v1 | {ppo}\n" in table
+    assert "MISSED (>= 475)" in line(table, "A2C, CartPole-v1")
+    assert "passed (data: -300.0)" in line(table, "IQL, Pendulum-v1")
+    assert "open (dqn-cartpole has not run)" in line(table, "DDQN, CartPole-v1")
+    assert "reported only" in line(table, "SAC, HalfCheetah-v5")
+    assert "open (runs of 999 steps, the gate has 100,000)" in line(table, "DQN, Acrobot-v1")
+    assert "- passed: 2 of 7 rows\n- MISSED: A2C, CartPole-v1 on torch; PPO, CartPole-v1 on paddle\n" in table
+    assert "; TD3, Pendulum-v1; " in table.split("- not run: ")[1].splitlines()[0]
     write(tmp_path, *(result("dqn-cartpole", seed, 450.0) for seed in range(2)))
-    assert "MISSED (not below dqn-cartpole)" in report.write(tmp_path)
-    assert (tmp_path / "TABLE.md").read_text().startswith("| algorithm, task |")
+    assert "MISSED (not below dqn-cartpole)" in line(report.write(tmp_path), "DDQN, CartPole-v1")
+    assert (tmp_path / "TABLE.md").read_text().startswith("Returns are those of the weights at the end of training")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["TABLE.md", "curves.png"]
+
+
+def line(table: str, task: str) -> str:
+    return next(line for line in table.splitlines() if line.startswith(f"| {task} |"))
