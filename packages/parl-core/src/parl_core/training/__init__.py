@@ -1,7 +1,7 @@
 """Training loops over agents, environments and numpy: one loop serves every backend.
 
-Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `episodes` for that of REINFORCE, `standard`
-for what is watched and saved.
+Read `on_policy` for the loop of PPO, `off_policy` for that of DQN and SAC, `actor_learner` for that of IMPALA and GA3C,
+`episodes` for that of REINFORCE, `standard` for what is watched and saved.
 `from parl_core import training` gives a program all that it needs around its agent, vector environments, actors and
 seeds included; each name is imported when it is first used, so that the import itself costs next to nothing.
 """
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from parl_core.learners import Learners as Learners
     from parl_core.learners import join_learners as join_learners
     from parl_core.seeding import seed_everything as seed_everything
+    from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
+    from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
     from parl_core.training.command_line import parse_settings as parse_settings
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from parl_core.training.standard import standard_callbacks as standard_callbacks
 
 _HOMES = {
+    "ActorLearnerSettings": "parl_core.training.actor_learner",
     "Callback": "parl_core.training.events",
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
@@ -60,6 +63,7 @@ _HOMES = {
     "run_episode": "parl_core.training.episodes",
     "seed_everything": "parl_core.seeding",
     "standard_callbacks": "parl_core.training.standard",
+    "train_actor_learner": "parl_core.training.actor_learner",
     "train_by_episodes": "parl_core.training.episodes",
     "train_off_policy": "parl_core.training.off_policy",
     "train_offline": "parl_core.training.offline",
@@ -67,6 +71,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "ActorLearnerSettings",
     "Callback",
     "Ended",
     "Episode",
@@ -89,6 +94,7 @@ __all__ = [
     "run_episode",
     "seed_everything",
     "standard_callbacks",
+    "train_actor_learner",
     "train_by_episodes",
     "train_off_policy",
     "train_offline",

@@ -1,0 +1,161 @@
+"""Where fragments come from when the learner chooses the actions: GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256).
+
+    actors: begin, step ── observations ──> whoever is ready within max_wait_s ──> one pass ── actions ──> actors
+
+Actors hold environments only, so nothing but observations and actions travels, and one large pass through the network
+takes the place of many small ones. Deviation from the paper: predictor and trainer take turns in one thread, so that
+weights never change within a pass and nothing has to be locked.
+"""
+
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.env.group_step import GroupSpaces, GroupStep, Rows
+from parl_core.nested import Observations, map_nested, rows_of
+from parl_core.training.acting import acts_in_unit_box, into_space
+from parl_core.training.crew import Arrival, Call, Crew
+from parl_core.training.experience import Experience
+from parl_core.training.fragment import Fragment, FragmentWriter, Task
+from parl_core.training.fragment_order import FragmentOrder
+from parl_core.training.group_actor import stream_seed
+
+__all__ = ["CentralInference"]
+
+
+class _Seat:
+    """One group, as the learner sees it."""
+
+    def __init__(self) -> None:
+        self.tasks: deque[Task] = deque()
+        self.writer: FragmentWriter | None = None
+        self.obs: Observations = None  # waits for actions; None while the environments are busy
+        self.chosen: tuple[int, Observations, NDArray[Any], dict[str, NDArray[Any]]] | None = None
+        self.under_way = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits for actions."""
+        return self.writer is not None and not self.under_way and self.obs is not None
+
+
+class CentralInference:
+    """Fragments of `GroupActor`s, whose actions are chosen here.
+
+    Args:
+        crew: the actors.
+        order: which fragments are made, and which make up a batch.
+        agent: chooses the actions.
+        experience: of the agent.
+        spaces: of one environment.
+        groups: how many.
+        n_steps: steps of a fragment.
+        max_wait_s: how long a pass waits for more environments once one is ready; None waits for all, which makes it
+            deterministic.
+        seed: of the actions.
+    """
+
+    def __init__(
+        self,
+        crew: Crew,
+        order: FragmentOrder,
+        agent: Any,
+        experience: Experience,
+        spaces: GroupSpaces,
+        groups: int,
+        n_steps: int,
+        max_wait_s: float | None,
+        seed: int,
+    ) -> None:
+        self._crew, self._order, self._experience = crew, order, experience
+        self._n_steps, self._max_wait_s = n_steps, max_wait_s
+        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
+        self._seats = [_Seat() for _ in range(groups)]
+        self._version = -1
+        self._seed, self._passes = seed, 0
+
+    def publish(self, version: int) -> None:
+        self._version = version
+        self._ask()
+
+    def take(self) -> list[Fragment]:
+        while (fragments := self._order.take(self._version)) is None:
+            self._ask()
+            self._gather()
+            self._act()
+        return fragments
+
+    def _ask(self) -> None:
+        for task in self._order.due(self._version):
+            self._seats[task.group].tasks.append(task)
+        for group, seat in enumerate(self._seats):
+            if seat.writer is None and seat.tasks:
+                seat.writer = FragmentWriter(seat.tasks.popleft(), self._n_steps)
+                if seat.obs is None:
+                    self._submit(group, "begin")
+
+    def _submit(self, group: int, method: str, *args: Any) -> None:
+        self._seats[group].under_way = True
+        self._crew.submit(Call(group, method, (group, *args)))
+
+    def _gather(self) -> None:
+        """Take in observations: at least one group's, and others' that come before the time is over."""
+        if not any(seat.under_way for seat in self._seats):
+            return
+        deadline = self._deadline() if any(seat.waits for seat in self._seats) else None
+        while any(seat.under_way for seat in self._seats):
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            arrivals = self._crew.arrivals(left)
+            for arrival in arrivals:
+                self._take_in(arrival)
+            if not arrivals or (deadline is not None and time.monotonic() >= deadline):
+                return
+            deadline = deadline or self._deadline()
+
+    def _deadline(self) -> float | None:
+        return None if self._max_wait_s is None else time.monotonic() + self._max_wait_s
+
+    def _take_in(self, arrival: Arrival) -> None:
+        group, seat = arrival.call.group, self._seats[arrival.call.group]
+        seat.under_way = False
+        if arrival.failed:  # the fragment begins once more, with new environments
+            assert seat.writer is not None
+            seat.writer, seat.obs, seat.chosen = FragmentWriter(seat.writer.task, self._n_steps), None, None
+            self._submit(group, "begin")
+        elif arrival.call.method == "begin":
+            seat.obs = arrival.answer
+        else:
+            self._write(seat, group, arrival.answer)
+
+    def _write(self, seat: _Seat, group: int, step: GroupStep) -> None:
+        assert seat.writer is not None
+        assert seat.chosen is not None
+        seat.writer.add(*seat.chosen, step)
+        seat.obs = step.observations
+        if seat.writer.is_full:
+            fragment = seat.writer.finish(seat.obs)
+            self._experience.complete(fragment)
+            self._crew.succeeded(group)
+            self._order.arrived(fragment)
+            seat.writer = FragmentWriter(seat.tasks.popleft(), self._n_steps) if seat.tasks else None
+
+    def _act(self) -> None:
+        """One pass for all groups that wait for actions."""
+        ready = [group for group, seat in enumerate(self._seats) if seat.waits]
+        if not ready:
+            return
+        obs = [self._seats[group].obs for group in ready]
+        bounds = np.cumsum([0, *map(rows_of, obs)])
+        with self._experience.drawing_from(stream_seed(self._seed, self._passes)):
+            choice = self._experience.choose(map_nested(lambda *parts: np.concatenate(parts), *obs))
+        self._passes += 1
+        valid = self._valid(choice.action)
+        for group, start, stop in zip(ready, bounds, bounds[1:], strict=False):
+            seat = self._seats[group]
+            rows = slice(start, stop)
+            policy = {name: values[rows] for name, values in choice.policy.items()}
+            seat.chosen = self._version, seat.obs, choice.action[rows], policy
+            self._submit(group, "step", Rows(valid[rows]))

@@ -1,0 +1,206 @@
+"""The actors of a run: calls out, answers in, and others in the place of those that are lost.
+
+    crew.submit(Call) ──> actor of that group ──> crew.arrivals() ──> Arrival: an answer, or that the call has failed
+
+What fails is the loop's to ask for again: an actor that ended or did not answer in time has been replaced by then, and
+an environment that raised will be made anew. A group that fails too often in a row ends the run with its last error.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from parl_core import logger
+from parl_core.actors import ActorFuture, ActorHandle, wait_any
+from parl_core.errors import LostActor
+
+__all__ = ["Arrival", "Call", "Crew"]
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long actors may take in all to close their environments, before they are ended."""
+
+
+class Call(NamedTuple):
+    """A call of a method, for a group of environments."""
+
+    group: int
+    method: str
+    args: tuple[Any, ...] = ()
+    tag: Any = None
+    """What the caller wants to have back with the answer."""
+
+
+class Arrival(NamedTuple):
+    """What became of a call."""
+
+    call: Call
+    answer: Any
+    failed: bool
+
+
+class _Member:
+    def __init__(self, handle: ActorHandle) -> None:
+        self.handle = handle
+        self.calls: deque[tuple[Call, ActorFuture]] = deque()
+        self.since = time.monotonic()  # when the oldest of them began, as far as can be seen from here
+
+
+class Crew:
+    """Actors with groups of environments each.
+
+    Args:
+        hire: makes the actor of this number; the second argument is how many there were before it.
+        groups_of: the groups of each actor.
+        timeout_s: longest time for one call; None has no limit.
+        max_failures: how often in a row the calls of one group may fail before the last error is raised.
+    """
+
+    def __init__(
+        self,
+        hire: Callable[[int, int], ActorHandle],
+        groups_of: Sequence[Sequence[int]],
+        timeout_s: float | None,
+        max_failures: int,
+    ) -> None:
+        self.lost = 0
+        """Actors that ended, or were ended because they did not answer in time."""
+        self.failed = 0
+        """Calls in which an environment raised."""
+        self._hire, self._timeout_s, self._max_failures = hire, timeout_s, max_failures
+        self._groups_of = groups_of
+        self._actor_of = {group: actor for actor, groups in enumerate(groups_of) for group in groups}
+        self._incarnations = [0] * len(groups_of)
+        self._failures: Counter[int] = Counter()
+        self._members: list[_Member] = []
+        try:
+            for actor in range(len(groups_of)):
+                self._members.append(_Member(hire(actor, 0)))
+        except BaseException:
+            self.close()
+            raise
+
+    def incarnation(self, group: int) -> tuple[int, int]:
+        """The actor that has this group, and how many were in its place before."""
+        actor = self._actor_of[group]
+        return actor, self._incarnations[actor]
+
+    def call(self, group: int, method: str) -> Any:
+        """Call a method of the actor that has this group until it succeeds; nothing else may be under way."""
+        while True:
+            self.submit(Call(group, method))
+            (arrival,) = self.arrivals()
+            if not arrival.failed:
+                return arrival.answer
+
+    def succeeded(self, group: int) -> None:
+        """Forget the failures of a group, because it has got on."""
+        self._failures[group] = 0
+
+    def submit(self, call: Call) -> None:
+        """Send a call; calls for one actor are run in order."""
+        member = self._members[self._actor_of[call.group]]
+        if not member.calls:
+            member.since = time.monotonic()
+        member.calls.append((call, member.handle.submit(call.method, *call.args)))
+
+    def arrivals(self, timeout_s: float | None = None) -> list[Arrival]:
+        """Wait for answers.
+
+        Args:
+            timeout_s: how long at most; None waits as long as it takes.
+
+        Returns:
+            at least one, unless the time has passed or nothing is under way.
+
+        Raises:
+            Exception: what a call raised, if that group has failed too often in a row; a note says which it was.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            found = [arrival for actor in range(len(self._members)) for arrival in self._collect(actor)]
+            waiting = [member for member in self._members if member.calls]
+            left = None if deadline is None else deadline - time.monotonic()
+            if found or not waiting or (left is not None and left <= 0):
+                return found
+            limits = [left] if left is not None else []
+            if self._timeout_s is not None:
+                limits.append(min(member.since for member in waiting) + self._timeout_s - time.monotonic())
+            wait_any([member.calls[0][1] for member in waiting], max(0.0, min(limits)) if limits else None)
+
+    def _collect(self, actor: int) -> list[Arrival]:
+        """What this actor has answered; with a lost one, all that it owed has failed."""
+        member = self._members[actor]
+        found: list[Arrival] = []
+        while member.calls and member.calls[0][1].done():
+            call, future = member.calls.popleft()
+            member.since = time.monotonic()
+            try:
+                answer = future.result()
+            except LostActor as error:
+                return [*found, *self._replace(actor, call, error)]
+            except Exception as error:  # any: the environment's
+                self.failed += 1
+                self._count_failure(call, error)
+                found.append(Arrival(call, error, True))
+            else:
+                found.append(Arrival(call, answer, False))
+        if member.calls and self._timeout_s is not None and time.monotonic() - member.since > self._timeout_s:
+            call, _ = member.calls.popleft()
+            hanging = LostActor(
+                f"actor {actor} was ended because it did not answer {call.method} within timeout_s={self._timeout_s} "
+                "seconds: an environment hangs, or that is too short for what is asked of the actor"
+            )
+            found += self._replace(actor, call, hanging)
+        return found
+
+    def _replace(self, actor: int, call: Call, error: LostActor) -> list[Arrival]:
+        """Put another actor in the place of one that was lost; `call` is the one that it was busy with."""
+        self.lost += 1
+        member = self._members[actor]
+        member.handle.kill()
+        self._count_failure(call, error)
+        logger.warning("actor %d is replaced: %s", actor, error)
+        self._incarnations[actor] += 1
+        self._members[actor] = _Member(self._hire(actor, self._incarnations[actor]))
+        return [Arrival(each, error, True) for each in (call, *(owed for owed, _ in member.calls))]
+
+    def _count_failure(self, call: Call, error: Exception) -> None:
+        self._failures[call.group] += 1
+        count = self._failures[call.group]
+        if count <= self._max_failures:
+            return
+        actor = self._actor_of[call.group]
+        error.add_note(
+            f"in {call.method} of actor {actor} for group {call.group} of the environments, which has failed {count} "
+            f"times in a row; max_failures={self._max_failures} were allowed"
+        )
+        raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the environments and end the actors; a second call does nothing."""
+        members, self._members = self._members, []
+        closing = []
+        for member in members:
+            for _, future in reversed(member.calls):
+                getattr(future, "cancel", bool)()  # what has not begun need not
+            try:
+                closing.append((member, member.handle.submit("close")))
+            except Exception:  # any: an actor that is gone needs no closing
+                member.handle.kill()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for member, future in closing:
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except Exception:  # any: it hangs, is lost, or its environments' own close raised
+                member.handle.kill()
+            member.handle.close()

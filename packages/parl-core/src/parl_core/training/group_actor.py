@@ -1,0 +1,182 @@
+"""What lives in an actor: some groups of environments, and, where it chooses the actions itself, an agent.
+
+    learner ── begin(group), step(group, actions) ──> GroupActor ──> observations, GroupStep         inference there
+    learner ── collect(task, version, weights) ─────> CollectingActor ──> Fragment                   inference here
+
+Both are ordinary classes, which give the same numbers in this process and in others. What is drawn belongs to groups,
+environments and rounds, never to the actor. After an error a group starts afresh, with new environments and seeds.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.env.group_step import GroupSpaces, GroupStep, Rows
+from parl_core.env.vector_group import EnvGroup, EnvMaker
+from parl_core.nested import Observations
+from parl_core.seeding import spawn_seeds
+from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
+from parl_core.training.experience import Experience, experience_of
+from parl_core.training.fragment import ActorSeconds, Fragment, FragmentWriter, Task
+
+__all__ = ["CollectingActor", "GroupActor", "stream_seed"]
+
+
+def stream_seed(*parts: int) -> int:
+    """A seed in [0, 2**32) that belongs to these whole numbers, at least 0, and to no others."""
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
+
+
+class GroupActor:
+    """Some groups of environments.
+
+    Args:
+        env: what each environment is.
+        env_kwargs: for `make_env`.
+        groups: which groups, as they are numbered in the whole run.
+        size: environments of a group.
+        seed: of the whole run.
+        incarnation: how many actors have held these groups before.
+    """
+
+    def __init__(
+        self,
+        env: EnvMaker,
+        env_kwargs: Mapping[str, Any],
+        groups: Sequence[int],
+        size: int,
+        seed: int,
+        incarnation: int = 0,
+    ) -> None:
+        self._make: Callable[[], EnvGroup] = lambda: EnvGroup(env, size, env_kwargs, False)
+        self._size, self._seed, self._incarnation = size, seed, incarnation
+        self._open: dict[int, EnvGroup] = {}
+        self._spaces: GroupSpaces
+        self._begun = dict.fromkeys(groups, 0)
+        self._groups = list(groups)
+
+    def spaces(self) -> GroupSpaces:
+        """What the environments observe and what they do; makes those of the first group."""
+        self._environments(self._groups[0])
+        return self._spaces
+
+    def begin(self, group: int) -> Observations:
+        """Make the environments of a group, unless there are some, and reset them: `[size, *obs]`."""
+        environments = self._environments(group)
+        try:
+            observations, _ = environments.reset(self._seeds(group), None)
+        except Exception:
+            self._give_up(group)
+            raise
+        return observations
+
+    def step(self, group: int, actions: Any) -> GroupStep:
+        """Step the environments of a group once."""
+        try:
+            return self._open[group].step(actions)
+        except Exception:
+            self._give_up(group)
+            raise
+
+    def close(self) -> None:
+        """Close all environments."""
+        for group in list(self._open):
+            self._give_up(group)
+
+    def _environments(self, group: int) -> EnvGroup:
+        if group not in self._open:
+            environments = self._make()
+            self._spaces = environments.open()
+            self._open[group] = environments
+        return self._open[group]
+
+    def _give_up(self, group: int) -> None:
+        self._open.pop(group).close()
+
+    def _seeds(self, group: int) -> list[int]:
+        again = self._incarnation, self._begun[group]
+        self._begun[group] += 1
+        seed = stream_seed(self._seed, *again) if any(again) else self._seed
+        return spawn_seeds(seed, (group + 1) * self._size)[-self._size :]
+
+
+class CollectingActor(GroupActor):
+    """The same with an agent, which chooses the actions of whole fragments.
+
+    Args:
+        make_agent: makes the agent; called here.
+        n_steps: steps of a fragment.
+        gamma: see `RolloutExperience`.
+        gae_lambda: see `RolloutExperience`.
+        groups_arguments: those of `GroupActor`.
+    """
+
+    def __init__(
+        self, make_agent: Callable[[], Any], n_steps: int, gamma: float, gae_lambda: float, **groups_arguments: Any
+    ) -> None:
+        super().__init__(**groups_arguments)
+        self._make_agent = make_agent
+        self._n_steps, self._gamma, self._gae_lambda = n_steps, gamma, gae_lambda
+        self._agent: Any = None
+        self._experience: Experience
+        self._valid: Callable[[Any], Any]
+        self._version = -1
+        self._obs: dict[int, Observations] = {}
+        self._idle_since = time.perf_counter()
+
+    def collect(self, task: Task, version: int, weights: Mapping[str, NDArray[Any]] | None) -> Fragment:
+        """Take `n_steps` steps in all environments of a group.
+
+        Args:
+            task: which fragment.
+            version: of the weights.
+            weights: those of that version; None where they were given with an earlier call.
+        """
+        began = time.perf_counter()
+        idle = began - self._idle_since
+        try:
+            if self._agent is None:
+                self._set_up()
+            if weights is not None:
+                self._agent.set_weights(weights)
+                self._version = version
+            with self._experience.drawing_from(stream_seed(self._seed, *task, self._incarnation)):
+                fragment, env = self._collect(task)
+        finally:
+            self._idle_since = time.perf_counter()
+        fragment.seconds = ActorSeconds(env, self._idle_since - began - env, idle)
+        return fragment
+
+    def _collect(self, task: Task) -> tuple[Fragment, float]:
+        group, clock = task.group, time.perf_counter
+        if group not in self._obs:
+            self._obs[group] = self.begin(group)
+        obs = self._obs.pop(group)  # so that a group that fails is begun again
+        step_all, choose, valid = self._open[group].step, self._experience.choose, self._valid
+        writer, env = FragmentWriter(task, self._n_steps), 0.0
+        try:
+            while not writer.is_full:
+                action, policy = choose(obs)
+                acted = clock()
+                step = step_all(Rows(valid(action)))
+                env += clock() - acted
+                writer.add(self._version, obs, action, policy, step)
+                obs = step.observations
+        except Exception:
+            self._give_up(group)
+            raise
+        self._obs[group] = obs
+        fragment = writer.finish(obs)
+        self._experience.complete(fragment)
+        return fragment, env
+
+    def _set_up(self) -> None:
+        spaces = self.spaces()
+        agent = self._make_agent()
+        tell_dimensions(agent, spaces.observation)
+        self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
+        self._experience = experience_of(agent, n_steps=self._n_steps, gamma=self._gamma, gae_lambda=self._gae_lambda)
+        self._agent = agent
