@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,6 +31,14 @@ class LearningCurve(Callback):
     def on_update(self, update: Update) -> None:
         self._steps.extend(itertools.repeat(update.step, len(update.episodes)))
         self._returns.extend(episode.episode_return for episode in update.episodes)
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"steps": np.array(self._steps, np.int64), "returns": np.array(self._returns, np.float64)}
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned."""
+        self._steps, self._returns = state["steps"].tolist(), state["returns"].tolist()
 
     def on_end(self, ended: Ended) -> None:
         if ended.stop is Stop.INTERRUPTED or not self._steps:

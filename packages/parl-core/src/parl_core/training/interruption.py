@@ -2,15 +2,17 @@
 
     SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
                      └─ swallowed ──(1 s)──> KeyboardInterrupt again
+    SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
 
 Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
 printed; a `KeyboardInterrupt` that falls there is gone, and may leave a module half imported.
 """
 
+import os
 import signal
 import threading
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["Interruption"]
 
@@ -35,7 +37,7 @@ class Interruption:
         if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._watching = True
             self._alarm_before = signal.signal(signal.SIGALRM, self._raise)
-            signal.signal(signal.SIGINT, self._raise)
+            signal.signal(signal.SIGINT, self._pressed)
 
     def noticed(self) -> None:
         """Somebody unwinds the program now: do not raise again."""
@@ -50,7 +52,15 @@ class Interruption:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGALRM, self._alarm_before)
 
-    def _raise(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # what signal calls
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if not self.happened:
+            self._raise(number, frame)
+        # Whoever presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
+        os.write(2, b"\nInterrupted again: ended at once.\n")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def _raise(self, number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG002  # what signal calls
         self.happened = True
         signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_AGAIN)
         raise KeyboardInterrupt

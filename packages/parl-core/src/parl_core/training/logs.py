@@ -1,16 +1,26 @@
-"""What a run leaves behind to be read later: TensorBoard event files and CSV tables."""
+"""What a run leaves behind to be read later: TensorBoard event files, CSV tables, JSON lines.
 
+All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Of a
+resumed run each goes on where it was at the checkpoint.
+"""
+
+import csv
+import itertools
+import json
 import math
-from collections.abc import Mapping
-from typing import Any
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
 
 import numpy as np
 
 from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
+from parl_core.training.log_files import cut_back, size_on_disk
 from parl_core.training.run import Run
 
-__all__ = ["CsvTables", "TensorBoard", "figures"]
+__all__ = ["CsvTables", "JsonLines", "TensorBoard", "figures"]
 
 
 def figures(event: Update | Evaluation) -> dict[str, float]:
@@ -18,8 +28,8 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
 
     Args:
         event: an update gives `train/return` and `train/length` (means of the episodes that ended; absent when none
-            did), `loss/*`, `schedule/*`, `speed/steps_per_second` and its `metrics`; an evaluation `evaluation/return`,
-            `evaluation/deviation` and `evaluation/length`.
+            did), `loss/*`, `schedule/*`, `speed/steps_per_second` and whatever the
+            loop adds; an evaluation `evaluation/return`, `evaluation/deviation` and `evaluation/length`.
     """
     if isinstance(event, Evaluation):
         lengths = [episode.length for episode in event.episodes]
@@ -42,6 +52,8 @@ def figures(event: Update | Evaluation) -> dict[str, float]:
 class TensorBoard(Callback):
     """Writes scalars over environment steps, for `tensorboard --logdir <folder>`.
 
+    A resumed run begins a new event file, which hides what the one before has of later steps.
+
     Args:
         run: the event files go to `tensorboard/` in its folder.
     """
@@ -49,6 +61,8 @@ class TensorBoard(Callback):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._writer: Any = None
+        self._resumed_at: int | None = None
+        self._step = 0
 
     def on_update(self, update: Update) -> None:
         self._write(update)
@@ -60,13 +74,25 @@ class TensorBoard(Callback):
         if self._writer is not None:
             self._writer.close()
 
+    def get_state(self) -> int:
+        """What a checkpoint holds."""
+        if self._writer is not None:
+            self._writer.flush()
+        return self._step
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned."""
+        self._resumed_at = self._step = int(state)
+
     def _write(self, event: Update | Evaluation) -> None:
         if self._writer is None:
             from tensorboardX import SummaryWriter
 
             folder = self._run.path / "tensorboard"
-            self._writer = SummaryWriter(str(folder))
+            hidden_from = None if self._resumed_at is None else self._resumed_at + 1
+            self._writer = SummaryWriter(str(folder), purge_step=hidden_from)
             self._run.saved(folder, f"TensorBoard log, to be seen with: tensorboard --logdir {folder}")
+        self._step = event.step
         for name, value in figures(event).items():
             self._writer.add_scalar(name, value, event.step)
 
@@ -74,15 +100,19 @@ class TensorBoard(Callback):
 class CsvTables(Callback):
     """Writes one row an update to `updates.csv` and one an evaluation to `evaluations.csv`, each at once.
 
-    The columns are those of the first row; a number that is missing later leaves its cell empty.
+    A number that is missing leaves its cell empty; one that comes later than the first row gets a column then, with
+    empty cells above.
 
     Args:
         run: the tables go to its folder.
     """
 
+    NAMES = ("updates.csv", "evaluations.csv")
+
     def __init__(self, run: Run) -> None:
         self._run = run
         self._tables: dict[str, tuple[CSVLogger, list[str]]] = {}
+        self._rows: dict[str, int] = {}
 
     def on_update(self, update: Update) -> None:
         sometimes = dict.fromkeys(("train/return", "train/length", "speed/steps_per_second"), math.nan)
@@ -95,16 +125,111 @@ class CsvTables(Callback):
         for table, _ in self._tables.values():
             table.close()
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds: how many rows of which columns the tables have."""
+        state = {}
+        for name, (table, columns) in self._tables.items():
+            table.flush()
+            size_on_disk(table.path)
+            state[name] = {"rows": self._rows[name], "columns": columns}
+        return state
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned; rows of later steps go."""
+        for name in self.NAMES:
+            path = self._run.path / name
+            if name not in state or not path.exists():
+                path.unlink(missing_ok=True)
+                continue
+            columns, rows = list(state[name]["columns"]), int(state[name]["rows"])
+            _rewrite(path, columns, rows)
+            self._tables[name], self._rows[name] = (CSVLogger(path), columns), rows
+            self._run.saved(path, "table")
+
     def _write(self, name: str, event: Update | Evaluation, numbers: Mapping[str, float]) -> None:
         row = {"step": event.step, "seconds": event.seconds, **numbers}
         if name not in self._tables:
             path = self._run.path / name
-            self._tables[name] = CSVLogger(path), list(row)
+            self._tables[name], self._rows[name] = (CSVLogger(path), list(row)), 0
             self._run.saved(path, "table")
         table, columns = self._tables[name]
+        if new := [column for column in row if column not in columns]:
+            table.close()
+            columns = columns + new
+            _rewrite(table.path, columns, self._rows[name])
+            table = CSVLogger(table.path)
+            self._tables[name] = table, columns
         table.log_dict({column: _cell(row.get(column, math.nan)) for column in columns})
         table.flush()
+        self._rows[name] += 1
+
+
+class JsonLines(Callback):
+    """Writes one JSON object an event to `metrics.jsonl`, each at once.
+
+        {"event": "update", "step": 2048, "seconds": 1.7, "train/return": 21.4, "loss/policy_loss": -0.01}
+
+    A figure that is not finite is `null`; one that there is none of is left out. The last line of a run that ended by
+    itself has `"event": "end"` and the reason.
+
+    Args:
+        run: the file goes to its folder.
+    """
+
+    NAME = "metrics.jsonl"
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._file: TextIO | None = None
+
+    def on_update(self, update: Update) -> None:
+        self._write("update", update.step, update.seconds, figures(update))
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._write("evaluation", evaluation.step, evaluation.seconds, figures(evaluation))
+
+    def on_end(self, ended: Ended) -> None:
+        if self._file is None:
+            return
+        try:
+            self._write("end", ended.step, ended.seconds, {"stop": ended.stop.name.lower(), "reason": ended.reason})
+        finally:
+            self._file.close()
+
+    def get_state(self) -> int | None:
+        """What a checkpoint holds: how long the file is."""
+        return None if self._file is None else size_on_disk(self._run.path / self.NAME)
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned; lines of later steps go."""
+        cut_back(self._run.path / self.NAME, state)
+
+    def _write(self, event: str, step: int, seconds: float, numbers: Mapping[str, Any]) -> None:
+        if self._file is None:
+            path = self._run.path / self.NAME
+            self._file = path.open("a", encoding="utf-8")
+            self._run.saved(path, "figures, one JSON object a line")
+        finite = {name: _finite(number) for name, number in numbers.items()}
+        print(json.dumps({"event": event, "step": step, "seconds": seconds, **finite}), file=self._file, flush=True)
 
 
 def _cell(value: float) -> float | str:
     return "" if math.isnan(value) else value
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _rewrite(path: Path, columns: Sequence[str], rows: int) -> None:
+    """Give a table other columns, in one step, and keep its first rows."""
+    temporary = path.with_name(path.name + ".part")
+    with path.open(newline="", encoding="utf-8") as old, temporary.open("w", newline="", encoding="utf-8") as new:
+        reader = csv.DictReader(old, restval="")
+        writer = csv.DictWriter(new, columns, restval="", extrasaction="ignore", lineterminator="\r\n")
+        writer.writeheader()
+        for row in itertools.islice(reader, rows):
+            writer.writerow({column: row.get(column) or "" for column in columns})
+        new.flush()
+        os.fsync(new.fileno())
+    os.replace(temporary, path)

@@ -1,5 +1,6 @@
 """The progress of a loop on the terminal: a bar where a person watches, plain lines where a file does."""
 
+import math
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress(Callback):
-    """Shows steps, the mean return of the latest training episodes, and the latest evaluation.
+    """Shows steps, the mean return of the latest training episodes, the latest evaluation, the speed and the time left.
 
     Args:
         out: where to; default: standard error.
@@ -34,10 +35,14 @@ class Progress(Callback):
         self._bar: Any = None
         self._printed_at = -float("inf")
         self._step, self._total = 0, 0
+        self._began_at: tuple[int, float] | None = None  # steps and seconds of a run when this program took it up
+        self._seconds = 0.0
 
     def on_update(self, update: Update) -> None:
         self._returns.extend(episode.episode_return for episode in update.episodes)
-        self._step, self._total = update.step, update.total_steps
+        self._step, self._total, self._seconds = update.step, update.total_steps, update.seconds
+        if self._began_at is None:
+            self._began_at = 0, 0.0
         if self._out.isatty():
             self._draw(update)
         elif self._clock() - self._printed_at >= SECONDS_BETWEEN_LINES:
@@ -50,6 +55,18 @@ class Progress(Callback):
         else:
             self._bar.set_postfix_str(self._figures())
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        place = {"step": self._step, "total": self._total, "seconds": self._seconds}
+        return {"returns": list(self._returns), "evaluated": self._evaluated, **place}
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned."""
+        self._returns.extend(state["returns"])
+        self._evaluated = state["evaluated"]
+        self._step, self._total, self._seconds = state["step"], state["total"], state["seconds"]
+        self._began_at = self._step, self._seconds
+
     def on_end(self, ended: Ended) -> None:
         if self._bar is not None:
             self._bar.close()
@@ -57,19 +74,40 @@ class Progress(Callback):
 
     def _draw(self, update: Update) -> None:
         if self._bar is None:
-            self._bar = _bar_class()(total=update.total_steps, unit="step", file=self._out, dynamic_ncols=True)
+            initial = 0 if self._began_at is None else self._began_at[0]
+            self._bar = _bar_class()(
+                total=update.total_steps, initial=initial, unit="step", file=self._out, dynamic_ncols=True
+            )
         self._bar.set_postfix_str(self._figures(), refresh=False)
         self._bar.update(update.step - self._bar.n)
 
     def _print(self) -> None:
         self._printed_at = self._clock()
-        print(f"step {self._step}/{self._total}  {self._figures()}", file=self._out, flush=True)
+        print(f"step {self._step}/{self._total}  {self._figures()}{self._pace()}", file=self._out, flush=True)
 
     def _figures(self) -> str:
         parts = [f"return {sum(self._returns) / len(self._returns):.1f}"] if self._returns else []
         if self._evaluated is not None:
             parts.append(f"evaluated {self._evaluated:.1f}")
         return "  ".join(parts) or "no episode has ended yet"
+
+    def _pace(self) -> str:
+        """Steps a second and time left; a bar shows them by itself."""
+        steps, seconds = self._began_at or (0, 0.0)
+        if self._seconds <= seconds or self._step <= steps:
+            return ""
+        speed = (self._step - steps) / (self._seconds - seconds)
+        return f"  {_rounded(speed)} steps/s  {_duration((self._total - self._step) / speed)} left"
+
+
+def _rounded(speed: float) -> str:
+    return f"{speed:.0f}" if speed >= 10 else f"{speed:.2g}"
+
+
+def _duration(seconds: float) -> str:
+    whole = math.ceil(max(seconds, 0.0))
+    hours, minutes = divmod(whole // 60, 60)
+    return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
 
 
 def _bar_class() -> Any:
