@@ -1,5 +1,6 @@
 """The actors-and-learner loop, with agents and environments whose numbers can be followed by hand."""
 
+import contextlib
 import math
 import threading
 from collections.abc import Iterator
@@ -291,22 +292,22 @@ def test_evaluations_come_when_they_are_due() -> None:
 
 
 class Failing(Random):
-    """Raises in its 3rd step, until a file says that it has done so often enough."""
+    """Fails in its 3rd step, until files say that so many have done so."""
 
-    def __init__(self, log: str, often: int) -> None:
+    def __init__(self, folder: str, often: int) -> None:
         super().__init__()
-        self._log, self._often, self._steps = Path(log), often, 0
+        self._folder, self._often, self._steps = Path(folder), often, 0
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self._steps += 1
-        if self._steps == 3:
-            with self._log.open("a+") as log:
-                log.seek(0)
-                if len(log.read()) < self._often:
-                    log.write("x")
-                    log.flush()
-                    self.fail()
+        if self._steps == 3 and any(self._is_first(number) for number in range(self._often)):
+            self.fail()
         return super().step(action)
+
+    def _is_first(self, number: int) -> bool:
+        with contextlib.suppress(FileExistsError), (self._folder / str(number)).open("x"):
+            return True
+        return False
 
     def fail(self) -> None:
         raise LookupError("lost its map")
@@ -333,7 +334,7 @@ def test_an_environment_that_raises_is_made_anew_and_the_run_goes_on(tmp_path: P
         Actor,
         Failing,
         settings(inference=inference),
-        env_kwargs={"log": str(tmp_path / "log"), "often": 2},
+        env_kwargs={"folder": str(tmp_path), "often": 2},
         callbacks=[recorder],
         seed=0,
     )
@@ -351,7 +352,7 @@ def test_an_environment_that_raises_too_often_ends_the_run_with_its_own_error(tm
             Actor,
             Failing,
             settings(inference=inference, max_failures=2),
-            env_kwargs={"log": str(tmp_path / "log"), "often": 100},
+            env_kwargs={"folder": str(tmp_path), "often": 100},
             callbacks=[recorder],
         )
     notes = "\n".join(caught.value.__notes__)
@@ -371,7 +372,7 @@ def test_an_actor_that_dies_is_replaced_and_the_run_goes_on(tmp_path: Path, infe
             Ending,
             settings(inference=inference, deterministic=True),  # which waits for everybody
             actors=actors,
-            env_kwargs={"log": str(tmp_path / "log"), "often": 1},
+            env_kwargs={"folder": str(tmp_path), "often": 1},
             callbacks=[recorder],
         )
     assert ended.step == 48
@@ -389,7 +390,7 @@ def test_an_environment_that_hangs_is_given_up_after_the_timeout(tmp_path: Path)
             Hanging,
             settings(timeout_s=3.0, max_failures=0, deterministic=True),
             actors=actors,
-            env_kwargs={"log": str(tmp_path / "log"), "often": 1},
+            env_kwargs={"folder": str(tmp_path), "often": 1},
         )
     assert "max_failures=0 were allowed" in caught.value.__notes__[-1]
 
