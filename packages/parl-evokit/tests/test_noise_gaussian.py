@@ -228,6 +228,25 @@ def test_many_samples_at_once_have_the_bits_of_one_after_the_other(spec: NoiseSp
         noise.perturb_many(parameters, [2, 1], 0.3)
 
 
+@pytest.mark.parametrize("size", [1, 300, 1024, 1025, 5000, 2**13])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        [key for pair in range(40, 90) for key in (2 * pair, 2 * pair + 1)],
+        [3, 4, 5, 6, 7, 8],  # neighbours, but no pairs
+        [9, 9, 8, 8, 9, 8],
+        [8, 9, 0, 10, 11, 0, 13],
+        [8, 9, 10, 11, 12],
+    ],
+    ids=["pairs", "shifted", "twice", "control", "odd number"],
+)
+def test_many_keys_in_any_order_perturb_as_each_alone(size: int, keys: list[int]) -> None:
+    noise = GaussianNoise(NoiseSpec(18, cached=True, cache_size=4096 if size < 5000 else 2**15))
+    parameters = np.linspace(-1, 1, size, dtype=np.float32)
+    one_by_one = np.stack([noise.perturb(parameters, key, 0.3) for key in keys])
+    assert (noise.perturb_many(parameters, keys, 0.3) == one_by_one).all()
+
+
 @pytest.mark.parametrize("spec", [NoiseSpec(18), NoiseSpec(18, cached=True, cache_size=4096)])
 @pytest.mark.parametrize("count", [1, 17, 5000])
 def test_units_of_several_keys_are_those_of_each(spec: NoiseSpec, count: int) -> None:

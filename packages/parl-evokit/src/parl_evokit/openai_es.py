@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ES", "make_optimizer", "utilities_of"]
 
-PART = 2**16  # coordinates summed at a time, so that 64-bit sums take little memory
+PART = 2**14  # coordinates summed at a time, so that 64-bit sums take little memory
 SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
     ShapingKind.CENTERED_RANK: shaping.centered_rank,
     ShapingKind.CENTERED: shaping.centered,
@@ -117,10 +117,8 @@ class ES(Strategy):
         gradient = np.empty_like(sampler.parameters)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
-            total = np.zeros(count)
-            for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
-                total += factor * exact.part(start, count)
-            gradient[start : start + count] = total
+            # Youngest first: the order of these float64 sums is fixed.
+            gradient[start : start + count] = sum(factor * exact.part(start, count) for exact, factor in terms)
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002

@@ -31,7 +31,8 @@ TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
-LARGEST_GATHERED = 2**8  # parameters up to which gathering many windows at once beats one after the other
+LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
+FEW = 4  # samples below which each is perturbed by itself
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
 
 
@@ -194,27 +195,41 @@ class GaussianNoise:
                 np.multiply(units[run], step, out=out[run])
                 out[run] += parameters
             return out
-        if isinstance(std, np.ndarray) or not self.spec.cached or size > self._block:
+        if isinstance(std, np.ndarray) or not self.spec.cached or len(keys) < FEW:
             for row, key in zip(out, keys, strict=True):
                 self.perturb(parameters, int(key), std, out=row)
             return out
-        numbers, scaled = check_keys(keys), self._scaled_by(std)
-        starts = self._window_starts(numbers >> np.uint64(1), np.zeros(1, np.uint64))
-        if size > LARGEST_GATHERED:
-            odd = (numbers & np.uint64(1)).tolist()
-            for row, start, negative in zip(out, starts.tolist(), odd, strict=True):
-                (np.subtract if negative else np.add)(parameters, scaled[start : start + size], row)
-            out[numbers == CONTROL_KEY] = parameters
-            return out
-        signs = np.where(numbers & np.uint64(1), np.float32(-1), np.float32(1))
-        signs[numbers == CONTROL_KEY] = 0
-        windows = sliding_window_view(scaled, size)
-        for first in range(0, len(keys), GATHER // size):
-            run = slice(first, first + GATHER // size)
-            rows = windows[starts[run]]
-            rows *= signs[run, None]
-            np.add(rows, parameters, out=out[run])
+        numbers = check_keys(keys)
+        if size <= min(LARGEST_GATHERED, self._block) and _are_pairs(numbers):
+            self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
+        else:
+            self._perturb_block_by_block(parameters, numbers, std, out)
         return out
+
+    def _add_and_subtract(
+        self, parameters: FlatVector, pairs: NDArray[np.uint64], std: float, out: NDArray[np.float32]
+    ) -> None:
+        """Both halves of each pair, for models within one window: many windows are gathered at once."""
+        size, scaled = len(parameters), self._scaled_by(std)
+        starts = self._window_starts(pairs, np.zeros(1, np.uint64))
+        windows: NDArray[np.float32] = np.ndarray((len(scaled) - size + 1, size), np.float32, scaled, 0, (4, 4))
+        for run in chunks(len(pairs), max(1, GATHER // max(1, size))):
+            noise, halves = windows[starts[run]], out[2 * run.start : 2 * run.stop]
+            np.add(parameters, noise, out=halves[::2])
+            np.subtract(parameters, noise, out=halves[1::2])
+
+    def _perturb_block_by_block(
+        self, parameters: FlatVector, numbers: NDArray[np.uint64], std: float, out: NDArray[np.float32]
+    ) -> None:
+        """One block of coordinates of all samples after the other, while that of the parameters is in the cache."""
+        size, block, scaled = len(parameters), self._block, self._scaled_by(std)
+        combine = [np.subtract if odd else np.add for odd in (numbers & np.uint64(1)).tolist()]
+        starts = self._window_starts(numbers >> np.uint64(1), np.arange(-(-size // block), dtype=np.uint64)[:, None])
+        for part, firsts in zip(chunks(size, block), starts, strict=True):
+            here, count = parameters[part], part.stop - part.start
+            for row, add_or_subtract, first in zip(out[:, part], combine, firsts.tolist(), strict=True):
+                add_or_subtract(here, scaled[first : first + count], row)
+        out[numbers == CONTROL_KEY] = parameters
 
     @property
     def row_chunk(self) -> int:
@@ -293,6 +308,12 @@ class GaussianNoise:
             scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
             self._scaled = (std, scaled)
         return scaled
+
+
+def _are_pairs(numbers: NDArray[np.uint64]) -> bool:
+    """Whether these are mirrored pairs, the even half of each just before the odd one."""
+    even, odd = numbers[::2], numbers[1::2]
+    return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
 
 
 @functools.cache
