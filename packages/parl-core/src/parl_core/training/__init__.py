@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
     from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
+    from parl_core.training.checkpoints import Checkpoints as Checkpoints
     from parl_core.training.command_line import parse_settings as parse_settings
+    from parl_core.training.curve import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
     from parl_core.training.evaluation import evaluate as evaluate
@@ -29,29 +31,53 @@ if TYPE_CHECKING:
     from parl_core.training.events import Stop as Stop
     from parl_core.training.events import Update as Update
     from parl_core.training.fresh_process import run_again as run_again
+    from parl_core.training.logs import CsvTables as CsvTables
+    from parl_core.training.logs import JsonLines as JsonLines
+    from parl_core.training.logs import TensorBoard as TensorBoard
     from parl_core.training.off_policy import OffPolicySettings as OffPolicySettings
     from parl_core.training.off_policy import train_off_policy as train_off_policy
     from parl_core.training.offline import OfflineSettings as OfflineSettings
     from parl_core.training.offline import train_offline as train_offline
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
+    from parl_core.training.progress import Progress as Progress
     from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
     from parl_core.training.run import Run as Run
     from parl_core.training.standard import standard_callbacks as standard_callbacks
+    from parl_core.training.stopping import ConfirmedReturn as ConfirmedReturn
+    from parl_core.training.stopping import KeepBest as KeepBest
+    from parl_core.training.stopping import KeepLatest as KeepLatest
+    from parl_core.training.stopping import NoImprovement as NoImprovement
+    from parl_core.training.stopping import StepBudget as StepBudget
+    from parl_core.training.stopping import TimeBudget as TimeBudget
+    from parl_core.training.video import RecordVideo as RecordVideo
 
 _HOMES = {
     "ActorLearnerSettings": "parl_core.training.actor_learner",
     "Callback": "parl_core.training.events",
+    "Checkpoints": "parl_core.training.checkpoints",
+    "ConfirmedReturn": "parl_core.training.stopping",
+    "CsvTables": "parl_core.training.logs",
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
     "Evaluation": "parl_core.training.events",
+    "JsonLines": "parl_core.training.logs",
+    "KeepBest": "parl_core.training.stopping",
+    "KeepLatest": "parl_core.training.stopping",
     "Learners": "parl_core.learners",
+    "LearningCurve": "parl_core.training.curve",
+    "NoImprovement": "parl_core.training.stopping",
     "NormalizeVector": "parl_core.env.normalize_vector",
     "OffPolicySettings": "parl_core.training.off_policy",
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
+    "Progress": "parl_core.training.progress",
+    "RecordVideo": "parl_core.training.video",
     "Run": "parl_core.training.run",
+    "StepBudget": "parl_core.training.stopping",
     "Stop": "parl_core.training.events",
+    "TensorBoard": "parl_core.training.logs",
+    "TimeBudget": "parl_core.training.stopping",
     "Update": "parl_core.training.events",
     "evaluate": "parl_core.training.evaluation",
     "evaluate_with_target_return": "parl_core.training.return_conditioned",
@@ -73,16 +99,29 @@ _HOMES = {
 __all__ = [
     "ActorLearnerSettings",
     "Callback",
+    "Checkpoints",
+    "ConfirmedReturn",
+    "CsvTables",
     "Ended",
     "Episode",
     "Evaluation",
+    "JsonLines",
+    "KeepBest",
+    "KeepLatest",
     "Learners",
+    "LearningCurve",
+    "NoImprovement",
     "NormalizeVector",
     "OffPolicySettings",
     "OfflineSettings",
     "OnPolicySettings",
+    "Progress",
+    "RecordVideo",
     "Run",
+    "StepBudget",
     "Stop",
+    "TensorBoard",
+    "TimeBudget",
     "Update",
     "evaluate",
     "evaluate_with_target_return",
