@@ -43,7 +43,7 @@ class CallLink:
 
     def begin_step(self, actions: Any) -> None:
         """Have all environments stepped; an array `[count, *act]`, or a list."""
-        self.begin("step", Rows(actions) if isinstance(actions, np.ndarray) else actions)
+        self.begin("step", _sent(actions))
 
     def finish(self, timeout_s: float | None = None) -> Any:
         """Wait for the answer of the call.
@@ -61,10 +61,10 @@ class CallLink:
         step: GroupStep = self.finish()
         return step
 
-    def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method and wait for its answer."""
-        self.begin(method, *arguments)
-        return self.finish()
+    def step(self, actions: Any) -> GroupStep:
+        """Begin a step and finish it, for a group that is alone; errors as in `finish`."""
+        step: GroupStep = self._group.call("step", _sent(actions))
+        return step
 
     def close(self) -> None:
         """End the actor."""
@@ -91,6 +91,11 @@ class SharedLink(CallLink):
     def reuses_arrays(self) -> bool:
         """Whether a step's arrays are overwritten by the next one."""
         return True
+
+    def step(self, actions: Any) -> GroupStep:
+        """See `CallLink.step`."""
+        self.begin_step(actions)
+        return self.finish_step()
 
     def begin(self, method: str, *arguments: Any) -> None:
         """Send a call of a method, once the actor has left the call in which it serves."""
@@ -154,6 +159,10 @@ class SharedLink(CallLink):
             if has_ended:
                 return answer or b""
         return answer
+
+
+def _sent(actions: Any) -> Any:
+    return Rows(actions) if isinstance(actions, np.ndarray) else actions
 
 
 def link_to(group: ActorHandle, count: int, spaces: GroupSpaces) -> CallLink:

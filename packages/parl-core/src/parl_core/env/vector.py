@@ -232,8 +232,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """The same for one group, whose arrays are the answer; small environments are worth the short way."""
         self._awaits_reset = True
-        self._groups[0].begin_step(actions)
-        answer = self._groups[0].finish_step()
+        answer = self._groups[0].step(actions)
         self._awaits_reset = False
         infos = self._merge([answer.infos]) if answer.infos else {}
         if answer.endings:
