@@ -1,7 +1,6 @@
 """Subcommands of `parl`: each reads its arguments, calls `parl_core.training`, and prints."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,33 +9,15 @@ import gymnasium
 
 from parl_core import backends
 from parl_core._version import __version__
-from parl_core.actors import open_actors
-from parl_core.env.vector import make_vector_env
 from parl_core.errors import ParlError
-from parl_core.training import (
-    Evaluation,
-    Run,
-    evaluate,
-    standard_callbacks,
-    train_off_policy,
-    train_on_policy,
-)
-from parl_core.training.acting import PredictingAgent
-from parl_core.training.presets import (
-    OFF_POLICY_PRESETS,
-    PPO_PRESETS,
-    OffPolicyPreset,
-    OnPolicyPreset,
-    off_policy_preset,
-)
-from parl_core.training.trained import Trained, make_flat_env
+from parl_core.training.preset_run import PresetRun, play
+from parl_core.training.presets import OFF_POLICY_PRESETS, PPO_PRESETS
+from parl_core.training.run import Run
+from parl_core.training.trained import Trained
 
 __all__ = ["parl"]
 
-# Evaluations while training have seeds that those of `parl evaluate` do not share.
-SEED_WHILE_TRAINING = 2**31
 SEED = click.IntRange(0, 2**31 - 1)
-EPISODES_WHILE_TRAINING = 20
 
 
 class _Group(click.Group):
@@ -60,24 +41,19 @@ def train() -> None:
     """Train an agent; its files go to a new folder."""
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What the subcommands of `parl train` share."""
-
-    env: str
-    backend: str | None
-    seed: int
-    steps: int | None
-    actors: int
-    goal: float | None
-    runs: Path
-
-
 _Command = Callable[..., None]
 
 
 def _training_options(command: _Command) -> _Command:
     for option in (
+        click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
+        click.option(
+            "--checkpoint-every", default=10_000, type=click.IntRange(1), help="Steps between two checkpoints."
+        ),
+        click.option("--stop-after", type=click.IntRange(1), help="Stop there for now; `parl resume` goes on."),
+        click.option(
+            "--run", type=click.Path(path_type=Path), help="Folder of this run; default: a new one in --runs."
+        ),
         click.option("--runs", default="runs", type=click.Path(path_type=Path), help="Folder of all runs."),
         click.option("--goal", type=float, help="Stop when two evaluations in a row reach it; default: the preset's."),
         click.option(
@@ -96,78 +72,88 @@ def _training_options(command: _Command) -> _Command:
 @_training_options
 def ppo(**options: Any) -> None:
     """Train PPO on the Gymnasium environment ENV, such as CartPole-v1; its actions must be discrete."""
-    asked = _Asked(**options)
-    _train("PPO", PPO_PRESETS.get(asked.env, OnPolicyPreset()), asked)
+    _train("PPO", **options)
 
 
 @train.command()
 @_training_options
 def dqn(**options: Any) -> None:
     """Train DQN on the Gymnasium environment ENV, such as CartPole-v1; its actions must be discrete."""
-    asked = _Asked(**options)
-    _train("DQN", off_policy_preset("DQN", asked.env), asked)
+    _train("DQN", **options)
 
 
 @train.command()
 @_training_options
 def ddpg(**options: Any) -> None:
     """Train DDPG on the Gymnasium environment ENV, such as Pendulum-v1; its actions must be numbers with bounds."""
-    asked = _Asked(**options)
-    _train("DDPG", off_policy_preset("DDPG", asked.env), asked)
+    _train("DDPG", **options)
 
 
 @train.command()
 @_training_options
 def td3(**options: Any) -> None:
     """Train TD3 on the Gymnasium environment ENV, such as Pendulum-v1; its actions must be numbers with bounds."""
-    asked = _Asked(**options)
-    _train("TD3", off_policy_preset("TD3", asked.env), asked)
+    _train("TD3", **options)
 
 
 @train.command()
 @_training_options
 def sac(**options: Any) -> None:
     """Train SAC on the Gymnasium environment ENV, such as Pendulum-v1; its actions must be numbers with bounds."""
-    asked = _Asked(**options)
-    _train("SAC", off_policy_preset("SAC", asked.env), asked)
+    _train("SAC", **options)
 
 
 @train.command()
 @_training_options
 def oac(**options: Any) -> None:
     """Train OAC on the Gymnasium environment ENV, such as Pendulum-v1; its actions must be numbers with bounds."""
-    asked = _Asked(**options)
-    _train("OAC", off_policy_preset("OAC", asked.env), asked)
+    _train("OAC", **options)
 
 
-def _train(algorithm: str, preset: OnPolicyPreset | OffPolicyPreset, asked: _Asked) -> None:
-    env, seed = asked.env, asked.seed
-    if asked.backend is not None:
-        backends.set_backend(asked.backend)
-    goal = preset.goal if asked.goal is None else asked.goal
-    with Run(f"{algorithm.lower()}-{env.replace('/', '-')}", asked.runs) as run:
-        trained = Trained(algorithm, env, backends.current().name, preset.hidden, dict(preset.algorithm), seed)
-        agent = trained.make_agent()
-        trained.write(run.path)
-        watched: dict[str, Any] = {
-            "evaluator": lambda: _play(agent, env, EPISODES_WHILE_TRAINING, seed=SEED_WHILE_TRAINING),
-            "callbacks": standard_callbacks(run, agent, title=f"{algorithm} on {env}, seed {seed}", goal=goal),
-            "seed": seed,
-        }
-        actors = asked.actors
-        with (
-            open_actors("remote", cpu_num=actors) if actors else open_actors() as system,
-            make_vector_env(make_flat_env, preset.num_envs, env_kwargs={"env_id": env}, actors=system) as envs,
-        ):
-            if isinstance(preset, OffPolicyPreset):
-                off = preset.loop if asked.steps is None else preset.loop.with_total_steps(asked.steps)
-                ended = train_off_policy(agent, envs, off, evaluate_every=preset.evaluate_every, **watched)
-            else:
-                on = preset.loop if asked.steps is None else preset.loop.with_total_steps(asked.steps)
-                ended = train_on_policy(agent, envs, on, **watched)
-        if not ended.evaluations:
-            agent.save(run.path / trained.FILE)
-        click.echo(str(run.path))
+def _train(
+    algorithm: str,
+    *,
+    env: str,
+    backend: str | None,
+    seed: int,
+    steps: int | None,
+    goal: float | None,
+    checkpoint_every: int,
+    run: Path | None,
+    runs: Path,
+    **how: Any,
+) -> None:
+    if backend is not None:
+        backends.set_backend(backend)
+    folder = Run(f"{algorithm.lower()}-{env.replace('/', '-')}", runs) if run is None else Run.at(run)
+    with folder:
+        asked = PresetRun(algorithm, env, backends.current().name, seed, steps, goal, checkpoint_every)
+        _train_in(folder, asked, **how)
+
+
+def _train_in(
+    run: Run, asked: PresetRun, *, actors: int, stop_after: int | None, videos: int | None, fresh_episodes: bool = False
+) -> None:
+    asked.train(run, actors=actors, max_steps=stop_after, videos=videos, fresh_episodes=fresh_episodes)
+    click.echo(str(run.path))
+
+
+@parl.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--steps", type=click.IntRange(1), help="Environment steps at most, from the run's beginning.")
+@click.option("--stop-after", type=click.IntRange(1), help="Stop there for now.")
+@click.option(
+    "--actors", default=0, type=click.IntRange(0), help="Remote actors for the environments; 0: this process."
+)
+@click.option("--backend", help="torch or paddle; default: the one of the run. Another one draws other numbers.")
+@click.option("--fresh-episodes", is_flag=True, help="Begin new episodes, where the old ones cannot be taken up again.")
+@click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations.")
+def resume(run: Path, steps: int | None, backend: str | None, **how: Any) -> None:
+    """Go on with the run in the folder RUN from its last checkpoint, as if it had never stopped."""
+    with Run.resume(run) as folder:
+        asked = PresetRun.read(folder.path)
+        backends.set_backend(backend or asked.backend)
+        _train_in(folder, asked if steps is None else asked.extended(steps), **how)
 
 
 @parl.command("evaluate")
@@ -175,18 +161,15 @@ def _train(algorithm: str, preset: OnPolicyPreset | OffPolicyPreset, asked: _Ask
 @click.option("--episodes", default=100, type=click.IntRange(1), help="How many to play.")
 @click.option("--seed", default=0, type=SEED, help="Of the episodes.")
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
-def evaluate_run(run: Path, episodes: int, seed: int, backend: str | None) -> None:
+@click.option("--last", is_flag=True, help="The agent as it was at the end (or the last evaluation), not the best one.")
+def evaluate_run(run: Path, episodes: int, seed: int, backend: str | None, last: bool) -> None:
     """Play episodes with the best agent of the folder RUN, without exploration."""
     trained = Trained.read(run)
     backends.set_backend(backend or trained.backend)
     agent = trained.make_agent()
-    agent.restore(run / trained.FILE)
-    result = _play(agent, trained.env, episodes, seed=seed)
+    agent.restore(run / (trained.LAST if last else trained.FILE))
+    result = play(agent, trained.env, episodes, seed=seed)
     click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
-
-
-def _play(agent: PredictingAgent, env: str, episodes: int, *, seed: int) -> Evaluation:
-    return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env})
 
 
 @parl.command("list")

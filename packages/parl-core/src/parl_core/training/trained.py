@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from parl_core import backends
+from parl_core.checkpoint.json_file import write_json
 from parl_core.env.vector_group import make_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything
@@ -25,15 +26,16 @@ NETWORKS = {
 """Which of a backend's ready-made networks an algorithm trains; the others have actor and critic of their own here."""
 
 
-def make_flat_env(env_id: str) -> Any:
+def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
     """Make an environment whose observations are numbers in a box.
 
     Observations of another space (`Discrete`, `Tuple`, `Dict`, ...) are flattened: one-hot and put side by side.
 
     Args:
         env_id: of a registered environment.
+        render_mode: as of `gymnasium.make`.
     """
-    env = make_env(env_id)
+    env = make_env(env_id, {"render_mode": render_mode} if render_mode else None)
     if isinstance(env.observation_space, gymnasium.spaces.Box):
         return env
     return gymnasium.wrappers.FlattenObservation(env)
@@ -53,6 +55,7 @@ class Trained:
     """
 
     FILE: ClassVar[str] = "best.ckpt"
+    LAST: ClassVar[str] = "last.ckpt"
     DESCRIPTION: ClassVar[str] = "agent.json"
 
     algorithm: str
@@ -99,7 +102,7 @@ class Trained:
 
     def write(self, folder: Path) -> None:
         """Write the description into a run's folder."""
-        (folder / self.DESCRIPTION).write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        write_json(folder / self.DESCRIPTION, dataclasses.asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "Trained":
