@@ -25,6 +25,7 @@ __all__ = [
     "q_values",
     "separate_actor_critic",
     "shared_trunk",
+    "table",
 ]
 
 OBS_DIM, HIDDEN, ACT_DIM = 4, 8, 3
@@ -98,6 +99,20 @@ def q_values(backend: Backend) -> Any:
             return self.fc2(self.fc1(obs))
 
     return QValues()
+
+
+def table(backend: Backend, actions: int) -> Any:
+    """`value(obs)`: one number a state and action, for observations that are unit vectors."""
+    layers: Any = backend.layers
+
+    class Table(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.q = layers.fc(size=actions, bias_attr=False)
+
+        def value(self, obs: Any) -> Any:
+            return self.q(obs)
+
+    return Table()
 
 
 def probabilities(backend: Backend) -> Any:
