@@ -45,6 +45,34 @@ def test_whole_numbers_for_a_box_are_refused_with_what_to_do() -> None:
         into_space(BOX)(np.array([0, 1]))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_bounds_and_missing_ones_are_no_overflow(dtype: type[np.floating]) -> None:
+    most = np.finfo(np.float32).max
+    space = gymnasium.spaces.Box(np.array([-np.inf, -most], dtype), np.array([np.inf, most], dtype), dtype=dtype)
+    assert into_space(space, unit_box=True)(np.array([[3.0, 1.0]])).tolist() == [[3.0, float(most)]]
+
+
+def test_other_numbers_for_a_box_of_whole_numbers_are_refused_with_what_to_do() -> None:
+    valid = into_space(gymnasium.spaces.Box(0, 4, (2,), np.int64), unit_box=True)
+    assert valid(np.array([[1, 7]])).tolist() == [[1, 4]]
+    with pytest.raises(HyperparameterError, match=r"int64\), whole numbers, .* MultiDiscrete"):
+        valid(np.array([[0.5, 0.5]]))
+
+
+@pytest.mark.parametrize("shape", [(), (2, 2)])
+def test_actions_that_are_no_vectors_are_refused_before_the_first(shape: tuple[int, ...]) -> None:
+    with pytest.raises(HyperparameterError, match=r"actions of shape \[.*reshape them with gymnasium"):
+        into_space(gymnasium.spaces.Box(-1.0, 1.0, shape), unit_box=True)
+
+
+def test_a_choice_that_the_space_does_not_have_is_refused_with_what_to_do() -> None:
+    with pytest.raises(HyperparameterError, match=r"Discrete\(3\), the policy chose \[0, 3\] .*as many outputs"):
+        into_space(gymnasium.spaces.Discrete(3))(np.array([0, 3]))
+    with pytest.raises(HyperparameterError, match=r"the policy chose \[\[1, 3\]\]"):
+        into_space(gymnasium.spaces.MultiDiscrete([2, 3]))(np.array([[1, 3]]))
+
+
 def test_other_numbers_for_a_discrete_space_are_refused_with_what_to_do() -> None:
     with pytest.raises(HyperparameterError, match="continuous_action=False"):
         into_space(gymnasium.spaces.Discrete(3))(np.array([[0.3], [0.1]]))

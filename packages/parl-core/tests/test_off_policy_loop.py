@@ -329,3 +329,44 @@ def test_episodes_are_handed_over_once() -> None:
         collector.collect(at_random=False, exploration={})
     assert collector.take_episodes() == (Episode(2.0, 2), Episode(2.0, 2))
     assert collector.take_episodes() == ()
+
+
+class OutOfOrder(Counting):
+    """Its third step observes or gives what is not finite."""
+
+    def __init__(self, obs: float = 0.0, reward: float = 0.0) -> None:
+        super().__init__()
+        self._spoiled = obs, reward
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, reward, *others = super().step(action)
+        obs, spoiled = self._spoiled if self._count == 3 else (0.0, 0.0)
+        return seen + obs, reward + spoiled, *others  # type: ignore[return-value]  # the three that the base returns
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"obs": float("nan")}, r"environment 0 observed nan in obs\[0\] .*repair observations"),
+        ({"reward": float("inf")}, "environment 0 gave the reward inf .*clip or repair rewards"),
+    ],
+)
+def test_what_is_not_finite_is_not_remembered(wrong: dict[str, float], message: str) -> None:
+    agent = Table()
+    with make_vector_env(lambda: OutOfOrder(**wrong), 1) as envs:
+        memory = ReplayMemory(10, (1,), 0, n_envs=1)
+        with pytest.raises(DivergedError, match=message):
+            train_off_policy(agent, envs, settings(), memory=memory)
+        assert len(memory) == 2
+
+
+def test_environments_that_take_one_seed_for_all_are_trained_in() -> None:
+    class OneSeed(SyncVectorEnv):
+        def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> Any:
+            if isinstance(seed, list):
+                raise gymnasium.error.Error("Seed must be a python integer")
+            return super().reset(seed=seed, options=options)
+
+    envs = OneSeed([Counting] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
+    assert train_off_policy(Table(), envs, settings(total_steps=20), seed=3).step == 20
+    envs.close()

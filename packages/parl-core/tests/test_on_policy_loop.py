@@ -236,6 +236,18 @@ def test_a_reward_that_is_not_finite_ends_the_loop_before_anything_is_learned_fr
     assert len(agent.batches) == 1
 
 
+def test_an_observation_that_is_not_finite_ends_the_loop_and_says_where_it_was() -> None:
+    class Blurred(Counting):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            observation, *rest = super().step(action)
+            return observation + (np.nan if self._count == 5 else 0.0), *rest
+
+    agent = TenTimesTheCount()
+    with pytest.raises(DivergedError, match=r"environment 0 observed nan in obs\[0\] .*repair observations"):
+        train_on_policy(agent, make_vector_env(Blurred, 1), settings(total_steps=30))
+    assert len(agent.batches) == 1
+
+
 def test_an_interruption_passes_through_after_callbacks_were_told() -> None:
     class Interrupting(Callback):
         def on_update(self, update: Update) -> None:

@@ -8,7 +8,8 @@ from click.testing import CliRunner
 
 from parl_core import backends
 from parl_core.cli.commands import parl
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training import OffPolicySettings, make_vector_env, train_off_policy
 from parl_core.training.trained import Trained
 
 
@@ -31,3 +32,20 @@ def test_each_kind_of_actions_gets_its_network() -> None:
         Trained("SAC", "CartPole-v1", "torch", (8,)).make_agent()
     with pytest.raises(HyperparameterError, match="DQN with this model chooses discrete ones only"):
         Trained("DQN", "Pendulum-v1", "torch", (8,)).make_agent()
+
+
+@pytest.mark.parametrize(
+    ("made_for", "algorithm", "played", "message"),
+    [
+        ("Acrobot-v1", "DQN", "CartPole-v1", r"model must return \[batch, 2\], got \(1, 3\)"),
+        ("Pendulum-v1", "TD3", "CartPole-v1", "the policy chooses other numbers .*off-policy: DQN"),
+        ("CartPole-v1", "DQN", "Pendulum-v1", "the policy chooses whole numbers: .*SAC, TD3 or DDPG"),
+    ],
+)
+def test_an_agent_for_other_actions_is_refused_before_the_first_step(
+    made_for: str, algorithm: str, played: str, message: str
+) -> None:
+    backends.set_backend("torch")
+    agent = Trained(algorithm, made_for, "torch", (8,)).make_agent()
+    with make_vector_env(played, 1) as envs, pytest.raises(ParlError, match=message):
+        train_off_policy(agent, envs, OffPolicySettings(learning_starts=500, total_steps=500))

@@ -1,4 +1,4 @@
-"""`parl.algorithms.fluid` and the modules below it, as programs of PARL 1.x import them: the backend in use has them."""
+"""`parl.algorithms.fluid` and the modules below it, as programs of PARL 1.x import them, on the backend in use."""
 
 from parl import _old_paths
 from parl_core import backends

@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
+from parl_core.agent import Agent
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError
+from parl_core.seeding import spawn_seeds
 
 __all__ = [
     "ExploringAgent",
@@ -18,8 +20,10 @@ __all__ = [
     "OnPolicyAgent",
     "PredictingAgent",
     "acts_in_unit_box",
+    "first_reset",
     "into_space",
     "tell_dimensions",
+    "try_out",
 ]
 
 
@@ -106,7 +110,11 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
         unit_box: the policy's actions lie in [-1, 1] (see `acts_in_unit_box`), and go in a straight line to the bounds
             of a box; where a dimension has none, they stay what they are.
 
-    The function raises HyperparameterError where whole numbers meet a box, or other numbers a discrete space.
+    Raises:
+        HyperparameterError: the policy's actions are vectors and the space's are not.
+
+    The function raises HyperparameterError where whole numbers meet a box of others or the other way round, and where
+    an action has another shape than the space's or is none of its choices.
     """
     if isinstance(space, gymnasium.spaces.Box):
         return _into_box(space, unit_box)
@@ -124,19 +132,29 @@ def acts_in_unit_box(agent: object) -> bool:
 
 def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
     low, high = space.low, space.high
+    if unit_box and low.ndim != 1:
+        raise HyperparameterError(
+            f"the environment has actions of shape {list(low.shape)}, the policy chooses vectors: reshape them with "
+            "gymnasium.wrappers.TransformAction, whose space is a Box [act_dim]"
+        )
     continuous = np.issubdtype(space.dtype, np.floating)
     scale, shift = np.ones_like(low, np.float64), np.zeros_like(low, np.float64)
     if unit_box and continuous:
         bounded = np.isfinite(low) & np.isfinite(high)
-        wide, middle = high.astype(np.float64) - low, 0.5 * (high.astype(np.float64) + low)
-        scale, shift = np.where(bounded, 0.5 * wide, 1.0), np.where(bounded, middle, 0.0)
+        bottom, top = (np.where(bounded, bound, 0.0).astype(np.float64) for bound in (low, high))  # nothing infinite
+        scale, shift = np.where(bounded, 0.5 * (top - bottom), 1.0), 0.5 * (top + bottom)
     mapped = bool((scale != 1.0).any() or (shift != 0.0).any())
 
     def boxed(action: Any) -> Any:
         if continuous and np.asarray(action).dtype.kind in "iu":
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chooses whole numbers: "
-                "give it a Gaussian (PPO: continuous_action=True)"
+                "give it a Gaussian (PPO: continuous_action=True; off-policy: SAC, TD3 or DDPG in place of DQN)"
+            )
+        if not continuous and np.asarray(action).dtype.kind == "f":
+            raise HyperparameterError(
+                f"the environment has the actions {space}, whole numbers, the policy chooses others: wrap the "
+                "environment so that its space is MultiDiscrete (PPO: nvec=...), or a Box of float32 that is rounded"
             )
         if np.shape(action)[1:] != low.shape:
             raise HyperparameterError(
@@ -151,16 +169,57 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
 
 
 def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
+    sizes = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+
     def counted(action: Any) -> Any:
         if np.asarray(action).dtype.kind == "f":
             kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={space.nvec}"
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chooses other numbers "
-                f"{list(np.shape(action))}: give it a categorical one (PPO: {kinds})"
+                f"{list(np.shape(action))}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
+            )
+        if np.shape(action)[1:] != np.shape(sizes) or np.greater_equal(action, sizes).any():
+            raise HyperparameterError(
+                f"the environment has the actions {space}, the policy chose {np.asarray(action).tolist()} (counted "
+                "from 0, one row an environment): give the model as many outputs as there are choices"
             )
         return action + start if np.any(start) else action
 
     return counted
+
+
+def first_reset(envs: Any, seed: int | None) -> Any:
+    """The first observations of a vector environment, each of its environments with a seed of its own.
+
+    Those that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all.
+    """
+    seeds = spawn_seeds(seed, envs.num_envs)
+    try:
+        return envs.reset(seed=seeds)[0]
+    except (gymnasium.error.Error, TypeError):
+        return envs.reset(seed=seeds[0])[0]
+
+
+def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
+    """Let an agent that does not act yet choose once, so that what does not suit is known before long.
+
+    An algorithm that was not told how many actions there are, such as DQN, learns it here.
+
+    Args:
+        agent: with a `predict` of its own it is left alone, which need not take a batch.
+        obs: `[n, ...]`, or a dictionary of such.
+        space: the environment's action space.
+        valid: what `into_space` gave.
+
+    Raises:
+        HyperparameterError: the agent's actions do not suit the environment's action space.
+        ModelContractError: the model has another number of outputs than the space has actions.
+    """
+    if not isinstance(agent, Agent) or type(agent).predict is not Agent.predict:
+        return
+    if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
+        agent.alg.act_dim = int(space.n)
+    valid(agent.predict(obs))
 
 
 def tell_dimensions(agent: object, space: Any) -> None:

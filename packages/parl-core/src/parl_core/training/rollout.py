@@ -14,11 +14,11 @@ import numpy.typing as npt
 
 from parl_core.env.group_step import ArraySpaces
 from parl_core.env.same_step import in_same_step
-from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
-from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import ExploringAgent, acts_in_unit_box, into_space, tell_dimensions
+from parl_core.training.acting import ExploringAgent, acts_in_unit_box, first_reset, into_space, tell_dimensions
 from parl_core.training.events import Episode
+from parl_core.training.finite import check_observations, check_rewards
 
 __all__ = ["Rollout", "RolloutCollector"]
 
@@ -84,13 +84,13 @@ class RolloutCollector:
         self._agent, self._envs, self._n_steps = agent, envs, n_steps
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
-        self._obs, _ = envs.reset(seed=spawn_seeds(seed, envs.num_envs))
+        self._obs = first_reset(envs, seed)
 
     def collect(self) -> Rollout:
         """Take `n_steps` steps in every environment.
 
         Raises:
-            DivergedError: a reward is infinite or NaN; the message names its environment.
+            DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
         """
         shape = (self._n_steps, self._envs.num_envs)
         obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
@@ -111,7 +111,9 @@ class RolloutCollector:
                 self._returns[i], self._lengths[i] = 0.0, 0
                 if not terminated[t, i]:
                     last_obs[t, i] = infos["final_obs"][i]
-        _check_rewards(reward)
+        check_rewards(reward, "of the rollout")
+        check_observations(obs, "of the rollout", leading=2)
+        check_observations(self._obs, "after the rollout")
         next_value = np.empty_like(value)
         next_value[:-1] = value[1:]
         next_value[-1] = self._agent.value(self._obs)
@@ -135,16 +137,6 @@ class RolloutCollector:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
         self._obs, self._returns, self._lengths = state["obs"], state["returns"], state["lengths"]
-
-
-def _check_rewards(reward: Floats) -> None:
-    spoiled = np.argwhere(~np.isfinite(reward))
-    if spoiled.size:
-        t, i = spoiled[0]
-        raise DivergedError(
-            f"environment {i} gave the reward {reward[t, i]} at step {t} of the rollout; nothing was learned from it: "
-            "clip or repair rewards in the environment, and go on from the agent as it is or from the last checkpoint"
-        )
 
 
 def _holds_arrays(space: Any) -> bool:

@@ -17,9 +17,16 @@ from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested, rows_of
 from parl_core.replay.records import to_records
-from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import OffPolicyAgent, acts_in_unit_box, into_space, tell_dimensions
+from parl_core.training.acting import (
+    OffPolicyAgent,
+    acts_in_unit_box,
+    first_reset,
+    into_space,
+    tell_dimensions,
+    try_out,
+)
 from parl_core.training.events import Episode
+from parl_core.training.finite import check_observations, check_rewards
 
 __all__ = ["TransitionCollector", "random_actions"]
 
@@ -33,6 +40,10 @@ class TransitionCollector:
         memory: takes the transitions.
         rng: of random actions.
         seed: the environments' seeds are derived from it; None takes them from the system.
+
+    Raises:
+        HyperparameterError: the agent's actions do not suit the environment's action space.
+        ModelContractError: the agent's model has another number of outputs than the space has actions.
     """
 
     def __init__(
@@ -45,8 +56,8 @@ class TransitionCollector:
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
         self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
         self._episodes: list[Episode] = []
-        seeds: Any = spawn_seeds(seed, envs.num_envs)  # one each: Gymnasium's vectors take that, their base forgets it
-        self._obs, _ = self._envs.reset(seed=seeds)
+        self._obs = first_reset(self._envs, seed)
+        try_out(agent, self._obs, envs.single_action_space, self._into_space)
 
     def collect(self, *, at_random: bool, exploration: Mapping[str, float]) -> int:
         """Take one step in every environment.
@@ -57,6 +68,9 @@ class TransitionCollector:
 
         Returns:
             How many steps that were.
+
+        Raises:
+            DivergedError: a reward or an observation is infinite or NaN; the message names its environment.
         """
         obs = self._obs
         if at_random:
@@ -64,8 +78,10 @@ class TransitionCollector:
         else:
             action = self._agent.sample(obs, **exploration)
         self._obs, reward, terminated, truncated, infos = self._envs.step(self._into_space(action))
+        check_rewards(reward, "of the step just taken")
         ended = np.flatnonzero(terminated | truncated)
         next_obs = self._led_to(ended, infos) if ended.size else self._obs
+        check_observations(next_obs, "after the step just taken")
         dtype = self._memory.obs.dtype
         self._memory.append_batch(
             to_records(obs, dtype), action, reward, to_records(next_obs, dtype), terminated, truncated
