@@ -9,6 +9,7 @@ is the same as the other's, because both are compared with the same names, layou
 """
 
 from parl_core.testing.a2c import A2CConformance
+from parl_core.testing.actor_learner import ActorLearnerConformance
 from parl_core.testing.adapter import Adapter
 from parl_core.testing.agent import AgentConformance
 from parl_core.testing.cql import CQLConformance
@@ -24,12 +25,14 @@ from parl_core.testing.offline_q import OfflineQConformance
 from parl_core.testing.on_policy import OnPolicyConformance
 from parl_core.testing.policy_gradient import PolicyGradientConformance
 from parl_core.testing.ppo import PPOConformance
+from parl_core.testing.resume import ResumeConformance
 from parl_core.testing.sac import SACConformance
 from parl_core.testing.separate_ppo import SeparatePPOConformance
 from parl_core.testing.td3 import TD3Conformance
 
 __all__ = [
     "A2CConformance",
+    "ActorLearnerConformance",
     "Adapter",
     "AgentConformance",
     "CQLConformance",
@@ -45,6 +48,7 @@ __all__ = [
     "OnPolicyConformance",
     "PPOConformance",
     "PolicyGradientConformance",
+    "ResumeConformance",
     "SACConformance",
     "SeparatePPOConformance",
     "TD3Conformance",
