@@ -108,7 +108,7 @@ class CheckpointStore:
                 save_agent(temporary / AGENT_FILE)
             write_snapshot(temporary / _ARRAYS, arrays)
             _write(temporary / _STATE, text)
-            files = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+            files = {path.name: _described(path) for path in sorted(temporary.iterdir())}
             manifest = {
                 "format": _FORMAT,
                 "version": VERSION,
@@ -116,20 +116,19 @@ class CheckpointStore:
                 "step": step,
                 "backend": backend,
                 "files": files,
-                "state_crc32": zlib.crc32(text),
                 "segments": list(segments),
             }
             _write(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
             _sync(temporary)
             if final.exists():  # of a run that was continued from an older one
-                shutil.rmtree(final)
+                self._discard(final)
             os.rename(temporary, final)
             _sync(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         for path in self._complete()[: -self._keep]:
-            shutil.rmtree(path, ignore_errors=True)
+            self._discard(path)
         return final
 
     def read(self, step: int) -> Checkpoint:
@@ -140,14 +139,11 @@ class CheckpointStore:
         """
         path = self.folder / f"{step:012d}"
         manifest = _manifest(path / _MANIFEST)
-        for name, size in manifest["files"].items():
-            found = (path / name).stat().st_size if (path / name).is_file() else None
-            if found != size:
-                what = "is missing" if found is None else f"has {found} bytes"
-                raise CheckpointError(f"{path / name} is damaged: it {what}, {size} were written")
+        for name, written in manifest["files"].items():
+            found = _described(path / name)
+            if found != written:
+                raise CheckpointError(f"{path / name} is damaged: it is {found}, what was written is {written}")
         text = (path / _STATE).read_bytes()
-        if zlib.crc32(text) != manifest["state_crc32"]:
-            raise CheckpointError(f"{path / _STATE} is damaged: it is not what was written (another checksum)")
         state = from_tree(json.loads(text), read_snapshot(path / _ARRAYS, set()))
         return Checkpoint(path, int(manifest["step"]), state, tuple(manifest["segments"]), str(manifest["backend"]))
 
@@ -186,6 +182,12 @@ class CheckpointStore:
             return []
         return sorted(path for path in self.folder.iterdir() if _COMPLETE.fullmatch(path.name))
 
+    def _discard(self, path: Path) -> None:
+        """Remove a checkpoint, in one step for whoever looks for complete ones."""
+        going = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        os.rename(path, going)
+        shutil.rmtree(going, ignore_errors=True)
+
     def _remove_unfinished(self) -> None:
         for path in self.folder.glob(f"{_TEMPORARY}*"):  # of a program that was killed
             shutil.rmtree(path, ignore_errors=True)
@@ -212,6 +214,14 @@ def _manifest(path: Path) -> Mapping[str, Any]:
             f"which reads versions up to {VERSION}: pip install --upgrade parl-core"
         )
     return dict(manifest)
+
+
+def _described(path: Path) -> Mapping[str, int] | None:
+    """Size and checksum of a file; None where there is none."""
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    return {"bytes": len(content), "crc32": zlib.crc32(content)}
 
 
 def _write(path: Path, content: bytes) -> None:
