@@ -1,7 +1,8 @@
 """Environment steps per second with acting, replay and update: every library in turn (README.md has the command).
 
 All of them in one process with one thread, so that they meet the same moments of the machine; a library or environment
-that is not installed is left out. Seconds are the process's own. The median turn counts, and the first is left out.
+that is not installed is left out. Seconds are the process's own. The median turn counts, or the best one (`--best`, for
+a machine with other work), and the first is left out.
 """
 
 import argparse
@@ -11,14 +12,15 @@ from collections.abc import Callable
 
 import torch
 from ours import Parl
+from parl2 import Parl2
 from sb3 import StableBaselines3
 from tasks import TASKS
 
-LIBRARIES: dict[str, Callable[[], object]] = {"ours": Parl, "SB3": StableBaselines3}
+LIBRARIES: dict[str, Callable[[], object]] = {"ours": Parl, "SB3": StableBaselines3, "PARL 2.2.1": Parl2}
 
 
-def rates(task: str, rounds: int) -> dict[str, float]:
-    """Median environment steps per second of each library."""
+def rates(task: str, rounds: int, *, best: bool) -> dict[str, float]:
+    """Median or best environment steps per second of each library."""
     steps = TASKS[task][1]
     runs: dict[str, Callable[[int], None]] = {}
     for name, library in LIBRARIES.items():
@@ -34,7 +36,7 @@ def rates(task: str, rounds: int) -> dict[str, float]:
             began = time.process_time()
             run(steps)
             seconds[name].append(time.process_time() - began)
-    return {name: steps / statistics.median(turns) for name, turns in seconds.items()}
+    return {name: steps / (min(turns) if best else statistics.median(turns)) for name, turns in seconds.items()}
 
 
 def main() -> None:
@@ -42,15 +44,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Environment steps per second of each library.")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each library")
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
+    parser.add_argument("--best", action="store_true", help="the best turn of each, not the median")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print("| | ours | SB3 | ours / SB3 |\n| --- | --- | --- | --- |", flush=True)
+    peers = [name for name in LIBRARIES if name != "ours"]
+    heads = [*LIBRARIES, *(f"ours / {name}" for name in peers)]
+    print(f"| | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}", flush=True)
     for task in options.tasks.split(","):
-        found = rates(task, options.rounds)
+        found = rates(task, options.rounds, best=options.best)
         cells = [f"{found[name]:,.0f}" if name in found else "-" for name in LIBRARIES]
-        ratio = f"{found['ours'] / found['SB3']:.2f}" if len(found) == len(LIBRARIES) else "-"
-        print(f"| {TASKS[task][0]} | {' | '.join(cells)} | {ratio} |", flush=True)
+        cells += [f"{found['ours'] / found[name]:.2f}" if {"ours", name} <= found.keys() else "-" for name in peers]
+        print(f"| {TASKS[task][0]} | {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
