@@ -296,11 +296,28 @@ def test_weights_of_any_size_are_the_sum_of_their_digits() -> None:
     assert (sum(digit << shift for shift, digit in digits) == weights).all()
 
 
-@pytest.mark.parametrize("weights", [[947] * 40, [1, 1000] * 20, [32] * 100, [10**9] * 5, [-63, 63, 5] * 30, [7]])
+@both_kinds
+@pytest.mark.parametrize("count", [10, 60, 300])
+def test_a_sum_over_many_blocks_is_that_of_its_samples(spec: NoiseSpec, count: int) -> None:
+    noise, size = GaussianNoise(spec), 70_001
+    keys = np.arange(40, 40 + 2 * count, 2, dtype=np.uint64)
+    weights = (np.arange(count) * 7919) % 1201 - 600
+    expected = sum(
+        int(w) * noise.units(int(key), 0, size).astype(np.int64) for key, w in zip(keys, weights, strict=True)
+    )
+    room = np.full(size, 5, np.int64)
+    found = ExactSum(noise, keys, weights).part(0, size, room)
+    assert found is room
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize(
+    "weights", [[947] * 40, [1, 1000] * 20, [32] * 100, [10**9] * 5, [-63, 63, 5] * 30, [7], [947] * 300]
+)
 def test_no_product_of_a_sum_exceeds_what_float32_holds(weights: list[int]) -> None:
     # All samples have the largest unit here, so that every product is as large as it can be.
     noise = GaussianNoise(NoiseSpec(1024))
     extreme = np.full((1, 3), LARGEST_UNIT, np.float32)
-    noise.rows = lambda pairs: lambda run, _start, _count: np.repeat(extreme, len(pairs[run]), axis=0)  # type: ignore[method-assign]
+    noise.rows = lambda pairs: lambda run, *_: np.repeat(extreme, len(pairs[run]), axis=0)  # type: ignore[method-assign]
     total = ExactSum(noise, [4 * (i + 1) for i in range(len(weights))], np.array(weights)).part(0, 3)
     assert total.tolist() == [sum(weights) * LARGEST_UNIT] * 3

@@ -26,7 +26,9 @@ BUDGET = 2**24 // LARGEST_UNIT  # what the sizes of the digits of one run may ad
 DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
 FEWEST, LONGEST = 8, 32  # rows of a run
+MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
 COLUMNS = 2**14  # coordinates summed at a time
+SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
 ENTRIES = 2**18  # of noise held at a time: what a second-level cache holds
 FLOAT64_BUDGET = 2**53 // LARGEST_UNIT**2  # the same for squares in float64
 Keys = Sequence[int] | NDArray[np.uint64]
@@ -62,27 +64,46 @@ class ExactSum:
         def dealt(rows: NDArray[Any], filling: Any) -> NDArray[Any]:
             return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
 
+        self._room = np.empty(0, np.float32)
         self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
         self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
 
-    def part(self, start: int, count: int) -> NDArray[np.int64]:
-        """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`."""
-        total = np.zeros(count, np.int64)
-        columns = min(self._noise.row_chunk, COLUMNS)
-        at_once = max(1, ENTRIES // max(1, self._run * min(count, columns)))
+    def part(self, start: int, count: int, out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`: `out`, or a new one."""
+        total = np.empty(count, np.int64) if out is None else out
+        total.fill(0)
+        columns = min(self._noise.row_chunk, COLUMNS if self._run <= LONGEST // 2 else COLUMNS // 2)
+        at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
         rows_of = self._noise.rows(self._pairs)
         for chunk in chunks(count, columns, start):
             size = chunk.stop - chunk.start
-            here = total[chunk.start - start : chunk.stop - start]
+            sums, waiting = np.zeros((len(self._digits), size), np.int32), 0
             for first in range(0, self._runs, at_once):
-                some = slice(first, first + at_once)
-                rows = rows_of(slice(first * self._run, some.stop * self._run), chunk.start, size)
-                rows = rows.reshape(-1, self._run, size)
-                for shift, digits in self._digits:
-                    sums = np.matmul(digits[some], rows)[:, 0]
-                    subtotal = sums[0].astype(np.int64) if len(sums) == 1 else sums.sum(axis=0, dtype=np.int64)
-                    here += subtotal << shift if shift else subtotal
+                run_count = min(at_once, self._runs - first)
+                lines = slice(first * self._run, (first + run_count) * self._run)
+                rows = rows_of(lines, chunk.start, size, self._room_for(run_count * self._run, size))
+                rows = rows.reshape(run_count, self._run, size)
+                for here, (_, digits) in zip(sums, self._digits, strict=True):
+                    for product in np.matmul(digits[first : first + run_count], rows).astype(np.int32):
+                        here += product[0]
+                waiting += run_count
+                if waiting + at_once > MOST_RUNS or first + run_count == self._runs:
+                    self._flush(sums, total[chunk.start - start : chunk.stop - start])
+                    waiting = 0
         return total
+
+    def _flush(self, sums: NDArray[np.int32], total: NDArray[np.int64]) -> None:
+        for here, (shift, _) in zip(sums, self._digits, strict=True):
+            total += here.astype(np.int64) << shift if shift else here
+        sums.fill(0)
+
+    def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
+        """Where large rows go: the same memory each time, for new memory costs more than what is put there."""
+        if lines * size < SMALLEST_ROOM:
+            return None
+        if self._room.size < lines * size:
+            self._room = np.empty(lines * size, np.float32)
+        return self._room[: lines * size].reshape(lines, size)
 
 
 def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -11,8 +11,8 @@ Units are integers, so sums over samples are exact; floats appear in one place, 
 """
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -34,6 +34,14 @@ MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
 FEW = 4  # samples below which each is perturbed by itself
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
+
+
+class RowsOf(Protocol):
+    """See `GaussianNoise.rows`."""
+
+    def __call__(
+        self, run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]: ...
 
 
 class GaussianNoise:
@@ -236,7 +244,7 @@ class GaussianNoise:
         """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
         return self._block if self.spec.cached else ROW_CHUNK
 
-    def rows(self, pairs: NDArray[np.uint64]) -> Callable[[slice, int, int], NDArray[np.float32]]:
+    def rows(self, pairs: NDArray[np.uint64]) -> "RowsOf":
         """The noise of pairs (keys without their lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:
@@ -244,13 +252,16 @@ class GaussianNoise:
 
         Returns:
             A function from a slice of the pairs, a first coordinate and their number to an array
-            `[pairs in it, coordinates]`; the coordinates lie within one multiple of `row_chunk`.
+            `[pairs in it, coordinates]`, a new one unless one is given; the coordinates lie within one multiple of
+            `row_chunk`.
         """
         if not self.spec.cached:
 
-            def computed(run: slice, start: int, count: int) -> NDArray[np.float32]:
+            def computed(
+                run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+            ) -> NDArray[np.float32]:
                 wide, streams = _wide_quantiles(), pairs[run].tolist()
-                rows = np.empty((len(streams), count), np.float32)
+                rows = np.empty((len(streams), count), np.float32) if out is None else out
                 for row, stream in zip(rows, streams, strict=True):
                     wide.take(random_bits(self.spec.seed, stream, start, count), out=row, mode="wrap")
                 return rows
@@ -258,13 +269,20 @@ class GaussianNoise:
             return computed
         table, present, starts = self._wide_table, -1, np.empty(0, np.int64)
 
-        def from_table(run: slice, start: int, count: int) -> NDArray[np.float32]:
+        def from_table(
+            run: slice, start: int, count: int, out: NDArray[np.float32] | None = None
+        ) -> NDArray[np.float32]:
             nonlocal present, starts
             number, offset = divmod(start, self._block)
             if number != present:  # many calls have the same block
                 present, starts = number, self._window_starts(pairs, np.array([number], np.uint64))
-            windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
-            return windows[starts[run] + offset]
+            places = starts[run] + offset
+            if out is None:
+                windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
+                return windows[places]
+            for row, place in zip(out, places.tolist(), strict=True):
+                row[...] = table[place : place + count]
+            return out
 
         return from_table
 
