@@ -153,6 +153,19 @@ class NormalizeVector(VectorWrapper):
         for part, rms in self._statistics().items():  # into the objects that are there: others may share them
             rms.load_state_dict(loaded[part].state_dict())
 
+    def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
+        """What a checkpoint of a run holds: the statistics, and the discounted sums of the episodes that are running."""
+        return {**self.get_state(), "sums": self._sums.copy()}
+
+    def restore_checkpoint(self, state: dict[str, Any]) -> None:
+        """Go on from what `checkpoint_state` returned.
+
+        Raises:
+            CheckpointError: as of `set_state`.
+        """
+        self.set_state(state)
+        self._sums = np.array(state["sums"], np.float64)
+
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the statistics to an `.npz` file, under its name only when it is complete, and return its path."""
         return write_snapshot(path, self.get_state())

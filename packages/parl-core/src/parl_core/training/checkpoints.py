@@ -9,7 +9,7 @@ own limits stay). `parl_core.checkpoint` describes the files.
 """
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -142,12 +142,12 @@ class Checkpoints:
         """Whether a checkpoint can be written at any step without changing what follows."""
         return self._keeper is None or self._keeper.exact
 
-    def save(self, step: int, loop: Mapping[str, Any]) -> None:
+    def save(self, step: int, loop: Callable[[], Mapping[str, Any]]) -> None:
         """Write a checkpoint, unless that of this step is there.
 
         Args:
             step: taken so far.
-            loop: what the loop itself has to be told by `keep` of the resumed run.
+            loop: gives what the loop itself has to be told by `keep` of the resumed run.
 
         Raises:
             CheckpointError: it cannot be written; the message says which one is left, and what to do.
@@ -158,7 +158,7 @@ class Checkpoints:
         if not self.exact and parts.memory is not None:
             parts.memory.cut_episodes()
         try:
-            self._write(parts, step, loop)
+            self._write(parts, step, loop())
         except OSError as error:
             raise CheckpointError(self._cannot_write(step, error)) from error
         self._written = step

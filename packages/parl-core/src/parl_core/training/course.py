@@ -145,7 +145,7 @@ class Course:
             return
         while self._next_checkpoint <= self.step:
             self._next_checkpoint += self._checkpoints.every
-        self._checkpoints.save(self.step, self._state())
+        self._checkpoints.save(self.step, self._state)
 
     def _state(self) -> dict[str, Any]:
         return {
@@ -187,7 +187,7 @@ class Course:
         if self._checkpoints is None or not self._checkpoints.exact:
             return None
         try:
-            self._checkpoints.save(self.step, self._state())
+            self._checkpoints.save(self.step, self._state)
         except Exception as error:
             return error
         return None

@@ -1,0 +1,337 @@
+"""Checkpoints of loops, with agents of numpy: what is saved, what is refused, what a fault leaves."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from parl_core.actors import open_actors
+from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
+from parl_core.offline.dataset import OfflineDataset
+from parl_core.training import (
+    Callback,
+    Checkpoints,
+    CsvTables,
+    OfflineSettings,
+    OffPolicySettings,
+    OnPolicySettings,
+    Run,
+    StepBudget,
+    train_off_policy,
+    train_offline,
+    train_on_policy,
+)
+
+EVERY = 20
+
+
+class Linear:
+    """Acts and learns with one matrix; what it does depends on everything that it ever saw."""
+
+    FIGURES = ("loss",)
+    gamma = 0.9
+    training = True
+    obs_ndim = None
+
+    def __init__(self) -> None:
+        self.weights = np.zeros((4, 2))
+        self.rng = np.random.default_rng(3)
+        self.updates = 0
+        self.spoil_from = 10**9
+
+    @property
+    def alg(self) -> Any:
+        return self
+
+    def sample(self, obs: Any, **exploration: float) -> Any:
+        return (obs @ self.weights + self.rng.normal(size=(len(obs), 2))).argmax(axis=1)
+
+    def explore(self, obs: Any) -> Any:
+        return self.value(obs), self.sample(obs), np.zeros(len(obs), np.float32)
+
+    def value(self, obs: Any) -> Any:
+        return (obs @ self.weights).max(axis=1)
+
+    def learn(self, obs: Any, action: Any, reward: Any, *_: Any, **__: Any) -> float:
+        self.updates += 1
+        self.weights += 0.01 * obs[: len(reward)].T @ np.stack([reward, np.roll(reward, 1)], axis=1)
+        self.weights /= max(1.0, float(np.abs(self.weights).max()))
+        return float("nan") if self.updates >= self.spoil_from else float(self.weights.sum())
+
+    def learn_rollout(self, batch: Any, *, rng: np.random.Generator, **_: Any) -> dict[str, float]:
+        order = rng.permutation(len(batch.action))
+        return {"loss": self.learn(batch.obs[order], batch.action[order], batch.advantage[order])}
+
+    def save(self, path: Path) -> None:
+        with path.open("wb") as file:
+            np.savez(file, weights=self.weights, updates=self.updates)
+
+    def restore(self, path: Path) -> None:
+        with np.load(path) as saved:
+            self.weights, self.updates = saved["weights"], int(saved["updates"])
+
+
+def cart_poles(num_envs: int = 2, **options: Any) -> Any:
+    return make_vector_env("CartPole-v1", num_envs, **options)
+
+
+def others(num_envs: int = 2) -> Any:
+    return SyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * num_envs, autoreset_mode=AutoresetMode.DISABLED)
+
+
+def learn_on_policy(run: Run, *callbacks: Callback, envs: Any = None, agent: Any = None, **options: Any) -> Any:
+    agent = agent or Linear()
+    with closing(cart_poles() if envs is None else envs) as stepped:
+        train_on_policy(
+            agent,
+            stepped,
+            OnPolicySettings(120, n_steps=6),
+            callbacks=[CsvTables(run), *callbacks],
+            checkpoints=Checkpoints(run, EVERY, **options),
+            seed=4,
+        )
+    return agent
+
+
+def learn_off_policy(
+    run: Run, *callbacks: Callback, envs: Any = None, total_steps: int = 120, agent: Any = None, **options: Any
+) -> Any:
+    agent = agent or Linear()
+    with closing(cart_poles() if envs is None else envs) as stepped:
+        train_off_policy(
+            agent,
+            stepped,
+            OffPolicySettings(total_steps, learning_starts=10, batch_size=8, memory_size=60, n_step=3, report_every=10),
+            callbacks=[CsvTables(run), *callbacks],
+            checkpoints=Checkpoints(run, EVERY, **options),
+            seed=4,
+        )
+    return agent
+
+
+def check_the_same(learn: Any, tmp_path: Path, make_envs: Any = cart_poles, **options: Any) -> None:
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn(run, envs=make_envs(), **options)
+    with Run.at(tmp_path / "parts") as run:
+        learn(run, StepBudget(50), envs=make_envs(), **options)
+    with Run.resume(tmp_path / "parts") as run:
+        parts = learn(run, envs=make_envs(), **options)
+    np.testing.assert_array_equal(parts.weights, whole.weights)
+    np.testing.assert_array_equal(parts.rng.random(3), whole.rng.random(3))
+    rows = [(tmp_path / name / "updates.csv").read_text().count("\n") for name in ("parts", "whole")]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("learn", [learn_on_policy, learn_off_policy])
+@pytest.mark.parametrize(
+    "make_envs",
+    [
+        cart_poles,
+        lambda: NormalizeVector(cart_poles()),
+        lambda: cart_poles(autoreset_mode=AutoresetMode.NEXT_STEP),
+        others,
+        lambda: NormalizeVector(others()),
+    ],
+    ids=["ours", "normalised", "next step", "of others", "of others, normalised"],
+)
+def test_environments_of_every_kind_go_on(learn: Any, make_envs: Any, tmp_path: Path) -> None:
+    check_the_same(learn, tmp_path, make_envs)
+
+
+def test_the_environments_may_live_elsewhere_after_a_resume(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn_off_policy(run)
+    with Run.at(tmp_path / "parts") as run, open_actors("subprocess") as actors:
+        learn_off_policy(run, StepBudget(50), envs=cart_poles(actors=actors, envs_per_actor=1))
+    with Run.resume(tmp_path / "parts") as run:
+        parts = learn_off_policy(run)
+    np.testing.assert_array_equal(parts.weights, whole.weights)
+
+
+def test_learning_from_logged_data_goes_on(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    columns = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("obs", "next_obs")}
+    dataset = OfflineDataset(
+        **columns,
+        action=rng.integers(0, 2, 50),
+        reward=rng.normal(size=50).astype(np.float32),
+        terminal=np.zeros(50, bool),
+        truncated=np.zeros(50, bool),
+    )
+
+    def learn(run: Run, *callbacks: Callback, envs: Any = None) -> Any:
+        del envs
+        agent = Linear()
+        settings = OfflineSettings(updates=120, batch_size=8, report_every=10)
+        watched = {"callbacks": [CsvTables(run), *callbacks], "checkpoints": Checkpoints(run, EVERY)}
+        train_offline(agent, dataset, settings, seed=1, **watched)
+        return agent
+
+    check_the_same(learn, tmp_path)
+
+
+def test_exactness_that_environments_cannot_give_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    with pytest.raises(HyperparameterError, match=r'SyncVectorEnv cannot be asked for its state.*"reset"'):
+        learn_on_policy(Run.at(tmp_path / "run"), envs=others(), environments="exact")
+    with pytest.raises(HyperparameterError, match='"auto", "exact" or "reset", got \'never\''):
+        learn_on_policy(Run.at(tmp_path / "other"), environments="never")
+
+
+class Unrepeatable(gymnasium.Env[Any, Any]):
+    """Observes numbers that follow from nothing."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (4,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32), 1.0, False, False, {}
+
+
+def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_on(tmp_path: Path) -> None:
+    def envs() -> Any:
+        return make_vector_env(Unrepeatable, 2)
+
+    with Run.at(tmp_path / "run") as run:
+        learn_off_policy(run, StepBudget(50), envs=envs())
+    with pytest.raises(CheckpointError, match="fresh_episodes=True") as refused, Run.resume(tmp_path / "run") as run:
+        learn_off_policy(run, envs=envs())
+    assert "environment 0" in " ".join(refused.value.__notes__)
+    with Run.resume(tmp_path / "run") as run:
+        assert learn_off_policy(run, envs=envs(), fresh_episodes=True).updates > 50
+
+
+@pytest.mark.parametrize("call", ["fsync", "replace", "rename"])
+def test_a_full_disk_stops_training_with_what_is_left_and_what_to_do(
+    call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = getattr(os, call)
+    path = tmp_path / "run"
+
+    class Fills(Callback):
+        def on_update(self, update: Any) -> None:
+            if update.step >= 50:
+                monkeypatch.setattr(os, call, full)
+
+    def full(*args: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with pytest.raises(CheckpointError, match="No space left on device") as failed, Run.at(path) as run:
+        learn_off_policy(run, Fills())
+    message = str(failed.value)
+    assert "The newest complete one is that of step 40" in message
+    assert f"Make room on that disk, then go on with: Run.resume('{path}')" in message
+    assert not list(path.rglob("*.part"))
+    assert not [found for found in path.rglob("*") if ".writing" in found.name]
+    monkeypatch.setattr(os, call, real)
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn_off_policy(run)
+    with Run.resume(path) as run:
+        resumed = learn_off_policy(run)
+    np.testing.assert_array_equal(resumed.weights, whole.weights)
+
+
+def test_a_loss_that_is_not_a_number_costs_the_last_interval_and_no_more(tmp_path: Path) -> None:
+    spoiled = Linear()
+    spoiled.spoil_from = 40
+    with pytest.raises(DivergedError, match=r"loss is nan.*go back to the last checkpoint") as failed:
+        with Run.at(tmp_path / "run") as run:
+            learn_off_policy(run, agent=spoiled)
+    assert "checkpoint of step 40" in " ".join(failed.value.__notes__)
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn_off_policy(run)
+    with Run.resume(tmp_path / "run") as run:
+        np.testing.assert_array_equal(learn_off_policy(run).weights, whole.weights)
+
+
+def test_a_run_that_has_all_its_steps_goes_on_with_more(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "whole") as run:
+        whole = learn_off_policy(run, total_steps=160)
+    with Run.at(tmp_path / "run") as run:
+        learn_off_policy(run)
+    with Run.resume(tmp_path / "run") as run:
+        np.testing.assert_array_equal(learn_off_policy(run, total_steps=160).weights, whole.weights)
+
+
+def test_a_folder_that_exists_is_no_new_run(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "run") as run:
+        (run.path / "precious").write_text("kept")
+    with pytest.raises(RunExistsError, match=rf"parl resume {tmp_path}/run.*Run\.resume\('{tmp_path}/run'\)"):
+        Run.at(tmp_path / "run")
+    assert (tmp_path / "run" / "precious").read_text() == "kept"
+
+
+def test_two_programs_do_not_write_into_one_run(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "run") as run:
+        assert run.path.is_dir()
+        with pytest.raises(RunInUseError, match="another program is writing"):
+            Run.resume(tmp_path / "run")
+    with Run.resume(tmp_path / "run") as again:
+        assert again.resumed
+
+
+def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no folder of a run"):
+        Run.resume(tmp_path / "nothing")
+    with pytest.raises(CheckpointError, match="the run ended before the first one"):
+        with Run.at(tmp_path / "run") as run:
+            run.path.joinpath("note").write_text("")
+        with Run.resume(tmp_path / "run") as run:
+            learn_off_policy(run)
+
+
+def test_a_checkpoint_of_another_loop_or_other_environments_is_refused(tmp_path: Path) -> None:
+    with Run.at(tmp_path / "run") as run:
+        learn_off_policy(run, StepBudget(50))
+    with pytest.raises(CheckpointError, match="another kind of loop"), Run.resume(tmp_path / "run") as run:
+        learn_on_policy(run)
+    with pytest.raises(CheckpointError, match="n_envs=2"), Run.resume(tmp_path / "run") as run:
+        learn_off_policy(run, envs=cart_poles(4))
+
+
+def test_a_memory_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path: Path) -> None:
+    class Memory:
+        obs = np.zeros(1, np.float32)
+
+    with pytest.raises(CheckpointError, match="Memory cannot be part of a checkpoint"), cart_poles() as envs:
+        settings = OffPolicySettings(100, batch_size=8, memory_size=60)
+        run = Run.at(tmp_path / "run")
+        train_off_policy(Linear(), envs, settings, memory=Memory(), checkpoints=Checkpoints(run), seed=1)
+
+
+TWICE = """
+import signal, sys, threading
+from parl_core.training import Run
+
+with Run("r", sys.argv[1]):
+    try:
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        print("cleaning up", flush=True)
+        signal.raise_signal(signal.SIGINT)
+        threading.Event().wait(60)
+        print("never", flush=True)
+"""
+
+
+def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", TWICE, tmp_path], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stdout == "cleaning up\n"
+    assert "Interrupted again: ended at once." in ended.stderr
