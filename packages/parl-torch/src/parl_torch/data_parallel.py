@@ -12,7 +12,6 @@ to all.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
@@ -104,10 +103,14 @@ def normalised(values: Tensor) -> Tensor:
     return centred / (_mean_of_all(centred.square().mean()).sqrt() + 1e-8)
 
 
-def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
-    """The mean of each column of scalar tensors over all processes, read from the device in one go."""
-    columns = torch.stack([torch.stack(column).mean() for column in zip(*steps, strict=True)])
-    return [float(figure) for figure in _mean_of_all(columns).tolist()]
+def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
+    """The mean of each figure over all processes, read from the device in one go.
+
+    Args:
+        steps: of each step its figures, as one tensor `[figures]` or as scalar tensors.
+    """
+    rows = [step if isinstance(step, Tensor) else torch.stack(step) for step in steps]
+    return [float(figure) for figure in _mean_of_all(torch.stack(rows).mean(dim=0)).tolist()]
 
 
 def _mean_of_all(values: Tensor) -> Tensor:

@@ -204,8 +204,9 @@ class PPO(SeparateMethods, OnPolicy):
         """Take one step; the columns are tensors in the order of `RolloutBatch`, settings as of `learn`.
 
         Returns:
-            (value_loss, policy_loss, entropy, approx_kl, clip_fraction), detached scalars. approx_kl is the mean of
-            `ratio - 1 - log ratio` (Schulman 2020), clip_fraction the share of ratios outside the clip range.
+            value_loss, policy_loss, entropy, approx_kl, clip_fraction: detached scalars, or one tensor `[5]` of them.
+            approx_kl is the mean of `ratio - 1 - log ratio` (Schulman 2020), clip_fraction the share of ratios outside
+            the clip range.
         """
         raise NotImplementedError
 
@@ -254,7 +255,7 @@ class PPO(SeparateMethods, OnPolicy):
             action_mask=self.actions.mask(batch.action_mask),
         )
         columns = [map_nested(self._tensor, column) for column in _given(batch)]
-        steps: list[tuple[Any, ...]] = []
+        steps: list[Any] = []
         for _ in range(epochs):
             order = self._tensor(rng.permutation(len(batch)))
             shuffled = [map_nested(lambda column, rows=order: column[rows], column) for column in columns]

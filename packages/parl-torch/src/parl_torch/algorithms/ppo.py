@@ -1,5 +1,6 @@
 """PPO on PyTorch, in the form of PARL 2.x; `separate_ppo` has PARL 1.x's."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,8 +11,7 @@ from parl_core.contracts.masks import mask_of
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
-from parl_torch.losses.policy import approximate_kl, clipped_surrogate
-from parl_torch.losses.value import clipped_value_loss, squared_error
+from parl_torch.losses._proximal import Behaviour, proximal_losses
 
 __all__ = ["PPO"]
 
@@ -57,7 +57,7 @@ class PPO(contract.PPO, Algorithm):
         action_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         minibatch = (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv, action_mask)
-        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
+        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef).unbind()
         return value_loss, policy_loss, entropy
 
     def learn_minibatch(
@@ -66,7 +66,7 @@ class PPO(contract.PPO, Algorithm):
         lr: float | None = None,
         clip: float | None = None,
         entropy_coef: float | None = None,
-    ) -> tuple[Tensor, ...]:
+    ) -> Tensor:
         obs, action, value_old, return_, log_prob_old, advantage, *mask = minibatch
         if self.norm_adv:
             advantage = normalised(advantage)
@@ -74,9 +74,10 @@ class PPO(contract.PPO, Algorithm):
         clip = self._now("clip_param", self.clip_param, clip)
         entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
         batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
-        figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
+        figures: Tensor
+        _, figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
         self.updates += 1
-        return figures[1:]
+        return figures
 
     def _losses(
         self,
@@ -89,22 +90,19 @@ class PPO(contract.PPO, Algorithm):
         mask: Tensor | None,
         clip: float,
         entropy_coef: float,
-    ) -> tuple[Tensor, ...]:
+    ) -> tuple[Tensor, Tensor]:
         output, value = self._policy_and_value(obs)
-        distribution = self._distribution(output, obs, mask)
-        log_ratio = distribution.logp(action) - log_prob_old
-        ratio = log_ratio.exp()
-        policy_loss = clipped_surrogate(ratio, advantage, clip)
-        if self.use_clipped_value_loss:
-            value_loss = clipped_value_loss(value, value_old, return_, clip)
-        else:
-            value_loss = 0.5 * squared_error(value - return_)
-        entropy = distribution.entropy().mean()
-        loss = policy_loss + self.value_loss_coef * value_loss - entropy_coef * entropy
-        with torch.no_grad():
-            kl = approximate_kl(log_ratio, ratio)
-            clipped = ((ratio - 1.0).abs() > clip).to(ratio.dtype).mean()
-        return loss, value_loss, policy_loss, entropy, kl, clipped
+        policy = self._distribution(output, obs, mask)
+        return proximal_losses(
+            policy.logp(action),
+            policy.entropy(),
+            value,
+            Behaviour(log_prob_old, advantage, value_old, return_),
+            clip,
+            clips_value=self.use_clipped_value_loss,
+            value_coef=self.value_loss_coef,
+            entropy_coef=entropy_coef,
+        )
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Tensor]:
         if self._one_pass:
@@ -116,5 +114,5 @@ class PPO(contract.PPO, Algorithm):
     def _distribution(self, output: Any, obs: Any, mask: Tensor | None) -> PolicyDistribution:
         return policy_distribution(output, self.actions, mask_of(obs, mask))
 
-    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
+    def _means(self, steps: Sequence[Any]) -> list[float]:
         return means(steps)

@@ -1,0 +1,111 @@
+"""The whole loss of PPO as one operation with its gradient by hand.
+
+Composed of operations that follow their gradients one by one, it takes longer than both passes through small networks:
+some thirty of them each way. Here is one; the formulas are those of `losses.policy` and `losses.value`.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+from parl_torch.losses.shapes import same_shape
+
+__all__ = ["Behaviour", "proximal_losses"]
+
+
+class Behaviour(NamedTuple):
+    """Columns `[batch]` of what was acted with, and what came of it."""
+
+    log_prob: Tensor
+    advantage: Tensor
+    value: Tensor
+    return_: Tensor
+
+
+def proximal_losses(
+    log_prob_t: Tensor,
+    entropy_t: Tensor,
+    v_t: Tensor,
+    behaviour: Behaviour,
+    clip: float,
+    *,
+    clips_value: bool,
+    value_coef: float,
+    entropy_coef: float,
+) -> tuple[Tensor, Tensor]:
+    """PPO's loss and its figures: arXiv:1707.06347, equations 7 and 9.
+
+    Args:
+        log_prob_t: of the actions that were taken, `[batch]`.
+        entropy_t: of the policy, `[batch]`.
+        v_t: values, `[batch]`.
+        behaviour: what was acted with.
+        clip: clip range of the ratio and the value.
+        clips_value: the value's step is clipped, too.
+        value_coef: weight of the value loss.
+        entropy_coef: weight of the entropy.
+
+    Returns:
+        The loss, a scalar; and `[5]`, without gradient: value loss, policy loss, entropy, approximate KL, share of
+        ratios outside the clip range.
+    """
+    same_shape(log_prob_t=log_prob_t, entropy_t=entropy_t, v_t=v_t, **behaviour._asdict())
+    settings = (clip, clips_value, value_coef, entropy_coef)
+    losses: tuple[Tensor, Tensor] = _Proximal.apply(log_prob_t, entropy_t, v_t, *behaviour, *settings)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
+    return losses
+
+
+class _Proximal(Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        log_prob: Tensor,
+        entropy: Tensor,
+        value: Tensor,
+        log_prob_old: Tensor,
+        advantage: Tensor,
+        value_old: Tensor,
+        return_: Tensor,
+        clip: float,
+        clips_value: bool,
+        value_coef: float,
+        entropy_coef: float,
+    ) -> tuple[Tensor, Tensor]:
+        log_ratio = log_prob - log_prob_old
+        ratio = log_ratio.exp()
+        gain = ratio * advantage  # also its own derivative by log_prob
+        limit = advantage + clip * advantage.abs()  # (1 + clip) * adv where adv > 0, else (1 - clip) * adv
+        by_log_prob = gain.masked_fill(gain > limit, 0.0)
+
+        error = value - return_
+        square = error.square()
+        if clips_value:
+            step = value - value_old
+            square_near = (error - (step - step.clamp(-clip, clip))).square()
+            error = error.masked_fill(square_near > square, 0.0)
+            square = torch.maximum(square, square_near)
+
+        moved = ratio - 1.0
+        outside = (moved.abs() > clip).to(ratio.dtype)
+        columns = (0.5 * square, -torch.minimum(gain, limit), entropy, moved - log_ratio, outside)
+        share = 1.0 / len(log_prob)
+        figures = torch.stack(columns).sum(dim=1).mul_(share)  # the means
+        value_loss, policy_loss, mean_entropy, *_ = figures.unbind()
+        loss = policy_loss + value_coef * value_loss - entropy_coef * mean_entropy
+
+        ctx.save_for_backward(by_log_prob, error)
+        ctx.share = share
+        ctx.coefs = value_coef, entropy_coef
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(figures)
+        return loss, figures
+
+    @staticmethod
+    def backward(ctx: Any, by_loss: Tensor, _: None) -> tuple[Tensor | None, ...]:
+        by_log_prob, error = ctx.saved_tensors
+        value_coef, entropy_coef = ctx.coefs
+        each = by_loss * -ctx.share
+        by_entropy = (each * entropy_coef).expand(len(error))
+        return each * by_log_prob, by_entropy, each * -value_coef * error, *(None,) * 8
