@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
 from parl_torch.compiled import require_compiler
+from parl_torch.freed_memory import keep_freed_memory
 from parl_torch.model import Model
 from parl_torch.optim import Adam
 from parl_torch.tensors import resolve_device, to_array, to_tensor
@@ -25,7 +26,10 @@ class Algorithm(contract.Algorithm):
     _found_parameter: Tensor | None = None
 
     def _resolve_device(self, device: str) -> torch.device:
-        return resolve_device(device)
+        found = resolve_device(device)
+        if found.type == "cpu":
+            keep_freed_memory()
+        return found
 
     def _require_compiler(self) -> bool:
         return require_compiler()
