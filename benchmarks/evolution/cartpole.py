@@ -9,17 +9,16 @@ output as soon as it has ended, so an interrupted measurement goes on where it w
 """
 
 import argparse
-import json
 import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import gymnasium
 import numpy as np
+from runs import fill
 from timing import Table
 
 from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, SepCMAES
@@ -150,36 +149,11 @@ def one(kind: str, name: str, seed: int) -> Outcome:
     return Outcome(kind, name, seed, used, round(whole - inside, 4), round(whole, 4))
 
 
-def saved(path: Path) -> Iterator[Outcome]:
-    """The runs in a file; a line that was cut off is none."""
-    for line in path.read_text().splitlines() if path.exists() else []:
-        try:
-            yield Outcome(**json.loads(line))
-        except ValueError:
-            continue
-
-
-def fill(path: Path, names: list[str], seeds: int | None, jobs: int) -> None:
-    """Run what the file does not have yet."""
-    known = {outcome[:3] for outcome in saved(path)}
-    wanted = [
-        (kind, name, seed)
-        for name in names
-        for kind in SHAPES
-        for seed in range(seeds or (MORE_SEEDS if name in OF_MORE else SEEDS))
-        if (kind, name, seed) not in known
-    ]
-    with ProcessPoolExecutor(jobs) as pool, path.open("a") as file:
-        for future in as_completed([pool.submit(one, *task) for task in wanted]):
-            file.write(json.dumps(future.result()._asdict()) + "\n")
-            file.flush()
-
-
 def tabulate(table: Table, outcomes: list[Outcome]) -> None:
     """A row for each algorithm and policy."""
     for kind in SHAPES:
         runs: dict[str, list[Outcome]] = {}
-        for outcome in sorted(outcomes):
+        for outcome in outcomes:
             if outcome.policy == kind:
                 runs.setdefault(outcome.algorithm, []).append(outcome)
         for name, (_, target) in RUNS.items():
@@ -220,10 +194,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("cartpole.jsonl"))
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
-    fill(arguments.output, arguments.only, arguments.seeds, arguments.jobs)
+    wanted = [
+        (kind, name, seed)
+        for name in arguments.only
+        for kind in SHAPES
+        for seed in range(arguments.seeds or (MORE_SEEDS if name in OF_MORE else SEEDS))
+    ]
+    outcomes = fill(arguments.output, Outcome, one, wanted, arguments.jobs)
     table = Table()
     table.head()
-    tabulate(table, list(saved(arguments.output)))
+    tabulate(table, outcomes)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ SECTIONS = {
     "first": "generations:first",
     "memory": "generations:memory",
     "cma_generations": "cma_rows:generations",
-    "cma_evaluations": "cma_rows:evaluations",
+    "cma_evaluations": "cma_evaluations:evaluations",
     "cartpole": "cartpole:cartpole",
     "log": "storage:speeds",
     "damage": "storage:damage",

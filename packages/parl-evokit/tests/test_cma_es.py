@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from parl_evokit import CMAES, ESAgent, NothingToUpdate, mlp
-from parl_evokit.cma_es import _negative_weights
-from parl_evokit.cma_rates import Rates, default_population, expected_norm, log_ranks
+from parl_evokit.cma_es import PATIENCE
+from parl_evokit.cma_rates import Rates, Recombination, default_population, expected_norm, sorted_log_ranks
 from parl_evokit.errors import LayoutMismatch
 
 
@@ -52,7 +52,7 @@ def evaluations(score: Callable[[np.ndarray], float], start: float, n: int, std:
 
 def test_rates_and_weights_are_those_that_the_tutorial_and_pycma_give_for_ten_dimensions() -> None:
     assert (default_population(10), default_population(20), default_population(100)) == (10, 12, 17)
-    raw = log_ranks(-np.arange(10.0))
+    raw = sorted_log_ranks(-np.arange(10.0))
     parents = np.maximum(raw, 0) / np.maximum(raw, 0).sum()
     assert parents[:5] == pytest.approx([0.4563, 0.2707, 0.1622, 0.0852, 0.0255], abs=1e-4)
     mueff = 1 / np.square(parents).sum()
@@ -61,7 +61,10 @@ def test_rates_and_weights_are_those_that_the_tutorial_and_pycma_give_for_ten_di
         (5.167 / 18.167, 4.3167 / 14.6334, 2 / 130.857, 2 * 1.4828 / 147.167), rel=1e-3
     )
     assert expected_norm(10) == pytest.approx(3.084, abs=1e-3)
-    negative = _negative_weights(raw, 10, float(mueff), rates)
+    by_rank = Recombination.of(raw, 10)
+    assert (by_rank.mueff, by_rank.rates) == (pytest.approx(mueff), rates)
+    assert by_rank.active[:5] == pytest.approx(parents[:5])
+    negative = by_rank.active - by_rank.parents
     assert negative[:5].tolist() == [0.0] * 5
     assert (np.diff(negative[5:]) < 0).all()
     bounds = (1 + rates.c_1 / rates.c_mu, (1 - rates.c_1 - rates.c_mu) / (10 * rates.c_mu))
@@ -69,13 +72,12 @@ def test_rates_and_weights_are_those_that_the_tutorial_and_pycma_give_for_ten_di
 
 
 def test_one_update_agrees_with_the_tutorials_formulas() -> None:
-    n, k = 5, 9
+    n, k, changed = 5, 9, 0.0
+    B, D = np.eye(n), np.ones(n)
     es = CMAES(np.zeros(n), settings(0.5, population=k))
     m, sigma, C, ps, pc = np.zeros(n), 0.5, np.eye(n), np.zeros(n), np.zeros(n)
     draw = random.Random(2)
-    for step in range(1, 4):
-        squares, B = np.linalg.eigh(C)
-        D = np.sqrt(squares)
+    for step in range(1, 8):
         infos = es.ask(k)
         x = es.candidates(infos).astype(np.float64)
         rewards = [draw.gauss(0, 1) for _ in infos]
@@ -106,6 +108,10 @@ def test_one_update_agrees_with_the_tutorials_formulas() -> None:
         C = (1 + c1 * (1 - h) * cc * (2 - cc) - c1 - cmu * full.sum()) * C + c1 * np.outer(pc, pc)
         C = C + cmu * sum(a * np.outer(one, one) for a, one in zip(adjusted, y, strict=True))
         sigma *= np.exp(cs / ds * (norm / chi - 1))
+        changed += n * (c1 + cmu)
+        if changed >= PATIENCE:  # the tutorial's section B.2
+            squares, B = np.linalg.eigh(C)
+            D, changed = np.sqrt(squares), 0.0
         es.tell(infos, rewards)
         assert es.mean == pytest.approx(m, rel=1e-4, abs=1e-5)
         assert es.sigma == pytest.approx(sigma, rel=1e-4)

@@ -19,13 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
-from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
+from parl_evokit.cma_rates import Recombination, expected_norm, sorted_log_ranks
 from parl_evokit.intake import Group
 from parl_evokit.sampler import Sampler
 
 __all__ = ["CMAES"]
 
 Matrix = NDArray[np.float64]
+PATIENCE = 1.0  # of C, learnt anew, may pass before it is decomposed; the tutorial has 0.1, which finds nothing sooner
 LARGEST_CONDITION = 1e14  # of C: beyond it, float64 cannot tell its axes apart
 
 
@@ -56,17 +57,23 @@ class CMAES(CmaFamily):
     def _begin(self) -> None:
         n = self.layout.size
         self._covariance: Matrix = np.eye(n)  # C
-        self._axes: Matrix = np.eye(n)  # B
-        self._lengths = np.ones(n)  # D
         self._path_sigma = np.zeros(n)  # p_sigma
         self._path_c = np.zeros(n)  # p_c
         self._steps = self._decomposed_at = 0
+        self._take_axes(np.eye(n), np.ones(n))
+
+    def _take_axes(self, axes: Matrix, lengths: NDArray[np.float64]) -> None:
+        """C's principal axes and their lengths; samples are made with the product of both."""
+        self._axes, self._lengths = axes, lengths  # B, D
+        self._shortest, self._longest = float(lengths.min()), float(lengths.max())
+        self._transform: Matrix = axes * lengths
+        self._transform.flags.writeable = False
 
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
         self._steps, self._decomposed_at = int(state["steps"]), int(state["decomposed_at"])
-        self._covariance, self._axes = state["covariance"].copy(), state["axes"].copy()
-        self._lengths = state["lengths"].copy()
+        self._covariance = state["covariance"].copy()
         self._path_sigma, self._path_c = state["path_sigma"].copy(), state["path_c"].copy()
+        self._take_axes(state["axes"].copy(), state["lengths"].copy())
 
     def _begin_with(self, covariance: Matrix) -> None:
         self._begin()
@@ -74,72 +81,57 @@ class CMAES(CmaFamily):
         self._decompose()
 
     def _too_small(self) -> str:
-        largest, smallest = float(self._lengths.max()), float(self._lengths.min())
-        if self._sigma * largest < SMALLEST_STEP:
-            return f"the largest standard deviation is {self._sigma * largest:.3g}: the search has converged"
-        if largest**2 > LARGEST_CONDITION * smallest**2:
-            return f"the condition of the covariance is {(largest / smallest) ** 2:.3g}, above {LARGEST_CONDITION:g}"
+        if self._sigma * self._longest < SMALLEST_STEP:
+            return f"the largest standard deviation is {self._sigma * self._longest:.3g}: the search has converged"
+        if self._longest**2 > LARGEST_CONDITION * self._shortest**2:
+            condition = (self._longest / self._shortest) ** 2
+            return f"the condition of the covariance is {condition:.3g}, above {LARGEST_CONDITION:g}"
         return ""
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        n = self.layout.size
-        raw = log_ranks(group.rewards)  # (49)
-        parents = np.maximum(raw, 0.0)
-        total = float(parents.sum())
-        if total == 0.0:  # all rewards are equal: nothing can be learnt from them
+        n, k = self.layout.size, len(group.rewards)
+        order = np.argsort(-group.rewards, kind="stable")
+        rewards = group.rewards[order]
+        if rewards[0] == rewards[-1]:  # nothing can be learnt from them
             return sampler.parameters.astype(np.float64), 0.0
-        parents /= total  # (50)
-        mueff = 1.0 / float(np.square(parents).sum())
-        rates = Rates.of(n, mueff)
-        weights = parents + _negative_weights(raw, n, mueff, rates)  # (53)
+        parents, active, positive, mueff, rates = Recombination.of(sorted_log_ranks(rewards), n)
 
-        z = sampler.normals(group.keys)  # (38)
-        y = z * self._lengths @ self._axes.T  # (39)
+        z = sampler.normals(group.keys)[order]  # (38)
+        rows = np.empty((k + 1, n))  # all y, and p_c below them: one product makes both parts of the update of C
+        y = np.matmul(z, self._transform.T, out=rows[:k])  # (39)
         y_w = parents @ y  # (41)
         mean = sampler.parameters + self._sigma * y_w  # (42)
 
         self._steps += 1
+        whitened = self._axes @ (parents @ z)
+        whitened *= sqrt(rates.c_sigma * (2 - rates.c_sigma) * mueff)
         self._path_sigma *= 1 - rates.c_sigma
-        self._path_sigma += sqrt(rates.c_sigma * (2 - rates.c_sigma) * mueff) * (self._axes @ (parents @ z))  # (43)
-        norm = float(np.linalg.norm(self._path_sigma))
+        self._path_sigma += whitened  # (43)
+        norm = sqrt(float(self._path_sigma @ self._path_sigma))
         moving = rates.moving(norm, self._steps, n)
         self._path_c *= 1 - rates.c_c
         if moving:
             self._path_c += sqrt(rates.c_c * (2 - rates.c_c) * mueff) * y_w  # (45)
+        rows[k] = self._path_c
 
-        squared = np.maximum(np.square(z).sum(axis=1), 1e-12)
-        adjusted = np.where(weights < 0, weights * n / squared, weights)  # (46)
+        weights = np.empty(k + 1)
+        np.multiply(active, rates.c_mu, out=weights[:k])
+        weights[k] = rates.c_1
+        worse = z[positive:]
+        weights[positive:k] *= n / np.maximum(np.einsum("kn,kn->k", worse, worse), 1e-12)  # (46)
         variance_lost = 0.0 if moving else rates.c_1 * rates.c_c * (2 - rates.c_c)
-        self._covariance *= 1 + variance_lost - rates.c_1 - rates.c_mu * float(weights.sum())  # (47)
-        self._covariance += rates.c_1 * np.outer(self._path_c, self._path_c)
-        self._covariance += rates.c_mu * (y.T * adjusted) @ y
+        self._covariance *= 1 + variance_lost - rates.c_1 - rates.c_mu * float(active.sum())  # (47)
+        self._covariance += (rows.T * weights) @ rows
         self._sigma *= exp(min(1.0, rates.c_sigma / rates.d_sigma * (norm / expected_norm(n) - 1)))  # (44)
-        if self._steps - self._decomposed_at > 1 / (10 * n * (rates.c_1 + rates.c_mu)):
+        if (self._steps - self._decomposed_at) * n * (rates.c_1 + rates.c_mu) >= PATIENCE:
             self._decompose()
-        return mean, float(np.linalg.norm(y_w))
+        return mean, sqrt(float(y_w @ y_w))
 
     def _decompose(self) -> None:
         self._covariance = (self._covariance + self._covariance.T) / 2
-        squares, self._axes = np.linalg.eigh(self._covariance)
-        self._lengths = np.sqrt(np.maximum(squares, squares.max() / LARGEST_CONDITION / 10))
+        squares, axes = np.linalg.eigh(self._covariance)
+        self._take_axes(axes, np.sqrt(np.maximum(squares, squares[-1] / LARGEST_CONDITION / 10)))
         self._decomposed_at = self._steps
 
     def _shape(self) -> tuple[float, Matrix]:
-        transform: Matrix = self._sigma * self._axes * self._lengths
-        transform.flags.writeable = False
-        return self._sigma, transform
-
-
-def _negative_weights(raw: NDArray[np.float64], n: int, mueff: float, rates: Rates) -> NDArray[np.float64]:
-    """The weights of the worse half (50 to 53), as small as keeps C positive definite."""
-    negative = np.minimum(raw, 0.0)
-    size = -float(negative.sum())
-    if size == 0.0 or rates.c_mu == 0.0:
-        return np.zeros_like(raw)
-    mueff_negative = size**2 / float(np.square(negative).sum())
-    allowed = min(
-        1 + rates.c_1 / rates.c_mu,  # (50)
-        1 + 2 * mueff_negative / (mueff + 2),  # (51)
-        (1 - rates.c_1 - rates.c_mu) / (n * rates.c_mu),  # (52)
-    )
-    return negative * allowed / size
+        return self._sigma, self._transform

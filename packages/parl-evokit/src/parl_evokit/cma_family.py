@@ -187,7 +187,9 @@ class CmaFamily(Strategy):
     def _converged(self) -> str:
         """Why this run can be given up; empty while it goes on."""
         enough = 10 + 30 * self.layout.size // self.population
-        if len(self._bests) >= enough and max(self._bests) - min(self._bests) <= FLAT:
+        bests = self._bests
+        full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
+        if full and max(bests) - min(bests) <= FLAT:
             return (
                 f"the search has converged: its best rewards hardly differ over {enough} updates (by {FLAT:g} or less)"
             )

@@ -3,13 +3,15 @@
 Numbers beside the lines are those of the tutorial's equations.
 """
 
+import functools
 from dataclasses import dataclass
 from math import log, sqrt
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Rates", "default_population", "expected_norm", "log_ranks"]
+__all__ = ["Rates", "Recombination", "default_population", "expected_norm", "log_ranks", "sorted_log_ranks"]
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,80 @@ def expected_norm(n: int) -> float:
     return sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))
 
 
+@functools.lru_cache(maxsize=64)
+def _logs(count: int) -> NDArray[np.float64]:
+    logs: NDArray[np.float64] = log((count + 1) / 2) - np.log(np.arange(1, count + 1))
+    logs.flags.writeable = False
+    return logs
+
+
 def log_ranks(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln((k + 1) / 2) - ln rank for each of `k` samples, the best having rank 1  (49).
+    """ln((k + 1) / 2) - ln rank for each of `k` rewards, the best having rank 1  (49).
 
     Equal rewards share the mean of their ranks, so that order does not matter.
     """
-    ascending = np.sort(-rewards)
-    first, last = (np.searchsorted(ascending, -rewards, side) for side in ("left", "right"))
-    logs: NDArray[np.float64] = log((len(rewards) + 1) / 2) - np.log((first + last + 1) / 2)
+    order = np.argsort(-rewards, kind="stable")
+    logs = np.empty(len(rewards))
+    logs[order] = sorted_log_ranks(rewards[order])
     return logs
+
+
+def sorted_log_ranks(descending: NDArray[np.float64]) -> NDArray[np.float64]:
+    """`log_ranks` of rewards of which the largest comes first."""
+    count = len(descending)
+    if not np.count_nonzero(descending[1:] == descending[:-1]):
+        return _logs(count)
+    first, last = (np.searchsorted(-descending, -descending, side) for side in ("left", "right"))
+    logs: NDArray[np.float64] = log((count + 1) / 2) - np.log((first + last + 1) / 2)
+    return logs
+
+
+class Recombination(NamedTuple):
+    """What rewards count for, by rank.
+
+    Attributes:
+        parents: Weights of the better half, which add up to 1; the others' are 0  (50).
+        active: All weights: also those below 0 of the worse half, of the active update  (53).
+        positive: How many of these are 0 or more.
+        mueff: The effective number of parents.
+        rates: The learning rates that go with it.
+    """
+
+    parents: NDArray[np.float64]
+    active: NDArray[np.float64]
+    positive: int
+    mueff: float
+    rates: Rates
+
+    @classmethod
+    def of(cls, raw: NDArray[np.float64], n: int) -> "Recombination":
+        """From `sorted_log_ranks` that are not all 0, for `n` parameters."""
+        return _untied(len(raw), n) if raw is _logs(len(raw)) else cls._of(raw, n)
+
+    @classmethod
+    def _of(cls, raw: NDArray[np.float64], n: int) -> "Recombination":
+        parents = np.maximum(raw, 0.0)
+        parents /= parents.sum()
+        mueff = 1.0 / float(np.square(parents).sum())
+        rates = Rates.of(n, mueff)
+        return cls(parents, parents + _negative(raw, n, mueff, rates), int(np.count_nonzero(raw >= 0)), mueff, rates)
+
+
+@functools.lru_cache(maxsize=64)
+def _untied(count: int, n: int) -> Recombination:
+    return Recombination._of(_logs(count), n)
+
+
+def _negative(raw: NDArray[np.float64], n: int, mueff: float, rates: Rates) -> NDArray[np.float64]:
+    """The weights of the worse half (50 to 53), as small as keeps C positive definite."""
+    negative = np.minimum(raw, 0.0)
+    size = -float(negative.sum())
+    if size == 0.0 or rates.c_mu == 0.0:
+        return np.zeros_like(raw)
+    mueff_negative = size**2 / float(np.square(negative).sum())
+    allowed = min(
+        1 + rates.c_1 / rates.c_mu,  # (50)
+        1 + 2 * mueff_negative / (mueff + 2),  # (51)
+        (1 - rates.c_1 - rates.c_mu) / (n * rates.c_mu),  # (52)
+    )
+    return negative * allowed / size

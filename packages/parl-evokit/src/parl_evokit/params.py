@@ -5,6 +5,7 @@ vector: arrays follow each other in the order in which they were given, each in 
 share the vector's memory, so perturbing the vector perturbs the model.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ class ParameterLayout:
         """The layout of these arrays, in the mapping's order."""
         return cls(tuple(arrays), tuple(tuple(np.shape(array)) for array in arrays.values()))
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
         """The length of the flat vector."""
         return sum(prod(shape) for shape in self.shapes)

@@ -29,7 +29,7 @@ class Sampler:
         parameters: The model's parameters `[n]`, read-only.
         model_iter_id: How many updates the model has seen.
         fingerprint: Of noise and model.
-        transform: For full CMA, float64 `[n, n]`: the noise is this matrix times normal numbers, in place of `std`.
+        transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers.
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in
             place of `parameters`.
         bounds: The box into which samples are mirrored, if there is one.
@@ -65,7 +65,8 @@ class Sampler:
         elif self.transform is None:
             self.noise.perturb(self.parameters, key, self.std, out=out)
         else:
-            out[...] = self.parameters + self.transform @ self.normals(np.array([key], np.uint64))[0]
+            units = self.noise.units(key, 0, len(out)).astype(np.float64)
+            out[...] = self.parameters + self.transform @ units * (self.std / UNITS_PER_ONE)
         if self.bounds is not None:
             self.bounds.fold(out)
 
@@ -80,7 +81,9 @@ class Sampler:
             out = self.noise.perturb_many(self.parameters, keys, self.std, out)
         else:
             out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
-            out[...] = self.parameters + self.normals(keys) @ self.transform.T
+            steps = self.normals(keys) @ self.transform.T
+            steps *= self.std
+            np.add(steps, self.parameters, out=out, casting="same_kind")
         if self.bounds is not None:
             self.bounds.fold(out)
         return out

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
 from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
 from parl_evokit.intake import Group
-from parl_evokit.noise import ExactSum
-from parl_evokit.noise.exact_sum import sum_of_squares
+from parl_evokit.noise.exact_sum import weighted_moments
 from parl_evokit.noise.quantiles import UNITS_PER_ONE
 from parl_evokit.params import FlatVector
 from parl_evokit.sampler import Sampler
@@ -80,8 +79,9 @@ class SepCMAES(CmaFamily):
         mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
         rates = Rates.of(n, mueff, faster=(n + 2) / 3)
 
-        z_w = ExactSum(sampler.noise, group.keys, weights).part(0, n) / (total * UNITS_PER_ONE)
-        squares = sum_of_squares(sampler.noise, group.keys, weights, n) / (total * UNITS_PER_ONE**2)
+        z_w, squares = weighted_moments(sampler.noise, group.keys, weights, n)
+        z_w /= total * UNITS_PER_ONE
+        squares /= total * UNITS_PER_ONE**2
         deviations = np.sqrt(self._variances)
         y_w = deviations * z_w  # (41)
         mean = sampler.parameters + (self._sigma * y_w)  # (42)
