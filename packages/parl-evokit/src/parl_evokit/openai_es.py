@@ -115,10 +115,16 @@ class ES(Strategy):
             factor = self._scale(group, intake) * utilities.unit * _product(update.stale_decay, group.age)
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
+        size = min(PART, len(gradient))
+        whole, term, total = np.empty(size, np.int64), np.empty(size), np.empty(size)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
-            # Youngest first: the order of these float64 sums is fixed.
-            gradient[start : start + count] = sum(factor * exact.part(start, count) for exact, factor in terms)
+            if count < size:
+                whole, term, total = whole[:count], term[:count], total[:count]
+            total.fill(0.0)
+            for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
+                total += np.multiply(exact.part(start, count, whole), factor, out=term)
+            gradient[start : start + count] = total
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
