@@ -9,7 +9,14 @@ Run = Callable[[int], None]
 
 
 class Parl:
-    """Each method returns what trains on for so many environment steps."""
+    """Each method returns what trains on for so many environment steps.
+
+    Args:
+        compile: as of the algorithms.
+    """
+
+    def __init__(self, *, compile: bool = False) -> None:
+        self._options: dict[str, Any] = {"device": "cpu", "compile": compile}
 
     def dqn_cartpole(self) -> Run:
         from parl_core.training.off_policy import OffPolicySettings
@@ -19,7 +26,7 @@ class Parl:
         settings = OffPolicySettings(
             learning_starts=0, batch_size=tasks.DQN_BATCH, memory_size=50_000, exploration={"epsilon": 0.1}
         )
-        algorithm = DQN(QNetwork(2, tasks.DQN_HIDDEN), lr=1e-3, sync_every=tasks.DQN_SYNC, device="cpu")
+        algorithm = DQN(QNetwork(2, tasks.DQN_HIDDEN), lr=1e-3, sync_every=tasks.DQN_SYNC, **self._options)
         return _off_policy(algorithm, "CartPole-v1", settings)
 
     def sac_halfcheetah(self) -> Run:
@@ -28,7 +35,7 @@ class Parl:
         from parl_torch.networks import SquashedActorCritic
 
         settings = OffPolicySettings(learning_starts=0, batch_size=tasks.SAC_BATCH, memory_size=50_000)
-        return _off_policy(SAC(SquashedActorCritic(6, tasks.SAC_HIDDEN), device="cpu"), "HalfCheetah-v5", settings)
+        return _off_policy(SAC(SquashedActorCritic(6, tasks.SAC_HIDDEN), **self._options), "HalfCheetah-v5", settings)
 
     def ppo_cartpole(self) -> Run:
         from parl_core.env.vector import make_vector_env
@@ -37,7 +44,7 @@ class Parl:
         from parl_torch.algorithms import PPO
         from parl_torch.networks import ActorCritic
 
-        agent = Agent(PPO(ActorCritic(2), device="cpu"))
+        agent = Agent(PPO(ActorCritic(2), **self._options))
         envs = make_vector_env("CartPole-v1", tasks.PPO_ENVS)
         settings = OnPolicySettings(
             n_steps=tasks.PPO_STEPS,

@@ -16,7 +16,12 @@ from parl2 import Parl2
 from sb3 import StableBaselines3
 from tasks import TASKS
 
-LIBRARIES: dict[str, Callable[[], object]] = {"ours": Parl, "SB3": StableBaselines3, "PARL 2.2.1": Parl2}
+LIBRARIES: dict[str, Callable[[], object]] = {
+    "ours": Parl,
+    "ours, compiled": lambda: Parl(compile=True),
+    "SB3": StableBaselines3,
+    "PARL 2.2.1": Parl2,
+}
 
 
 def rates(task: str, rounds: int, *, best: bool) -> dict[str, float]:

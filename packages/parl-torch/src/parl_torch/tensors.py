@@ -53,7 +53,7 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
     if isinstance(values, Tensor):
         return values.to(device)
     array = np.asarray(values)
-    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+    if not array.flags.writeable or min(array.strides, default=0) < 0:
         array = array.copy()  # PyTorch has neither read-only nor backwards tensors
     tensor = torch.from_numpy(array)
     if tensor.is_floating_point() and tensor.dtype != float_dtype:

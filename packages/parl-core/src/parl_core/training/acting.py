@@ -169,21 +169,23 @@ def _into_box(space: Any, unit_box: bool) -> Callable[[Any], Any]:
 
 
 def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
-    sizes = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
+    sizes = np.asarray(space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec)
+    is_shifted = bool(np.any(start))
 
     def counted(action: Any) -> Any:
-        if np.asarray(action).dtype.kind == "f":
+        chosen = np.asarray(action)
+        if chosen.dtype.kind == "f":
             kinds = "continuous_action=False" if isinstance(space, gymnasium.spaces.Discrete) else f"nvec={space.nvec}"
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chooses other numbers "
-                f"{list(np.shape(action))}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
+                f"{list(chosen.shape)}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
             )
-        if np.shape(action)[1:] != np.shape(sizes) or np.greater_equal(action, sizes).any():
+        if chosen.shape[1:] != sizes.shape or np.count_nonzero(chosen >= sizes):
             raise HyperparameterError(
-                f"the environment has the actions {space}, the policy chose {np.asarray(action).tolist()} (counted "
+                f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
                 "from 0, one row an environment): give the model as many outputs as there are choices"
             )
-        return action + start if np.any(start) else action
+        return action + start if is_shifted else action
 
     return counted
 
