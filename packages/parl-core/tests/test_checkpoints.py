@@ -248,9 +248,9 @@ def test_a_full_disk_stops_training_with_what_is_left_and_what_to_do(
 def test_a_loss_that_is_not_a_number_costs_the_last_interval_and_no_more(tmp_path: Path) -> None:
     spoiled = Linear()
     spoiled.spoil_from = 40
-    with pytest.raises(DivergedError, match=r"loss is nan.*go back to the last checkpoint") as failed:
-        with Run.at(tmp_path / "run") as run:
-            learn_off_policy(run, agent=spoiled)
+    run = Run.at(tmp_path / "run")
+    with pytest.raises(DivergedError, match=r"loss is nan.*go back to the last checkpoint") as failed, run:
+        learn_off_policy(run, agent=spoiled)
     assert "checkpoint of step 40" in " ".join(failed.value.__notes__)
     with Run.at(tmp_path / "whole") as run:
         whole = learn_off_policy(run)
@@ -287,11 +287,11 @@ def test_two_programs_do_not_write_into_one_run(tmp_path: Path) -> None:
 def test_what_cannot_be_resumed_says_so(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no folder of a run"):
         Run.resume(tmp_path / "nothing")
-    with pytest.raises(CheckpointError, match="the run ended before the first one"):
-        with Run.at(tmp_path / "run") as run:
-            run.path.joinpath("note").write_text("")
-        with Run.resume(tmp_path / "run") as run:
-            learn_off_policy(run)
+    with Run.at(tmp_path / "run") as run:
+        run.path.joinpath("note").write_text("")
+    run = Run.resume(tmp_path / "run")
+    with pytest.raises(CheckpointError, match="the run ended before the first one"), run:
+        learn_off_policy(run)
 
 
 def test_a_checkpoint_of_another_loop_or_other_environments_is_refused(tmp_path: Path) -> None:
@@ -307,10 +307,10 @@ def test_a_memory_that_cannot_be_saved_is_refused_before_the_first_step(tmp_path
     class Memory:
         obs = np.zeros(1, np.float32)
 
+    settings = OffPolicySettings(100, batch_size=8, memory_size=60)
+    checkpoints = Checkpoints(Run.at(tmp_path / "run"))
     with pytest.raises(CheckpointError, match="Memory cannot be part of a checkpoint"), cart_poles() as envs:
-        settings = OffPolicySettings(100, batch_size=8, memory_size=60)
-        run = Run.at(tmp_path / "run")
-        train_off_policy(Linear(), envs, settings, memory=Memory(), checkpoints=Checkpoints(run), seed=1)
+        train_off_policy(Linear(), envs, settings, memory=Memory(), checkpoints=checkpoints, seed=1)
 
 
 TWICE = """

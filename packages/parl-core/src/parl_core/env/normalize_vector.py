@@ -154,7 +154,7 @@ class NormalizeVector(VectorWrapper):
             rms.load_state_dict(loaded[part].state_dict())
 
     def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
-        """What a checkpoint of a run holds: the statistics, and the discounted sums of the episodes that are running."""
+        """What a checkpoint of a run holds: the statistics, and the discounted sums of the running episodes."""
         return {**self.get_state(), "sums": self._sums.copy()}
 
     def restore_checkpoint(self, state: dict[str, Any]) -> None:

@@ -90,14 +90,16 @@ class Ring:
         return {"start": self._start, "end": self._end}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Copies of what was written since an earlier `place()` and is still held; of everything for None.
+        """What was written since an earlier `place()` and is still held; everything for None. Valid until the next append.
 
         Returns:
             columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
         """
         first = self._start if place is None else max(int(place["end"]), self._start)
-        slots = np.arange(first, self._end) % self.max_size
-        columns = {name: getattr(self, name).take(slots, 0) for name in self._column_names()}
+        (begin, end), (_, rest) = self._spans(first, self._end)
+        columns = {name: getattr(self, name)[begin:end] for name in self._column_names()}
+        if rest:
+            columns = {name: np.concatenate([rows, getattr(self, name)[:rest]]) for name, rows in columns.items()}
         return {"span": np.array([first, self._end]), **columns}
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
@@ -107,16 +109,19 @@ class Ring:
             CheckpointError: the rows do not fit this memory's columns.
         """
         first, stop = (int(number) for number in rows["span"])
-        slots = np.arange(first, stop) % self.max_size
+        count = stop - first
         for name in self._column_names():
             column = getattr(self, name)
-            if name not in rows or rows[name].shape != (len(slots), *column.shape[1:]):
+            if name not in rows or rows[name].shape != (count, *column.shape[1:]):
                 found = list(rows[name].shape) if name in rows else "nothing"
                 raise CheckpointError(
-                    f"the saved rows have {found} for {name}, this memory stores {[len(slots), *column.shape[1:]]}: "
+                    f"the saved rows have {found} for {name}, this memory stores {[count, *column.shape[1:]]}: "
                     "create it with the arguments of the saved one"
                 )
-            column[slots] = rows[name]
+            taken = 0
+            for begin, end in self._spans(first, stop):
+                column[begin:end] = rows[name][taken : taken + end - begin]
+                taken += end - begin
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the rows: counters, generator, priorities."""
@@ -135,6 +140,12 @@ class Ring:
                     "create it with the same number"
                 )
         self._floor, self._end = int(state["start"]), int(state["end"])
+
+    def _spans(self, first: int, stop: int) -> list[tuple[int, int]]:
+        """The slots of the transitions `first ... stop - 1`, at most `max_size` of them, as one or two slices."""
+        begin = first % self.max_size
+        end = begin + stop - first
+        return [(begin, min(end, self.max_size)), (0, max(end - self.max_size, 0))]
 
     def _column_names(self) -> tuple[str, ...]:
         return ("action", "reward", "terminal", "truncated")

@@ -1,0 +1,45 @@
+"""Write the checkpoints that the other backend's tests read: `python tools/checkpoint_fixtures.py torch`.
+
+Each is a checkpoint of a short run as `parl_core.checkpoint` writes it, and beside it what its agent answers to some
+observations. They are made once for a version of the format, and stay when a newer one comes.
+"""
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from parl_core.checkpoint.store import VERSION
+from parl_core.testing.resume import KINDS, train
+from parl_core.training.run import Run
+from parl_core.training.stopping import StepBudget
+from parl_core.training.trained import Trained
+
+FOLDER = Path(__file__).parents[1] / "tests" / "data" / "checkpoints"
+
+
+def main(backend: str) -> None:
+    """Write those of one backend."""
+    for kind in ("PPO", "DQN", "SAC"):
+        algorithm, env, _ = KINDS[kind]
+        name = f"version-{VERSION}-{backend}-{kind}"
+        with tempfile.TemporaryDirectory() as scratch:
+            with Run.at(Path(scratch) / "run") as run:
+                train(backend, kind, run, StepBudget(90))
+            newest = max(path for path in (Path(scratch) / "run" / "checkpoints").iterdir() if path.name.isdigit())
+            target = FOLDER / name
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(newest, target / newest.name)
+        agent: Any = Trained(algorithm, env, backend, (16,), {}, seed=99).make_agent()
+        agent.restore(target / newest.name / "agent.safetensors")
+        obs = np.random.default_rng(0).normal(size=(32, 3 if algorithm == "SAC" else 4)).astype(np.float32)
+        answers = {"action": agent.predict(obs), "output": agent.run(agent.alg.predict, obs)}
+        np.savez(target / "answers.npz", obs=obs, **answers)
+        print(target)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
