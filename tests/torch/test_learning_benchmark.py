@@ -131,6 +131,20 @@ def test_what_another_process_is_at_is_left_to_it_and_a_claim_of_a_dead_one_coun
     assert [path.name for path in claim.parent.iterdir()] == ["torch-0.json"]
 
 
+def test_time_left_is_estimated_from_results_and_from_how_far_a_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress = module("progress", monkeypatch)
+    write(tmp_path, *(result("a2c-cartpole", seed, 500.0, wall_s=wall_s) for seed, wall_s in enumerate([90.0, 110.0])))
+    runs = [progress.Run("a2c-cartpole", "torch", seed) for seed in (2, 3)]
+    assert progress.Progress(runs, tmp_path, jobs=2).seconds_left() == (100.0, False)
+    runs.append(progress.Run("ppo-cartpole", "torch", 0))
+    assert progress.Progress(runs, tmp_path, jobs=1).seconds_left() == (200.0, True)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: 1_030.0)
+    runs[2].outcome, runs[2].began, runs[2].progress = progress.Outcome.RUNNING, 1_000.0, 0.25
+    assert progress.Progress(runs, tmp_path, jobs=1).seconds_left() == (290.0, False)
+
+
 def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: Path, report: Any) -> None:
     write(tmp_path, *(result("ppo-cartpole", seed, 500.0) for seed in range(3)))
     write(tmp_path, *(result("a2c-cartpole", seed, value) for seed, value in enumerate([500.0, 500.0, 100.0])))
