@@ -1,13 +1,16 @@
 """The `parl` command, as far as it goes without a backend; training with it is tested with each backend."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
 
 from parl_core import backends
 from parl_core.cli.commands import parl
+from parl_core.training.preset_run import PresetRun
 from parl_core.training.trained import make_flat_env
 
 
@@ -20,7 +23,9 @@ def no_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "installed", lambda: ())
 
 
-@pytest.mark.parametrize("arguments", [(), ("train",), ("train", "ppo"), ("train", "sac"), ("evaluate",), ("list",)])
+@pytest.mark.parametrize(
+    "arguments", [(), ("train",), ("train", "ppo"), ("train", "sac"), ("resume",), ("evaluate",), ("list",)]
+)
 def test_every_subcommand_explains_itself(arguments: tuple[str, ...]) -> None:
     result = run(*arguments, "--help")
     assert result.exit_code == 0
@@ -108,3 +113,50 @@ def test_a_description_with_an_unknown_algorithm_is_refused_with_the_known_ones(
     result = run("evaluate", str(tmp_path))
     assert result.exit_code == 1
     assert "the torch backend has no algorithm 'TD7'; it has DQN, PPO" in result.output
+
+
+def test_a_folder_that_exists_is_refused_with_the_command_to_go_on(tmp_path: Path) -> None:
+    result = run("train", "ppo", "CartPole-v1", "--run", str(tmp_path))
+    assert result.exit_code == 1
+    assert (
+        f"{tmp_path} exists, and nothing in it is overwritten. Go on with that run: parl resume {tmp_path}"
+        in result.output
+    )
+
+
+def test_what_is_no_run_of_the_command_cannot_be_resumed_by_it(tmp_path: Path) -> None:
+    result = run("resume", str(tmp_path))
+    assert result.exit_code == 1
+    assert f"{tmp_path} has no run.json" in result.output
+    result = run("resume", str(tmp_path / "nothing"))
+    assert result.exit_code == 1
+    assert "is no folder of a run" in result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"version": 7, "written_by": "parl-core 9.9"}, "has version 7, written by parl-core 9.9"),
+        ({"format": "other"}, "does not describe a run"),
+        ({"seed": None, "settings": {"gamma": 0.5}}, "gamma was 0.5 and is 0.98"),
+    ],
+)
+def test_a_run_of_a_newer_version_or_of_other_settings_is_refused(
+    change: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    asked = PresetRun("PPO", "CartPole-v1", "torch", steps=1000)
+    asked.write(tmp_path)
+    assert PresetRun.read(tmp_path) == asked
+    description = json.loads((tmp_path / "run.json").read_text())
+    (tmp_path / "run.json").write_text(json.dumps({**description, **change}))
+    result = run("resume", str(tmp_path))
+    assert result.exit_code == 1
+    assert message in result.output
+
+
+@pytest.mark.parametrize(("algorithm", "env"), [("PPO", "CartPole-v1"), ("DQN", "Acrobot-v1"), ("SAC", "Hopper-v5")])
+def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: Path) -> None:
+    asked = PresetRun(algorithm, env, "paddle", seed=3, goal=1.5, checkpoint_every=100).extended(77)
+    asked.write(tmp_path)
+    assert PresetRun.read(tmp_path) == asked
+    assert asked.total_steps == 77

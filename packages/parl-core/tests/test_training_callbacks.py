@@ -2,17 +2,21 @@
 
 import csv
 import io
+import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, standard_callbacks
+from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, learner_metrics, standard_callbacks
 from parl_core.training.curve import LearningCurve
-from parl_core.training.logs import CsvTables, TensorBoard
+from parl_core.training.logs import CsvTables, JsonLines, TensorBoard, figures
 from parl_core.training.progress import Progress
-from parl_core.training.stopping import ConfirmedReturn, KeepBest, TimeBudget
+from parl_core.training.stopping import ConfirmedReturn, KeepBest, KeepLatest, NoImprovement, StepBudget, TimeBudget
+from parl_core.training.video import RecordVideo
 
 
 class Weights:
@@ -210,3 +214,136 @@ def test_the_standard_callbacks_leave_what_the_message_after_an_interruption_nam
         assert (run.path / name).exists()
         assert f"{run.path / name}: " in message
     assert "evaluated return 40.0" in message
+
+
+def test_training_ends_when_it_gets_no_better() -> None:
+    rule = NoImprovement(evaluations=2, by=1.0)
+    verdicts = [rule.on_evaluation(evaluation(0, mean)) for mean in (5.0, 7.0, 7.5, 9.0, 9.5)]
+    assert verdicts == [None] * 5
+    again = NoImprovement(evaluations=2, by=1.0)
+    again.set_state(rule.get_state())
+    assert again.on_evaluation(evaluation(0, 10.0)) == "2 evaluations in a row were no better than 9.0"
+
+
+def test_a_portion_of_steps_ends_at_its_step() -> None:
+    rule = StepBudget(200)
+    assert rule.on_update(update(199)) is None
+    assert rule.on_update(update(200)) == "the portion of 200 steps is done"
+
+
+def test_the_latest_weights_are_saved_at_evaluations_and_at_the_end_but_not_after_an_error(tmp_path: Path) -> None:
+    agent, run = Weights(), Run("r", tmp_path)
+    keeper = KeepLatest(agent, run)
+    for number, step in enumerate((("evaluated", None), ("budget", Stop.BUDGET), ("failed", Stop.FAILED)), start=1):
+        agent.number = number
+        if step[1] is None:
+            keeper.on_evaluation(evaluation(number, 1.0))
+        else:
+            keeper.on_end(ended(step[1]))
+    assert (run.path / "last.ckpt").read_text() == "2"
+
+
+def test_figures_that_come_later_get_a_column_and_rows_after_a_checkpoint_go(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    tables = CsvTables(run)
+    tables.on_update(Update(10, 100, 1.0))
+    tables.on_update(Update(20, 100, 2.0, losses={"loss": 0.5}))
+    state = tables.get_state()
+    tables.on_update(Update(30, 100, 3.0, losses={"loss": 0.25}, metrics={"lag/mean": 1.5}))
+    tables.on_evaluation(evaluation(30, 4.0))
+    tables.on_end(ended())
+    with (run.path / "updates.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["loss/loss"] for row in rows] == ["", "0.5", "0.25"]
+    assert [row["lag/mean"] for row in rows] == ["", "", "1.5"]
+    with (run.path / "updates.csv").open("a") as file:
+        file.write("40,4.0,hal")  # of a program that was killed
+    resumed = CsvTables(run)
+    resumed.set_state(state)
+    resumed.on_update(Update(30, 100, 3.0, losses={"loss": 0.25}))
+    resumed.on_end(ended())
+    with (run.path / "updates.csv").open(newline="") as file:
+        assert [(row["step"], row["loss/loss"]) for row in csv.DictReader(file)] == [
+            ("10", ""),
+            ("20", "0.5"),
+            ("30", "0.25"),
+        ]
+    assert not (run.path / "evaluations.csv").exists()
+
+
+def test_json_lines_hold_every_event_and_lines_after_a_checkpoint_go(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    lines = JsonLines(run)
+    lines.on_update(Update(10, 100, 1.0, metrics={"lag/mean": math.inf}))
+    state = lines.get_state()
+    lines.on_evaluation(evaluation(10, 4.0))
+    lines.on_end(ended())
+    resumed = JsonLines(run)
+    resumed.set_state(state)
+    resumed.on_evaluation(evaluation(20, 5.0))
+    resumed.on_end(ended())
+    found = [json.loads(line) for line in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["step"]) for line in found] == [("update", 10), ("evaluation", 20), ("end", 1000)]
+    assert found[0]["lag/mean"] is None
+    assert found[1]["evaluation/return"] == 5.0
+    assert found[2]["stop"] == "budget"
+
+
+def test_a_resumed_curve_and_progress_know_what_was_before(tmp_path: Path) -> None:
+    out = io.StringIO()
+    first, second = Progress(io.StringIO()), Progress(out)
+    curve, again = LearningCurve(Run("r", tmp_path), "a"), LearningCurve(Run("r", tmp_path), "a")
+    for callback in (first, curve):
+        callback.on_update(update(500, 10.0, 20.0, seconds=100.0))
+    second.set_state(first.get_state())
+    again.set_state(curve.get_state())
+    second.on_update(update(600, 30.0, seconds=101.0))  # 100 steps a second since then, 5 before
+    assert out.getvalue() == "step 600/1000  return 20.0  100 steps/s  0:04 left\n"
+    assert again.get_state()["returns"].tolist() == [10.0, 20.0]
+
+
+METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
+
+
+@pytest.mark.skipif(not METRICS.exists(), reason="the page of metrics is in the repository only")
+def test_every_name_in_logs_is_on_the_page_of_metrics() -> None:
+    page = set(re.findall(r"`([a-z_]+/[a-z_]+)`", METRICS.read_text()))
+    named = set(figures(evaluation(1, 2.0))) | set(figures(update(1, 2.0)))
+    of_actors = set(re.findall(r"[a-z]+/[a-z]+", learner_metrics.__doc__ or ""))
+    assert {name for name in named if not name.startswith("schedule/")} <= page
+    assert of_actors <= page
+    assert len(of_actors) > 10
+
+
+class Idle:
+    """An agent that does nothing."""
+
+    training = True
+    obs_ndim = None
+
+    def train(self) -> None: ...
+
+    def eval(self) -> None: ...
+
+    def predict(self, obs: Any) -> Any:
+        return [0] * len(obs)
+
+
+def test_a_video_of_every_other_evaluation_is_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("moviepy")
+    pytest.importorskip("pygame")
+    run = Run("r", tmp_path)
+    videos = RecordVideo(run, Idle(), "CartPole-v1", every=2)
+    for step in (10, 20, 30):
+        videos.on_evaluation(evaluation(step, 1.0))
+    found = sorted((run.path / "videos").rglob("*.mp4"))
+    assert [path.parent.name for path in found] == ["step-000000000010", "step-000000000030"]
+    assert all(path.stat().st_size > 1000 for path in found)
+
+
+def test_without_moviepy_a_video_is_refused_with_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("parl_core.training.video.find_spec", lambda _name: None)
+    with pytest.raises(ImportError, match=r'pip install "parl-core\[video\]"'):
+        RecordVideo(Run("r", tmp_path), Idle(), "CartPole-v1")

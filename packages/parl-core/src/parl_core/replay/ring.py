@@ -90,7 +90,7 @@ class Ring:
         return {"start": self._start, "end": self._end}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """What was written since an earlier `place()` and is still held; everything for None. Valid until the next append.
+        """What was written since an earlier `place()` and is still held; everything for None. An append may change it.
 
         Returns:
             columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
