@@ -24,9 +24,9 @@ LIBRARIES: dict[str, Callable[[], object]] = {
 }
 
 
-def rates(task: str, rounds: int, *, best: bool) -> dict[str, float]:
+def rates(task: str, rounds: int, scale: float, *, best: bool) -> dict[str, float]:
     """Median or best environment steps per second of each library."""
-    steps = TASKS[task][1]
+    steps = int(TASKS[task][1] * scale)
     runs: dict[str, Callable[[int], None]] = {}
     for name, library in LIBRARIES.items():
         try:
@@ -49,6 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Environment steps per second of each library.")
     parser.add_argument("--rounds", type=int, default=20, help="turns of each library")
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
+    parser.add_argument("--scale", type=float, default=1.0, help="environment steps of a turn, times this")
     parser.add_argument("--best", action="store_true", help="the best turn of each, not the median")
     options = parser.parse_args()
     torch.set_num_threads(1)
@@ -57,7 +58,7 @@ def main() -> None:
     heads = [*LIBRARIES, *(f"ours / {name}" for name in peers)]
     print(f"| | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}", flush=True)
     for task in options.tasks.split(","):
-        found = rates(task, options.rounds, best=options.best)
+        found = rates(task, options.rounds, options.scale, best=options.best)
         cells = [f"{found[name]:,.0f}" if name in found else "-" for name in LIBRARIES]
         cells += [f"{found['ours'] / found[name]:.2f}" if {"ours", name} <= found.keys() else "-" for name in peers]
         print(f"| {TASKS[task][0]} | {' | '.join(cells)} |", flush=True)
