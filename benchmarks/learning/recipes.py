@@ -98,7 +98,7 @@ RECIPES: dict[str, Recipe] = {
         "ActorCritic",
         {"continuous": True},
         {**_PPO, "continuous_action": True},
-        replace(_CARTPOLE_PPO, n_steps=1024, epochs=10, minibatch_size=64, gamma=0.9, gae_lambda=0.95, decay=False),
+        replace(_CARTPOLE_PPO, n_steps=1024, epochs=10, minibatch_size=64, gamma=0.9, gae_lambda=0.95, decay=True),
         4,
     ),
     "ppo-halfcheetah": Recipe(
