@@ -1,6 +1,9 @@
 """What the peers do for one generation of OpenAI-ES, behind one shape: a function that runs it.
 
-Rewards are given beforehand, so nothing is evaluated; every candidate is materialised, as an evaluation would need it.
+Rewards are given beforehand, so nothing is evaluated; every candidate is materialised, as an evaluation would need it:
+
+    in the cache   for an evaluation of one after the other: memory that fits the cache is used again and again
+    in one array   for an evaluation of a batch: rows of an array of up to `MOST` numbers
 """
 
 from collections.abc import Callable
@@ -10,7 +13,8 @@ import numpy as np
 
 __all__ = ["evosax_generation", "evotorch_generation", "noise_table_generation", "our_generation", "our_settings"]
 
-MOST = 10**6  # numbers of candidates held at a time, by all who can do it in parts
+MOST = 10**6  # numbers of candidates held at a time in one array, by all who can do it in parts
+IN_CACHE = 2**17  # the same where each is evaluated before the next ones are made: half a second-level cache
 TABLE = 25_000_000
 
 
@@ -23,12 +27,18 @@ def our_settings(cached: bool) -> dict[str, object]:
     }
 
 
-def our_generation(n: int, population: int, cached: bool) -> Callable[[], object]:
+def rows_of(n: int, population: int, most: int = MOST) -> int:
+    """How many candidates `most` numbers are, whole pairs of them."""
+    return max(2, min(population, most // n // 2 * 2))
+
+
+def our_generation(n: int, population: int, cached: bool, batch: bool = True) -> Callable[[], object]:
+    """Ask, candidates, tell; with `batch` candidates go into one array, otherwise a few at a time."""
     from parl_evokit import ES
 
     es = ES(np.zeros(n, np.float32), our_settings(cached))
     rewards = np.random.default_rng(0).normal(size=population)
-    out = np.empty((max(1, min(population, MOST // n)), n), np.float32)
+    out = np.empty((rows_of(n, population, MOST if batch else IN_CACHE), n), np.float32)
 
     def generation() -> None:
         infos = es.ask(population)
@@ -40,20 +50,30 @@ def our_generation(n: int, population: int, cached: bool) -> Callable[[], object
     return generation
 
 
-def noise_table_generation(n: int, population: int, table: int = TABLE) -> Callable[[], object]:
-    """What OpenAI's and PARL's code does: a table of float32 normals, an index a pair, arrays made as there."""
+def noise_table_generation(n: int, population: int, table: int = TABLE, batch: bool = False) -> Callable[[], object]:
+    """What OpenAI's and PARL's code does: a table of float32 normals, an index a pair, arrays made as there.
+
+    With `batch` candidates are written into the rows of an array, as a batch evaluation would want them; there they
+    are new arrays, one after the other.
+    """
     noise = np.random.RandomState(123).randn(max(table, 4 * n)).astype(np.float32)
     random, theta = np.random.RandomState(0), [np.zeros(n, np.float32)]
     m, v, step = [np.zeros(n, np.float32)], [np.zeros(n, np.float32)], [0]
     rewards = np.random.default_rng(0).normal(size=(population // 2, 2))
+    out = np.empty((rows_of(n, population), n) if batch else (0, n), np.float32)
 
     def generation() -> None:
         places = []
-        for _ in range(population // 2):
+        for pair in range(population // 2):
             place = random.randint(0, len(noise) - n + 1)
             delta = 0.02 * noise[place : place + n]
-            theta[0] + delta  # the two candidates, as an evaluation would get them
-            theta[0] - delta
+            if batch:
+                row = 2 * pair % len(out)
+                np.add(theta[0], delta, out=out[row])
+                np.subtract(theta[0], delta, out=out[row + 1])
+            else:
+                theta[0] + delta  # the two candidates, as an evaluation would get them
+                theta[0] - delta
             places.append(place)
         flat = rewards.ravel()
         ranks = np.empty(len(flat), dtype=int)
@@ -61,8 +81,8 @@ def noise_table_generation(n: int, population: int, table: int = TABLE) -> Calla
         shaped = ranks.reshape(rewards.shape).astype(np.float32) / (len(flat) - 1) - 0.5
         weights, gradient = shaped[:, 0] - shaped[:, 1], 0.0
         for first in range(0, len(weights), 500):
-            batch = [noise[place : place + n] for place in places[first : first + 500]]
-            gradient += np.dot(np.asarray(weights[first : first + 500]), np.asarray(batch))
+            rows = [noise[place : place + n] for place in places[first : first + 500]]
+            gradient += np.dot(np.asarray(weights[first : first + 500]), np.asarray(rows))
         gradient = -gradient / population
         step[0] += 1
         rate = 0.01 * np.sqrt(1 - 0.999 ** step[0]) / (1 - 0.9 ** step[0])

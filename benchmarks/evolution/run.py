@@ -2,15 +2,24 @@
 
     python benchmarks/evolution/run.py                        everything: an hour on a quiet machine
     python benchmarks/evolution/run.py --quick                small sizes, a few minutes
+    python benchmarks/evolution/run.py --list                 the parts
     python benchmarks/evolution/run.py --only generations cma_generations
+    python benchmarks/evolution/run.py --skip cartpole cma_evaluations --clock cpu --output table.md
 
 One thread for everybody. Everyone gets short turns, one after the other; the best turn counts.
 """
 
 import argparse
+import contextlib
+import importlib
+import io
 import os
 import platform
 import sys
+import traceback
+from collections.abc import Callable, Sequence
+from importlib import metadata
+from typing import Any, TextIO
 
 SECTIONS = {
     "imports": "sampling:imports",
@@ -39,37 +48,81 @@ ONE_THREAD = {
 }
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(
         description="Measures parl-evokit beside its peers and prints a table in Markdown.",
         epilog=f"Parts: {', '.join(SECTIONS)}. Ratios are ours to the best peer's; below 1 is better.",
     )
     parser.add_argument("--only", nargs="+", choices=SECTIONS, metavar="PART", help="these parts (see below)")
+    parser.add_argument("--skip", nargs="+", choices=SECTIONS, metavar="PART", default=[], help="all but these parts")
+    parser.add_argument("--list", action="store_true", help="print the parts and what they measure, and stop")
     parser.add_argument("--quick", action="store_true", help="small sizes and few seeds")
     parser.add_argument(
         "--clock", choices=["wall", "cpu"], default="wall", help="cpu: processor time, for a machine with other work"
     )
+    parser.add_argument("--output", metavar="FILE", help="write the table there as well, line by line")
     arguments = parser.parse_args()
     if not ONE_THREAD.items() <= os.environ.items():  # these are read when libraries are loaded
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **ONE_THREAD})
 
+    if arguments.list:
+        for part in SECTIONS:
+            function = function_of(part)
+            text = function.__doc__ or sys.modules[function.__module__].__doc__ or ""
+            print(f"{part:16} {text.partition(chr(10))[0]}")
+        return 0
+    with contextlib.ExitStack() as stack:
+        if arguments.output:
+            copy = stack.enter_context(open(arguments.output, "w", encoding="utf-8"))
+            stack.enter_context(contextlib.redirect_stdout(Both(sys.stdout, copy)))
+        return measure([part for part in arguments.only or SECTIONS if part not in arguments.skip], arguments)
+
+
+def measure(parts: Sequence[str], arguments: argparse.Namespace) -> int:
+    """Run these parts; one that fails is told of, and the others still run."""
     import timing
 
     timing.use_clock(arguments.clock)
     versions = []
     for name in ("numpy", "cma", "cmaes", "evosax", "evotorch", "torch"):
         try:
-            versions.append(f"{name} {__import__('importlib.metadata').metadata.version(name)}")
+            versions.append(f"{name} {metadata.version(name)}")
         except ImportError:
             versions.append(f"{name} missing")
     print(f"Python {platform.python_version()}, {', '.join(versions)}; {arguments.clock} clock; load {timing.load()}\n")
-    table = timing.Table()
+    table, failed = timing.Table(), []
     table.head()
-    for part in arguments.only or SECTIONS:
-        module, _, function = SECTIONS[part].partition(":")
-        getattr(__import__(module), function)(table, arguments.quick)
+    for part in parts:
+        try:
+            function_of(part)(table, arguments.quick)
+        except Exception:
+            traceback.print_exc()
+            failed.append(part)
     print(f"\nLoad at the end: {timing.load()}")
+    if failed:
+        print(f"\nFailed: {', '.join(failed)}")
+    return 1 if failed else 0
+
+
+def function_of(part: str) -> Callable[[Any, bool], None]:
+    """What measures this part."""
+    module, _, function = SECTIONS[part].partition(":")
+    found: Callable[[Any, bool], None] = getattr(importlib.import_module(module), function)
+    return found
+
+
+class Both(io.TextIOBase):
+    """A stream that writes to two."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
+
+    def write(self, text: str) -> int:
+        for stream in self._streams:
+            stream.write(text)
+            stream.flush()
+        return len(text)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

@@ -10,16 +10,19 @@ from pathlib import Path
 
 from timing import Table, clock, in_turns
 
-from parl_evokit import LogWriter, Record, SamplingInfo, read_log
+from parl_evokit import LogWriter, RandomKeys, Record, SamplingInfo, read_log
+from parl_evokit.records import sampling_infos
 
 REWARD = 1.5
 
 
 def records(count: int) -> list[SamplingInfo]:
-    return [SamplingInfo([2**30 + i, 2 * i % 2**31], 3, 77) for i in range(count)]
+    """Keys as clones draw them: 62 random bits; most take ten bytes."""
+    return sampling_infos(RandomKeys().draw_many(count), 300, 77)
 
 
 def speeds(table: Table, quick: bool) -> None:
+    """Appending with and without fsync, reading, bytes a record."""
     count = 5_000 if quick else 50_000
     infos = records(count)
     folder = Path(tempfile.mkdtemp())
@@ -35,7 +38,7 @@ def speeds(table: Table, quick: bool) -> None:
         return call
 
     def bare(every: int) -> Callable[[], None]:
-        lines = [b"x" * 35] * count
+        lines = [b"x" * 29] * count  # a record with its frame
 
         def call() -> None:
             number[0] += 1
