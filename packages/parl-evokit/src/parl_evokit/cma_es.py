@@ -41,6 +41,7 @@ class CMAES(CmaFamily):
     """
 
     sampler_name = "cma"
+    separable = False
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""

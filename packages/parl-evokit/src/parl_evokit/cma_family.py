@@ -44,11 +44,14 @@ class CmaFamily(Strategy):
 
     Attributes:
         population: How many samples the present run's updates wait for.
+        separable: Whether the covariance is diagonal.
 
     Raises:
         ConfigError: Bounds do not fit the parameters.
         LayoutMismatch: The start is not within the bounds.
     """
+
+    separable: bool
 
     def __init__(
         self,
@@ -103,7 +106,7 @@ class CmaFamily(Strategy):
             InvalidReward: There is not one finite reward a solution.
             ValueError: `best` or `spread` is out of its range.
         """
-        found = promising_region(solutions, rewards, best=best, spread=spread)
+        found = promising_region(solutions, rewards, best=best, spread=spread, separable=cls.separable)
         search = cls(found.mean, config, layout)
         search._sigma = found.sigma
         search._begin_with(found.covariance)
@@ -212,7 +215,7 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:
-        """The same, and take this for the covariance."""
+        """The same, and take this for the covariance, or for its diagonal where it is `separable`."""
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:

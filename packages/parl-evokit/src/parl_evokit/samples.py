@@ -43,13 +43,19 @@ class Samples:
         """The columns of these records and rewards.
 
         Raises:
-            InvalidReward: They differ in number.
+            InvalidReward: They differ in number, or a reward is no number.
         """
         n = len(infos)
         if n != len(rewards):
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
+        try:
+            numbers = np.asarray(rewards, np.float64)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidReward(f"a reward is a number: {error}") from error
+        if numbers.shape != (n,):
+            raise InvalidReward(f"rewards are one number a sample, an array ({n},), not one of shape {numbers.shape}")
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
-            values = np.asarray(rewards, np.float64).astype(np.float32)
+            values = numbers.astype(np.float32)
         return cls(
             noise_keys(infos),
             _column([info.model_iter_id for info in infos], np.int64),

@@ -41,6 +41,7 @@ class SepCMAES(CmaFamily):
     """
 
     sampler_name = "sep-cma"
+    separable = True
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """See `Strategy._own_state`."""
@@ -65,7 +66,7 @@ class SepCMAES(CmaFamily):
 
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:
         self._begin()
-        self._variances = np.diag(covariance).copy()
+        self._variances = covariance.copy()
 
     def _too_small(self) -> str:
         largest = self._sigma * sqrt(float(self._variances.max()))
@@ -74,6 +75,8 @@ class SepCMAES(CmaFamily):
         return ""
 
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
+        if group.rewards.min() == group.rewards.max():  # nothing can be learnt from them
+            return sampler.parameters.astype(np.float64), 0.0
         n, weights = self.layout.size, _recombination_weights(group.rewards)
         total = float(weights.sum())
         mueff = total**2 / float(np.square(weights.astype(np.float64)).sum())
@@ -106,9 +109,7 @@ class SepCMAES(CmaFamily):
 
 
 def _recombination_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Weights of the better half by `log_ranks`, the largest 2**15; the others get 0  (49 to 53)."""
+    """Weights of the better half by `log_ranks`, the largest 2**15; the others get 0  (49 to 53). Not all are equal."""
     raw = np.maximum(0.0, log_ranks(rewards))
-    largest = float(raw.max(initial=0.0))
-    if largest == 0.0:  # all rewards are equal
-        return np.ones(len(rewards), np.int64)
-    return np.rint(raw / largest * FIXED_POINT).astype(np.int64)
+    weights: NDArray[np.int64] = np.rint(raw / raw.max() * FIXED_POINT).astype(np.int64)
+    return weights

@@ -33,6 +33,7 @@ from parl_evokit.samples import Samples, noise_keys
 __all__ = ["Strategy"]
 
 PIECE = 2**16
+NEXT_KEY = "next_key"  # of counted keys, in the state
 
 
 class Strategy(ABC):
@@ -65,6 +66,8 @@ class Strategy(ABC):
             self.layout = layout
             parameters = np.array(mean0, np.float32)
             layout.require_vector(parameters)
+        if not parameters.size:
+            raise LayoutMismatch("there is nothing to search for: mean0 has no parameters")
         if not np.isfinite(parameters).all():
             raise LayoutMismatch("the parameters to start from must be finite numbers")
         parameters.flags.writeable = False
@@ -116,10 +119,11 @@ class Strategy(ABC):
 
         Raises:
             EvolutionError: The sample is of another model.
+            LayoutMismatch: `out` has another shape.
         """
         sampler = self._sampler
         sampler.require_own(info)
-        out = np.empty_like(sampler.parameters) if out is None else out
+        out = _room((self.layout.size,), out)
         sampler.perturb(info.noise_key, out)
         return out
 
@@ -132,13 +136,14 @@ class Strategy(ABC):
 
         Raises:
             EvolutionError: A sample is of another model.
+            LayoutMismatch: `out` has another shape.
         """
         sampler = self._sampler
         number, mark = sampler.model_iter_id, sampler.fingerprint
         for info in infos:
             if info.model_iter_id != number or info.fingerprint != mark:
                 sampler.require_own(info)
-        return sampler.perturb_many(noise_keys(infos), out)
+        return sampler.perturb_many(noise_keys(infos), _room((len(infos), self.layout.size), out))
 
     def tell(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
         """Update from samples, whichever of them have come back, in any order.
@@ -212,7 +217,8 @@ class Strategy(ABC):
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Everything but the parameters, as arrays for a file."""
-        return self._own_state() | self.guard.state()
+        keys = {NEXT_KEY: np.array(self.keys.next_count, np.int64)} if isinstance(self.keys, CounterKeys) else {}
+        return self._own_state() | self.guard.state() | keys
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
         """The algorithm's part of the state."""
@@ -225,7 +231,10 @@ class Strategy(ABC):
             SolverError: An array is missing.
             LayoutMismatch: An array does not fit.
         """
-        self._load_own_state(self.guard.load_state(state))
+        own = {name: array for name, array in state.items() if name != NEXT_KEY}
+        self._load_own_state(self.guard.load_state(own))
+        if isinstance(self.keys, CounterKeys) and NEXT_KEY in state:
+            self.keys.go_on_from(int(state[NEXT_KEY]))
 
     def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over the algorithm's part of the state."""
@@ -324,3 +333,11 @@ def _distance(a: FlatVector, b: FlatVector) -> float:
     """Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
     pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
     return sqrt(fsum(float(np.dot(piece, piece)) for piece in pieces))
+
+
+def _room(shape: tuple[int, ...], out: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    if out is None:
+        return np.empty(shape, np.float32)
+    if out.shape != shape:
+        raise LayoutMismatch(f"out has shape {out.shape}; what is to be written there has {shape}")
+    return out

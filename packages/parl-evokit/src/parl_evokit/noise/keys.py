@@ -184,10 +184,16 @@ class CounterKeys:
     def start_pair(self) -> None:
         """See `KeySource`."""
         if self._mirrored:
-            count = next(self._counts)
-            self._counts = itertools.count(count + count % 2)
+            self._counts = itertools.count(self.next_count + self.next_count % 2)
+
+    @property
+    def next_count(self) -> int:
+        """What the next key counts; a search that is resumed goes on with it."""
+        return int(repr(self._counts).removeprefix("count(").removesuffix(")"))  # looks without taking it
+
+    def go_on_from(self, count: int) -> None:
+        """Draw the key of this `next_count` next."""
+        self._counts = itertools.count(max(count, 2))
 
     def __reduce__(self) -> tuple[type["CounterKeys"], tuple[int, bool, int]]:
-        count = next(self._counts)
-        self._counts = itertools.count(count)
-        return CounterKeys, (self._worker, self._mirrored, count)
+        return CounterKeys, (self._worker, self._mirrored, self.next_count)

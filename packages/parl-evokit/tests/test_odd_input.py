@@ -1,0 +1,188 @@
+"""Odd input to searches by ask and tell: refused before anything changes, or taken for what it means."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, InvalidReward, LayoutMismatch, NothingToUpdate, SepCMAES
+from parl_evokit.strategy import Strategy
+
+KINDS: dict[str, type[Strategy]] = {
+    "BASIC_ES": ES,
+    "ARS": ARS,
+    "PGPE": PGPE,
+    "SNES": SNES,
+    "GA": GA,
+    "CMA_ES": CMAES,
+    "SEP_CMA_ES": SepCMAES,
+}
+every = pytest.mark.parametrize("name", KINDS)
+cma = pytest.mark.parametrize("name", ["CMA_ES", "SEP_CMA_ES"])
+
+
+def settings(name: str, **cma_sampling: Any) -> dict[str, Any]:
+    sampling = {"gaussian_sampling": {"std": 0.5, "seed": 3}, "cma_sampling": {"population": 6, **cma_sampling}}
+    return {"keys": "COUNTER", "solver": {"type": name, "sampling": sampling}}
+
+
+def search(name: str, n: int = 4) -> Strategy:
+    return KINDS[name](np.linspace(-1, 2, n), settings(name))
+
+
+def generation(es: Strategy) -> None:
+    infos = es.ask(6)
+    es.tell(infos, -np.square(es.candidates(infos).astype(np.float64)).sum(axis=1))
+
+
+def arrays(es: Strategy) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in es.state().items()} | {"mean": es.mean.tobytes()}
+
+
+@every
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        (np.ones((6, 1)), r"an array \(6,\), not one of shape \(6, 1\)"),
+        ([np.ones(1)] * 6, r"not one of shape \(6, 1\)"),
+        (["good"] * 6, "a reward is a number: .*good"),
+        ([1j] * 6, "a reward is a number"),
+        ([10**400, 1, 2, 3, 4, 5], "a reward is a number"),
+        ([1.0, 2.0], "6 samples came with 2 rewards"),
+    ],
+    ids=["column", "arrays", "words", "complex", "too long", "too few"],
+)
+def test_rewards_that_are_not_one_number_a_sample_are_refused(name: str, rewards: Any, message: str) -> None:
+    es = search(name)
+    generation(es)
+    infos = es.ask(6)
+    before = arrays(es)
+    with pytest.raises(InvalidReward, match=message):
+        es.tell(infos, rewards)
+    assert arrays(es) == before
+    es.tell(infos, range(6))
+
+
+@every
+def test_numbers_of_every_kind_are_the_same_rewards(name: str) -> None:
+    digests = set()
+    for rewards in ([3, 1, 2, 0, 5, 4], [np.float32(r) for r in (3, 1, 2, 0, 5, 4)], np.array([3, 1, 2, 0, 5, 4])):
+        es = search(name)
+        digests.add(es.tell((info for info in es.ask(6)), rewards).parameters_sha256)
+    assert len(digests) == 1
+
+
+@every
+def test_starts_of_every_kind_of_number_are_the_same(name: str) -> None:
+    found = set()
+    for kind in (np.float64, np.float32, np.float16, np.int64):
+        es = KINDS[name](np.arange(4).astype(kind), settings(name))
+        generation(es)
+        found.add(es.mean.tobytes())
+    assert len(found) == 1
+
+
+@every
+def test_room_of_another_shape_is_refused(name: str) -> None:
+    es = search(name)
+    infos = es.ask(2)
+    with pytest.raises(LayoutMismatch, match=r"out has shape \(5,\); what is to be written there has \(4,\)"):
+        es.candidate(infos[0], np.empty(5, np.float32))
+    for shape in ((2, 5), (3, 4), (8,)):
+        with pytest.raises(LayoutMismatch, match=r"what is to be written there has \(2, 4\)"):
+            es.candidates(infos, np.empty(shape, np.float32))
+    assert es.candidates([]).shape == (0, 4)
+
+
+@every
+def test_a_search_for_nothing_is_refused(name: str) -> None:
+    with pytest.raises(LayoutMismatch, match="mean0 has no parameters"):
+        KINDS[name]([], settings(name))
+
+
+@every
+@pytest.mark.parametrize("updates", [0, 1, 5])
+def test_a_resumed_search_goes_on_by_itself_as_it_would_have(name: str, updates: int) -> None:
+    straight = search(name)
+    for _ in range(updates):
+        generation(straight)
+    straight.ask(3)  # samples that are under way
+    resumed = KINDS[name](straight.mean, settings(name))
+    resumed.load_state(straight.state())
+    for _ in range(3):
+        generation(straight)
+        generation(resumed)
+    assert arrays(resumed) == arrays(straight)
+
+
+@cma
+def test_equal_rewards_teach_cma_nothing_and_stop_it_in_the_end(name: str) -> None:
+    es = search(name)
+    before = es.mean.tobytes()
+    for _ in range(100):
+        es.tell(es.ask(6), [2.0] * 6)
+    assert es.mean.tobytes() == before
+    assert es.should_stop()
+
+
+@cma
+def test_a_sample_that_came_twice_does_not_make_up_a_population(name: str) -> None:
+    es = search(name)
+    infos = es.ask(3)
+    with pytest.raises(NothingToUpdate, match="3 samples could be used, 6 are needed"):
+        es.tell(infos + infos, range(6))
+
+
+@cma
+def test_a_search_with_no_restart_left_ends(name: str) -> None:
+    kind: Any = KINDS[name]
+    es = kind([1.0], settings(name, restarts="IPOP", max_restarts=0))
+    for _ in range(1000):
+        generation(es)
+        if es.should_stop():
+            break
+    assert "converged" in es.should_stop()
+    assert es.restarts == 0
+
+
+@cma
+def test_infinite_sides_are_no_sides(name: str) -> None:
+    free, open_box = (KINDS[name](np.ones(3), settings(name, **box)) for box in ({}, {"lower": [-np.inf], "upper": []}))
+    half = KINDS[name](np.ones(3), settings(name, lower=[0.5, -np.inf, -np.inf], upper=[np.inf, 1.5, np.inf]))
+    for _ in range(10):
+        generation(free)
+        generation(open_box)
+        generation(half)
+        samples = half.candidates(half.ask(6))
+        assert (samples[:, 0] >= 0.5).all()
+        assert (samples[:, 1] <= 1.5).all()
+    assert (free.mean == open_box.mean).all()
+
+
+@cma
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_few_known_solutions_are_enough_for_a_warm_start(name: str, count: int) -> None:
+    kind: Any = KINDS[name]
+    known = np.random.default_rng(0).normal(size=(count, 6)).astype(np.float32)
+    es = kind.warm_start(known, np.arange(count), settings(name), best=1.0, spread=0.3)
+    assert es.mean == pytest.approx(known.mean(axis=0))
+    for _ in range(5):
+        generation(es)
+    assert np.isfinite(es.mean).all()
+
+
+def test_a_separable_warm_start_makes_no_matrix_of_all_parameters() -> None:
+    known = np.random.default_rng(0).normal(size=(3, 200_000)).astype(np.float32)  # 320 GB, that matrix would take
+    es = SepCMAES.warm_start(known, [1.0, 2.0, 3.0], settings("SEP_CMA_ES"), best=1.0)
+    deviation = np.sqrt(es.state()["variances"]) * es.sigma
+    assert deviation == pytest.approx(np.sqrt(known.astype(np.float64).var(axis=0) + 0.01))
+
+
+def test_known_solutions_that_are_no_numbers_are_named() -> None:
+    with pytest.raises(LayoutMismatch, match="number 1 has others"):
+        CMAES.warm_start([[1.0, 2.0], [np.nan, 1.0]], [1.0, 2.0])
+    with pytest.raises(InvalidReward, match="number 1 has inf"):
+        CMAES.warm_start([[1.0, 2.0], [2.0, 1.0]], [1.0, np.inf])
+    for spread in (0.0, np.inf, np.nan, 1e200):
+        with pytest.raises(ValueError, match="spread is a standard deviation"):
+            CMAES.warm_start([[1.0]], [1.0], spread=spread)
