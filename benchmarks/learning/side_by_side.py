@@ -113,13 +113,14 @@ class _Slots:
                     process_group=0,
                 )
                 run.outcome, run.began = Outcome.RUNNING, time.monotonic()
-            self._say(run)
-            assert process.stdout is not None
-            for line in process.stdout:
-                word, _, number = line.partition(" ")
-                if word == "progress":
-                    run.progress = float(number)
-            status = process.wait()
+            with process:
+                self._say(run)
+                assert process.stdout is not None
+                for line in process.stdout:
+                    word, _, number = line.partition(" ")
+                    if word == "progress":
+                        run.progress = float(number)
+                status = process.wait()  # before its standard input is closed, which would end it
             run.outcome = {0: Outcome.DONE, TAKEN: Outcome.TAKEN}.get(status, Outcome.FAILED)
             if self._stopped and run.outcome is Outcome.FAILED:
                 run.outcome = Outcome.STOPPED

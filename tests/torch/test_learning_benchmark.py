@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-pytestmark = pytest.mark.timeout(300)  # half a dozen programs that import the framework
+pytestmark = pytest.mark.timeout(900)  # half a dozen programs that import the framework
 
 STEPS = {
     "ppo-cartpole": 100_096,  # whole rollouts
@@ -27,7 +27,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "learning"
 
 def call(results: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(FOLDER / "run.py"), "--results", str(results), *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=250)
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=800)
 
 
 def module(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
