@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ MODES = list(AutoresetMode)
 class Diary(gymnasium.Env[Any, Any]):
     """Observes what it was told and how often; ends after as many steps as the seed says, talks where it is asked to.
 
-    A push of 7 makes it raise, one of 9 ends its process.
+    A push of 7 makes it raise, one of 8 never return, one of 9 ends its process.
     """
 
     observation_space = gymnasium.spaces.Dict(
@@ -52,6 +53,8 @@ class Diary(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if action[0] == 7:
             raise LookupError("seven")
+        if action[0] == 8:
+            threading.Event().wait()
         if action[0] == 9:
             os.kill(os.getpid(), signal.SIGKILL)
         self._count += 1
@@ -188,6 +191,14 @@ def test_a_step_that_was_interrupted_does_not_answer_the_next_one(actors: Subpro
         obs, _ = envs.reset(seed=0)
         assert obs["count"].tolist() == [0, 0, 0, 0]
         assert push(envs, 0, 2.0)[0]["count"].tolist() == [1, 1, 1, 1]
+
+
+def test_close_does_not_wait_for_a_step_without_end() -> None:
+    with SubprocessActors(1) as system:
+        envs = make_vector_env(Diary, 1, actors=system)
+        envs.reset(seed=0)
+        links_of(envs)[0].begin_step(np.full((1, 2), 8.0, np.float32))
+        envs.close()
 
 
 def serving(link: CallLink) -> ActorFuture:

@@ -66,6 +66,14 @@ class CallLink:
         step: GroupStep = self._group.call("step", _sent(actions))
         return step
 
+    def begin_close(self, timeout_s: float) -> None:  # noqa: ARG002  # which only matters where there is more to wait for
+        """Send the call that closes the environments.
+
+        Raises:
+            TimeoutError: a step that was begun is still running after this time.
+        """
+        self.begin("close")
+
     def close(self) -> None:
         """End the actor."""
         self._group.close()
@@ -127,6 +135,12 @@ class SharedLink(CallLink):
             return self._step._replace(endings=self._memory.endings())
         endings, infos = self._end_of_serving()
         return self._step._replace(endings=endings, infos=infos)
+
+    def begin_close(self, timeout_s: float) -> None:
+        """See `CallLink.begin_close`."""
+        if self._rung and not self._memory.is_answered(timeout_s):
+            raise TimeoutError(f"a step is still running after {timeout_s} s")
+        self.begin("close")
 
     def close(self) -> None:
         """End the actor, and let the memory go."""

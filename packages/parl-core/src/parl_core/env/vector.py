@@ -251,8 +251,8 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Close the environments and end their actors; called by `close`."""
         closing = []
         for group in self._groups:
-            with contextlib.suppress(Exception):  # any: an actor that is gone needs no closing
-                group.begin("close")
+            with contextlib.suppress(Exception):  # any: an actor that is gone, or in a step without end, is not asked
+                group.begin_close(CLOSE_TIMEOUT_S)
                 closing.append(group)
         for group in closing:
             with contextlib.suppress(Exception):  # any: it ends with its actor
