@@ -1,0 +1,45 @@
+"""This project's agent around the tasks' networks, made in the learner and in each actor."""
+
+from typing import Any
+
+import tasks
+
+from parl_torch.agent import Agent
+from parl_torch.algorithms import IMPALA
+from parl_torch.model import Model
+
+__all__ = ["make_agent"]
+
+
+class Shared(Model):
+    """A task's network as a model."""
+
+    def __init__(self, network: tasks.Network) -> None:
+        self.network = network
+
+    def policy_and_value(self, obs: Any) -> Any:
+        """Logits and values."""
+        return self.network.policy_and_value(obs)
+
+    def policy(self, obs: Any) -> Any:
+        """Logits."""
+        return self.network.policy_and_value(obs)[0]
+
+    def value(self, obs: Any) -> Any:
+        """Values."""
+        return self.network.policy_and_value(obs)[1]
+
+
+def make_agent(task: str) -> Any:
+    """An agent for the task of this name."""
+    algorithm = IMPALA(
+        Shared(tasks.TASKS[task].network()),
+        sample_batch_steps=tasks.STEPS,
+        gamma=tasks.GAMMA,
+        vf_loss_coeff=tasks.VALUE_LOSS,
+        learning_rate=tasks.LEARNING_RATE,
+        entropy_coeff=-tasks.ENTROPY,
+        max_grad_norm=tasks.MAX_NORM,
+        device="cpu",
+    )
+    return Agent(algorithm)

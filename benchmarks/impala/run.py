@@ -1,0 +1,72 @@
+"""Environment steps per second of actors and a learner: every contender in turn (README.md has the command).
+
+Each is a process of its own in an environment of its own; a round runs all of them, so that a busy minute meets all. The
+table has the medians of the rounds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from tasks import TASKS
+
+HERE = Path(__file__).parent
+CONTENDERS = ("ours", "rllib", "floor")
+TARGETS = {"frames": {"rllib": 1.4}, "cartpole": {"rllib": 15.0}}
+
+
+def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: float) -> dict[str, float] | None:
+    """One run's rates; None, with the reason printed, if it did not come to an end."""
+    command = [python, "-W", "ignore", str(HERE / "contenders" / f"{contender}.py"), task, str(warm_up_s), str(seconds)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300 + 10 * seconds)
+    except subprocess.TimeoutExpired:
+        print(f"{contender} did not end", file=sys.stderr)
+        return None
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"sampled"')]
+    if not lines:
+        print(f"{contender} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
+        return None
+    found: dict[str, float] = json.loads(lines[-1])
+    print(f"{task} {contender}: {found}", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="Environment steps per second of actors and a learner.")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
+    parser.add_argument("--rounds", type=int, default=3, help="turns of each contender")
+    parser.add_argument("--warm-up", type=float, default=10.0, help="seconds that do not count")
+    parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count")
+    parser.add_argument("--python", action="append", default=[], help="contender=interpreter; others are left out")
+    options = parser.parse_args()
+    pythons = {"ours": sys.executable, "floor": sys.executable, **dict(each.split("=", 1) for each in options.python)}
+    for task in options.tasks.split(","):
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS if name in pythons}
+        for _ in range(options.rounds):
+            for name, turns in found.items():
+                if (turn := rates(name, pythons[name], task, options.warm_up, options.seconds)) is not None:
+                    turns.append(turn)
+        print(
+            f"\n| {TASKS[task].title} | sampled/s | trained/s | ours / it | target |\n| --- | --- | --- | --- | --- |"
+        )
+        median = {
+            name: {kind: statistics.median(turn[kind] for turn in turns) for kind in ("sampled", "trained")}
+            for name, turns in found.items()
+            if turns
+        }
+        for name, figures in median.items():
+            ratio = f"{median['ours']['trained'] / figures['trained']:.2f}" if "ours" in median else "-"
+            target = TARGETS.get(task, {}).get(name)
+            cells = f"{figures['sampled']:,.0f} | {figures['trained']:,.0f} | {ratio} | {target or '-'}"
+            print(f"| {name} | {cells} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

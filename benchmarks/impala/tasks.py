@@ -1,0 +1,109 @@
+"""What is measured: environments, networks and sizes, the same for every contender."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+N_ACTORS, ENVS, STEPS, BATCH = 2, 5, 50, 500
+"""Actors, environments of each, steps of a fragment, samples of an update."""
+GAMMA, LEARNING_RATE, ENTROPY, VALUE_LOSS, MAX_NORM = 0.99, 1e-3, 0.01, 0.5, 40.0
+
+
+class Frames(gymnasium.Env[Any, Any]):
+    """Four stacked frames of 84 x 84 that were drawn before: a simulator that costs next to nothing.
+
+    Args:
+        channels_first: `[4, 84, 84]`, as torch wants it, or `[84, 84, 4]`, as RLlib does.
+    """
+
+    def __init__(self, channels_first: bool = True) -> None:
+        shape = (4, 84, 84) if channels_first else (84, 84, 4)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = gymnasium.spaces.Discrete(6)
+        self._frames = np.random.default_rng(0).integers(0, 256, (64, *shape), np.uint8)
+        self._count = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._count = 0
+        return self._frames[0], {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._count += 1
+        return self._frames[self._count % 64], float(action == 0), self._count == 1000, False, {}
+
+
+class Network(nn.Module):
+    """Logits and value over one trunk."""
+
+    def __init__(self, trunk: nn.Module, features: int, actions: int) -> None:
+        super().__init__()
+        self.trunk = trunk
+        self.pi, self.v = nn.Linear(features, actions), nn.Linear(features, 1)
+
+    def policy_and_value(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """(logits `[n, actions]`, values `[n, 1]`)."""
+        features = self.trunk(obs / 255.0 if obs.dtype == torch.uint8 else obs)
+        return self.pi(features), self.v(features)
+
+
+def nature_cnn() -> Network:
+    """Mnih et al. 2015."""
+    layers = nn.Conv2d(4, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
+    convolutions = [part for layer in layers for part in (layer, nn.ReLU())]
+    return Network(nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()), 512, 6)
+
+
+def mlp() -> Network:
+    """Two layers of 128."""
+    return Network(nn.Sequential(nn.Linear(4, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU()), 128, 2)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A title, what makes an environment, and what makes the network."""
+
+    title: str
+    env: Callable[[], Any]
+    network: Callable[[], Network]
+
+
+def _cartpole() -> Any:
+    return gymnasium.make("CartPole-v1", disable_env_checker=True)
+
+
+TASKS = {
+    "frames": Task("Nature CNN on synthetic 84x84x4 frames", Frames, nature_cnn),
+    "cartpole": Task("CartPole, 2x128 MLP", _cartpole, mlp),
+}
+
+
+def vtrace_loss(
+    network: Network, obs: Tensor, action: Tensor, behaviour: Tensor, reward: Tensor, done: Tensor, last_obs: Tensor
+) -> Tensor:
+    """IMPALA's loss by hand (Espeholt et al. 2018, equation 1), rows environment by environment; for the floor."""
+    logits, value = network.policy_and_value(torch.cat([obs, last_obs]))
+    value = value[:, 0]
+    logits, value, bootstrap = logits[: len(obs)], value[: len(obs)], value[len(obs) :].detach()
+    log_policy = F.log_softmax(logits, -1)
+    log_prob = log_policy.gather(1, action[:, None])[:, 0]
+    ratio = (log_prob.detach() - F.log_softmax(behaviour, -1).gather(1, action[:, None])[:, 0]).exp().clamp(max=1.0)
+    ratio, v, r = (x.reshape(-1, STEPS).T for x in (ratio, value.detach(), reward))
+    discount = GAMMA * (1.0 - done.reshape(-1, STEPS).T)
+    following = torch.cat([v[1:], bootstrap[None]])
+    delta = ratio * (r + discount * following - v)
+    correction, corrections = torch.zeros_like(bootstrap), []
+    for t in reversed(range(STEPS)):
+        correction = delta[t] + discount[t] * ratio[t] * correction
+        corrections.append(correction)
+    vs = v + torch.stack(corrections[::-1])
+    advantage = ratio * (r + discount * torch.cat([vs[1:], bootstrap[None]]) - v)
+    entropy = -(log_policy.exp() * log_policy).sum()
+    value_loss = 0.5 * (value - vs.T.reshape(-1)).square().sum()
+    return -(log_prob * advantage.T.reshape(-1)).sum() + VALUE_LOSS * value_loss - ENTROPY * entropy
