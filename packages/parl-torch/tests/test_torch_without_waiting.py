@@ -42,7 +42,8 @@ class NoWaiting(TorchDispatchMode):
         masks = func is torch.ops.aten.index.Tensor and any(
             index is not None and index.dtype == torch.bool for index in args[1]
         )
-        assert func not in _ASKS and not masks, f"{func} waits for the device"
+        waits = func in _ASKS or masks
+        assert not waits, f"{func} waits for the device"
         return func(*args, **(kwargs or {}))
 
 
