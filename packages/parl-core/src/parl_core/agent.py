@@ -6,6 +6,7 @@ exploration, several algorithms.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,9 +21,9 @@ from parl_core.checks import check_finite
 from parl_core.contracts.masks import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.errors import CheckpointError, ModelContractError, WeightsMismatchError
+from parl_core.errors import CheckpointError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
-from parl_core.nested import map_nested
+from parl_core.nested import leaves, map_nested
 
 __all__ = ["Agent"]
 
@@ -203,10 +204,14 @@ class Agent:
         Raises:
             DivergedError: a scalar that it returned is NaN or infinite.
         """
-        result = method(
-            *(self._tensors(value) for value in args),
-            **{name: self._tensors(value) for name, value in kwargs.items()},
-        )
+        try:
+            result = method(
+                *(self._tensors(value) for value in args),
+                **{name: self._tensors(value) for name, value in kwargs.items()},
+            )
+        except Exception as error:
+            self._explain(error, method, args, kwargs)
+            raise
         figures = self._figures(result)
         _check(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
@@ -307,7 +312,35 @@ class Agent:
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
         with self.alg._no_gradients():
             tensors = {name: self._tensors(value) for name, value in options.items()}
-            return self._arrays(method(self._tensors(batch), **tensors))
+            try:
+                return self._arrays(method(self._tensors(batch), **tensors))
+            except Exception as error:
+                self._explain(error, method, (batch,), options)
+                raise
+
+    def _explain(
+        self, error: Exception, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Say beside an error out of the framework or the model which arrays led there, and what a model has to do."""
+        if isinstance(error, ParlError) or getattr(error, "__notes__", None):
+            return
+        try:
+            names = list(inspect.signature(method).parameters)
+        except (TypeError, ValueError):  # what is no Python function
+            names = [f"argument {i}" for i in range(len(args))]
+        given = dict(zip(names, args, strict=False)) | dict(kwargs)
+        arrays = [
+            f"{name} {array.dtype} {list(array.shape)}"
+            for key, value in given.items()
+            if isinstance(value, (np.ndarray, list, dict))
+            for name, array in leaves(key, value).items()
+        ]
+        algorithm, called = type(self.alg).__name__, getattr(method, "__name__", "learn")
+        error.add_note(
+            f"It came out of {algorithm}.{called} with {', '.join(arrays) or 'no arrays'}. "
+            "The model has to take such observations, casting whole numbers where its layers want others, and to "
+            f"return what {algorithm}'s documentation says: help(parl.algorithms.{algorithm})"
+        )
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):

@@ -4,7 +4,7 @@ Every message says which argument it was, what it was, what is allowed, and what
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,6 +25,7 @@ __all__ = [
     "check_rows",
     "check_scheduled",
     "first_method",
+    "listed_parameters",
 ]
 
 
@@ -145,6 +146,29 @@ def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
         f"`{algo}`'s model needs to implement {wanted} method; {type(model).__name__} does not: "
         f"add `def {methods[0]}(self, obs)` to the class"
     )
+
+
+def listed_parameters(model: Any, method: str) -> list[Any]:
+    """The parameters that `model.get_actor_params()` or another method of its kind lists.
+
+    Raises:
+        ModelContractError: it lists none, or what are no parameters of the model, which would never be trained.
+    """
+    owner = f"{type(model).__name__}.{method}()"
+    found = getattr(model, method)()
+    if not isinstance(found, Iterable):
+        raise ModelContractError(f"{owner} must list parameters, as layer.parameters() does, got {found!r}")
+    listed = list(found)
+    known = {id(parameter) for parameter in model._named_parameters().values()}
+    strange = [item for item in listed if id(item) not in known]
+    if strange:
+        raise ModelContractError(
+            f"{owner} lists {len(strange)} things of {len(listed)} that are no trainable parameters of the model, the "
+            f"first of type {type(strange[0]).__name__}: list what layer.parameters() of its own layers gives"
+        )
+    if not listed and not model._waiting():  # paddle's lazily shaped layers have parameters from the first batch on
+        raise ModelContractError(f"{owner} lists no parameters, so nothing would be trained: list those of its layers")
+    return listed
 
 
 def check_features(layer: str, shape: tuple[int, ...], leading: int) -> None:

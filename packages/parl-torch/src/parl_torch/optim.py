@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
+from torch.nn.parameter import is_lazy
 
 from parl_core import optimizer as contract
 from parl_core.model import Weights, check_weights
@@ -79,14 +80,14 @@ class Adam(contract.Optimizer):
         self._compiled: dict[Any, CompiledGradients] = {}
         self._state: dict[Tensor, _Moments] = {}
         self._parameters: list[nn.Parameter] = []
+        self._waits = False
         self._columns: _Columns | None = None
         self._shared: SharedGradients | None = None
 
     def minimize(self, loss: Tensor, lr: float | None = None) -> Tensor | None:
         """Compute gradients of `loss` and take one step: see the contract."""
-        if not self._parameters:
-            self._parameters = list(self._named().values())
-            self._shared = SharedGradients(self._parameters) if learners().size > 1 else None
+        if not self._parameters or self._waits:
+            self._list_parameters()
         if self._shared is not None:
             loss = self._shared.announce(loss)
         for parameter in self._parameters:
@@ -94,6 +95,15 @@ class Adam(contract.Optimizer):
         # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
         loss.backward(inputs=None if self._part is None else self._parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
         return self._step([parameter.grad for parameter in self._parameters], self._lr if lr is None else lr)
+
+    def _list_parameters(self) -> None:
+        """Those that have a shape; layers that no batch has run through yet are asked again."""
+        named = list(self._named().values())
+        known = [parameter for parameter in named if not is_lazy(parameter)]
+        self._waits = len(known) < len(named)
+        if len(known) != len(self._parameters):
+            self._parameters, self._columns = known, None
+            self._shared = SharedGradients(known) if learners().size > 1 else None
 
     def descend(self, losses: Losses, *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
         """Take one step down the gradient of the first loss: see the contract."""
@@ -166,7 +176,7 @@ class Adam(contract.Optimizer):
         for slot, arrays in (("moment1", moment1), ("moment2", moment2)):
             check_weights(f"{slot} of the optimizer", known, arrays)
         check_weights("step of the optimizer", dict.fromkeys(known, ()), step)
-        self._parameters, self._columns = [], None
+        self._parameters, self._columns, self._waits = [], None, False
         clocks = {
             (count, device): torch.tensor(float(count), device=device)
             for count, device in {(int(step[name]), named[name].device) for name in known}

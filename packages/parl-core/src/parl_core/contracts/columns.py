@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from parl_core.nested import Observations, map_nested
 
-__all__ = ["actions_column", "finite_column", "floats_column", "observations"]
+__all__ = ["actions_column", "finite_column", "flags_column", "floats_column", "observations"]
 
 
 def observations(values: Any) -> Observations:
@@ -64,6 +64,23 @@ def finite_column(name: str, values: Any) -> NDArray[Any]:
             "clip or drop it in the environment"
         )
     return array
+
+
+def flags_column(name: str, values: Any) -> NDArray[Any]:
+    """As `floats_column`, of flags: 1 (or True) where an episode ended, 0 where it did not; probabilities are between.
+
+    Raises:
+        ValueError: another shape, no numbers, or one outside of [0, 1]; the message has the first such row.
+    """
+    flags = np.asarray(values)
+    array = floats_column(name, flags)
+    if flags.dtype.kind == "b" or not array.size or (array.min() >= 0 and array.max() <= 1):
+        return array
+    row = int(np.flatnonzero(~((array >= 0) & (array <= 1)))[0])
+    raise ValueError(
+        f"{name} must be 1 where an episode ended and 0 elsewhere, got {array[row]} in row {row}: pass the flag that "
+        "env.step returned"
+    )
 
 
 def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:

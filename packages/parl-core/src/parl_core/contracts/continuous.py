@@ -16,7 +16,14 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.checks import check_fraction, check_non_negative, check_positive, check_scheduled, first_method
+from parl_core.checks import (
+    check_fraction,
+    check_non_negative,
+    check_positive,
+    check_scheduled,
+    first_method,
+    listed_parameters,
+)
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.contracts.transitions import transition_columns
@@ -149,9 +156,8 @@ class ContinuousActorCritic(CountingUpdates):
     def _listed(self, method: str) -> Iterable[Any]:
         """The parameters that a method of the model lists; PARL 1.x's models know only the actor's."""
         if self.model.implements(method):
-            found: Iterable[Any] = getattr(self.model, method)()
-            return list(found)
-        actors = {id(parameter) for parameter in self.model.get_actor_params()}
+            return listed_parameters(self.model, method)
+        actors = {id(parameter) for parameter in listed_parameters(self.model, "get_actor_params")}
         return [parameter for parameter in self.model._named_parameters().values() if id(parameter) not in actors]
 
 

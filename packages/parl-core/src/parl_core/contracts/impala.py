@@ -16,7 +16,7 @@ from parl_core.checks import (
     check_scheduled,
     first_method,
 )
-from parl_core.contracts.columns import actions_column, finite_column, floats_column, observations
+from parl_core.contracts.columns import actions_column, finite_column, flags_column, observations
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
@@ -217,7 +217,7 @@ class IMPALA(CountingUpdates):
             "actions": actions_column("actions", actions, logits.shape[1]),
             "behaviour_logits": logits,
             "rewards": finite_column("rewards", rewards),
-            "dones": floats_column("dones", dones),
+            "dones": flags_column("dones", dones),
         }
         rows = check_rows("IMPALA.learn", leaves("", columns))
         steps = self.sample_batch_steps

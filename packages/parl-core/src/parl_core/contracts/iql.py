@@ -4,7 +4,14 @@ import copy
 import math
 from typing import Any, ClassVar
 
-from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
+from parl_core.checks import (
+    check_fraction,
+    check_int,
+    check_positive,
+    check_scheduled,
+    first_method,
+    listed_parameters,
+)
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.scheduled import CountingUpdates
 from parl_core.contracts.transitions import transition_columns
@@ -91,7 +98,10 @@ class IQL(CountingUpdates):
             first_method(model, (method,), type(self).__name__)
         super().__init__(model, device=device, compile=compile)
         self.target_model = copy.deepcopy(self.model)
-        parts = [lambda name=name: getattr(self.model, f"get_{name}_params")() for name in ("actor", "critic", "value")]
+        parts = [
+            lambda method=f"get_{name}_params": listed_parameters(self.model, method)
+            for name in ("actor", "critic", "value")
+        ]
         self.actor_optimizer, self.critic_optimizer, self.value_optimizer = (
             self._adam(self.model, lr=self.lr, part=part) for part in parts
         )

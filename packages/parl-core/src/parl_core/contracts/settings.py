@@ -17,13 +17,17 @@ def merge(
     Args:
         algorithm: name, for messages.
         hyperparas: PARL 1.x's dictionary, or None.
-        given: arguments; None means not given.
+        given: arguments; None means not given. A dictionary in the place of the first of them is PARL 1.x's, too,
+            whose manual has it there.
         defaults: value of each setting that neither names.
 
     Raises:
         HyperparameterError: the dictionary has an unknown name, or one that was given as an argument, too.
     """
     arguments = {name: value for name, value in given.items() if value is not None}
+    in_place = [name for name, value in arguments.items() if isinstance(value, Mapping)]
+    if len(in_place) == 1 and hyperparas is None:
+        hyperparas = arguments.pop(in_place[0])
     old = dict(hyperparas or {})
     check_all_known(algorithm, old, tuple(defaults))
     twice = sorted(set(old) & set(arguments))

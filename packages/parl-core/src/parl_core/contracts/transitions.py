@@ -6,7 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from parl_core.checks import check_rows
-from parl_core.contracts.columns import finite_column, floats_column, observations
+from parl_core.contracts.columns import finite_column, flags_column, floats_column, observations
 from parl_core.nested import leaves
 
 __all__ = ["transition_columns"]
@@ -39,14 +39,14 @@ def transition_columns(
         The five columns in this order, and those of the optional ones that were given.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, the batch is empty, or a reward is not finite.
+        ValueError: shapes or dtypes do not fit, the batch is empty, a reward is not finite, or `terminal` is no flag.
     """
     columns = {
         "obs": observations(obs),
         "action": to_action("action", action),
         "reward": finite_column("reward", reward),
         "next_obs": observations(next_obs),
-        "terminal": floats_column("terminal", terminal),
+        "terminal": flags_column("terminal", terminal),
     }
     extra = {name: floats_column(name, values) for name, values in optional.items() if values is not None}
     check_rows(

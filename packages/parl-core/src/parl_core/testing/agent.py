@@ -229,6 +229,17 @@ class AgentConformance(Conformance):
         expected.learn(*_batch(2))
         assert agent.learn(*_batch(3)) == expected.learn(*_batch(3))
 
+    def test_an_error_out_of_the_model_is_shown_with_the_arrays_that_led_there(self) -> None:
+        agent = self._agent()
+        with pytest.raises(Exception) as caught:
+            agent.predict(np.zeros((2, OBS_DIM + 1), np.float32))
+        (note,) = caught.value.__notes__
+        assert f"DQN.predict with obs float32 [2, {OBS_DIM + 1}]" in note
+        obs, action, *others = _batch(1)
+        with pytest.raises(Exception) as caught:
+            agent.learn(obs, action + ACT_DIM, *others)
+        assert "action int64" in caught.value.__notes__[0]
+
     def test_what_is_no_algorithm_is_refused(self) -> None:
         for wrong in (None, q_values(self.backend)):
             with pytest.raises(ModelContractError, match=r"parl\.Agent needs an algorithm, got"):

@@ -173,6 +173,8 @@ class ContinuousConformance(Conformance):
         given = {"gamma": 0.5, "tau": 0.2, "actor_lr": 0.1, "critic_lr": 0.3}
         algorithm = self.algorithm(self.NAME, self.make(self.backend), hyperparas=given)
         assert {name: getattr(algorithm, name) for name in given} == given
+        in_place = self.algorithm(self.NAME, self.make(self.backend), **{"gamma": given})
+        assert {name: getattr(in_place, name) for name in given} == given
         with pytest.raises(HyperparameterError, match="tau both in `hyperparas` and as an argument"):
             self.algorithm(self.NAME, self.make(self.backend), tau=0.5, hyperparas=given)
 
@@ -182,6 +184,39 @@ class ContinuousConformance(Conformance):
             model = type("Lacking", (self.backend.Model,), others)()
             with pytest.raises(ModelContractError, match=f"`{self.NAME}`'s model needs to implement `{method}` method"):
                 self.algorithm(self.NAME, model)
+
+    @pytest.mark.parametrize(
+        ("listed", "message"),
+        [([], "lists no parameters"), ([1.0], "no trainable parameters .*of type float"), (3, "must list parameters")],
+        ids=["none", "others", "no list"],
+    )
+    def test_parameters_that_would_not_be_trained_are_refused(self, listed: Any, message: str) -> None:
+        agent = self.agent()
+        base = type(agent.alg.model)
+        agent.alg.model.__class__ = type(base.__name__, (base,), {"get_actor_params": lambda _: listed})
+        columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
+
+        def learn_twice() -> None:  # TD3's actor learns at every second update
+            agent.learn(*columns)
+            agent.learn(*columns)
+
+        with pytest.raises(ModelContractError, match=rf"get_actor_params\(\).* {message}"):
+            learn_twice()
+
+    def test_a_layer_without_a_shape_that_is_not_used_is_left_out(self) -> None:
+        model = self.make(self.backend)
+        model.spare = self.backend.layers.fc(size=2)
+        agent = self.backend.Agent(self.algorithm(self.NAME, model))
+        for _ in range(2):
+            agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))
+
+    @pytest.mark.parametrize("wrong", [2.0, -1.0, float("nan")])
+    def test_a_terminal_that_is_no_flag_is_refused(self, wrong: float) -> None:
+        columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
+        columns[4] = columns[4].astype(np.float32)
+        columns[4][5] = wrong
+        with pytest.raises(ValueError, match=r"terminal must be 1 where an episode ended .* in row 5"):
+            self.agent().learn(*columns)
 
     def test_observations_may_be_dictionaries(self) -> None:
         columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)

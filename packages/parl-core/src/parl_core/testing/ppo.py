@@ -178,6 +178,14 @@ class PPOConformance(Conformance):
         one = {name: array[0] for name, array in obs.items()}
         assert split.predict(one) == plain.predict(columns[0][0], action_mask=drawn.action_mask[0])
 
+    def test_columns_of_shape_n_1_mean_the_same_to_the_algorithm_as_of_shape_n(self) -> None:
+        plain, wide = (self._agent(np.random.default_rng(3), DISCRETE, FLOAT32)[0] for _ in range(2))
+        columns = _columns(_rollout(np.random.default_rng(4), 16, DISCRETE), FLOAT32)
+        tensors = [plain.alg._tensor(column) for column in columns]
+        plain.alg.learn(*tensors)
+        wide.alg.learn(*tensors[:2], *(column.reshape((-1, 1)) for column in tensors[2:]))
+        assert_weights_close(wide.get_weights(), plain.get_weights(), 0.0)
+
     def test_schedules_of_the_constructor_count_gradient_steps(self) -> None:
         weights = random_weights(np.random.default_rng(20), DISCRETE.shapes)
         stages: dict[str, list[tuple[float, float]]] = {

@@ -34,7 +34,9 @@ class CQL(contract.CQL, SAC):
         actor_lr: float | Tensor | None = None,
         critic_lr: float | Tensor | None = None,
     ) -> tuple[Any, ...]:
-        alpha, factor = self.alpha, self._factor()
+        alpha, factor = (
+            value.astype(reward.dtype) if isinstance(value, Tensor) else value for value in (self.alpha, self._factor())
+        )
         rate = self._now("actor_lr", self.actor_lr, actor_lr)
         noise, step = self._noise(action), self.actor_optimizer.descend
         actor_loss, log_prob = either(
@@ -115,7 +117,7 @@ class CQL(contract.CQL, SAC):
         return self.multiplier.alpha().clip(0.0, 1e6) if self.with_lagrange else 1.0
 
     def _multiplier_loss(self, gap: Tensor) -> tuple[Tensor]:
-        return (-0.5 * self.multiplier.log_alpha.exp().clip(0.0, 1e6) * gap,)
+        return (-0.5 * self.multiplier.log_alpha.exp().clip(0.0, 1e6) * gap.astype("float64"),)
 
     def _uniform(self, like: Tensor) -> Tensor:
         return paddle.uniform(paddle.shape(like.expand([self.samples, *like.shape])), like.dtype, -1.0, 1.0)

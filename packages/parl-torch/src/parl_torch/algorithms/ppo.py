@@ -56,7 +56,8 @@ class PPO(contract.PPO, Algorithm):
         entropy_coef: float | None = None,
         action_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        minibatch = (batch_obs, batch_action, batch_value, batch_return, batch_logprob, batch_adv, action_mask)
+        columns = (column.reshape(-1) for column in (batch_value, batch_return, batch_logprob, batch_adv))
+        minibatch = (batch_obs, batch_action, *columns, action_mask)
         value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef).unbind()
         return value_loss, policy_loss, entropy
 
