@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core.errors import CheckpointError, ModelContractError
+from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.model import Model, Weights, check_names
 from parl_core.optimizer import Optimizer
 
@@ -47,10 +47,13 @@ class Algorithm:
             the framework knows, such as `"cpu"` or `"cuda:1"`.
         compile: compile losses and their gradients (`torch.compile`; on CUDA with graphs): the first updates take many
             seconds, later ones less than before. Off by default; paddle refuses it.
+        compute_dtype: `"bfloat16"` lets the networks multiply in half the bits, which pays for convolutions where the
+            processor or GPU can do it; weights, losses, optimizer and what agents return stay float32. Default:
+            float32. Paddle refuses it.
 
     Raises:
         ModelContractError: the model keeps layers where the framework does not find them.
-        HyperparameterError: the device is unknown or not there, or the backend does not compile.
+        HyperparameterError: the device is unknown or not there, or the backend does not compile, or not compute so.
     """
 
     model: Any
@@ -62,6 +65,7 @@ class Algorithm:
     """Whether actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
 
     _compiles: bool = False
+    _reduces: bool = False
 
     def __init__(
         self,
@@ -70,10 +74,14 @@ class Algorithm:
         *,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         self.hyperparas = dict(hyperparas or {})
         self._device = self._resolve_device(device)
         self._compiles = bool(compile) and self._require_compiler()
+        if compute_dtype not in (None, "float32", "bfloat16"):
+            raise HyperparameterError(f'compute_dtype must be "float32" or "bfloat16", got {compute_dtype!r}')
+        self._reduces = compute_dtype == "bfloat16" and self._require_bfloat16()
         if model is not None:
             self.model = self._place(model, self._device)
             if isinstance(model, Model):
@@ -194,6 +202,10 @@ class Algorithm:
 
     def _require_compiler(self) -> bool:
         """True where the backend compiles; else raise HyperparameterError."""
+        raise NotImplementedError
+
+    def _require_bfloat16(self) -> bool:
+        """True where the backend lets networks compute in bfloat16; else raise HyperparameterError."""
         raise NotImplementedError
 
     def _place(self, model: Any, device: Any) -> Any:

@@ -34,6 +34,12 @@ class Algorithm(contract.Algorithm):
             "leave it out on paddle"
         )
 
+    def _require_bfloat16(self) -> bool:
+        raise HyperparameterError(
+            'compute_dtype="bfloat16" is an option of parl-torch; paddle.amp.auto_cast has no effect on a CPU: '
+            "leave it out on paddle"
+        )
+
     def _place(self, model: Any, device: str) -> Any:
         if not isinstance(model, Model):
             first_method(model, ("forward",), type(self).__name__)  # whose message fits what is no model

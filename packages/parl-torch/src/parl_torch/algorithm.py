@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
+from parl_core.errors import HyperparameterError
 from parl_torch.compiled import require_compiler
 from parl_torch.freed_memory import keep_freed_memory
 from parl_torch.model import Model
@@ -33,6 +34,22 @@ class Algorithm(contract.Algorithm):
 
     def _require_compiler(self) -> bool:
         return require_compiler()
+
+    def _require_bfloat16(self) -> bool:
+        if self._device.type == "cuda" and not torch.cuda.is_bf16_supported():
+            raise HyperparameterError(
+                f'compute_dtype="bfloat16" needs a GPU that has it, and {torch.cuda.get_device_name(self._device)} '
+                "has not: leave it out"
+            )
+        return True
+
+    def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
+        """What a network gives; where it computes in bfloat16, as float32 again, in which losses are computed."""
+        if not self._reduces:
+            return network(*inputs)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            output = network(*inputs)
+        return tuple(map(_widened, output)) if isinstance(output, tuple) else _widened(output)
 
     def _place(self, model: Any, device: torch.device) -> Any:
         if not isinstance(model, nn.Module):
@@ -86,3 +103,7 @@ class Algorithm(contract.Algorithm):
             yield
         finally:
             generator.set_state(before)
+
+
+def _widened(output: Tensor) -> Tensor:
+    return output.float() if output.dtype == torch.bfloat16 else output

@@ -58,7 +58,7 @@ class A2C(OnPolicy):
         nvec: actions are multi-discrete, with so many choices in each part.
         config: PARL 2.x's dictionary of an experiment; what it has besides the settings above is ignored.
         hyperparas: PARL 1.x's dictionary of `vf_loss_coeff`; not together with settings that PARL 1.x does not have.
-        device, compile: see `parl.Algorithm`.
+        device, compile, compute_dtype: see `parl.Algorithm`.
 
     `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
 
@@ -85,6 +85,7 @@ class A2C(OnPolicy):
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         name = type(self).__name__
         if isinstance(vf_loss_coeff, Mapping):
@@ -108,7 +109,7 @@ class A2C(OnPolicy):
         self._one_pass = first_method(model, ("policy_and_value", "policy"), name) == "policy_and_value"
         if not self._one_pass:
             first_method(model, ("value",), name)
-        super().__init__(model, device=device, compile=compile)
+        super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._adam(
             self.model,
             lr=self._at_start(self.lr),

@@ -46,7 +46,7 @@ class DQN(CountingUpdates):
             `sync_target()` does, as in PARL.
         max_grad_norm: clip the gradients' global norm; by default they are not.
         hyperparas: PARL 1.x's dictionary of `act_dim`, `gamma` and `lr`.
-        device, compile: see `parl.Algorithm`.
+        device, compile, compute_dtype: see `parl.Algorithm`.
 
     Raises:
         HyperparameterError: a setting is out of range, unknown, or given twice.
@@ -71,6 +71,7 @@ class DQN(CountingUpdates):
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         name = type(self).__name__
         settings = merge(
@@ -85,7 +86,7 @@ class DQN(CountingUpdates):
         self.double = bool(double)
         self.sync_every = None if sync_every is None else check_int("sync_every", sync_every)
         self._value = first_method(model, ("value", "forward"), name)
-        super().__init__(model, device=device, compile=compile)
+        super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.target_model = copy.deepcopy(self.model)
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
         self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), max_grad_norm=limit)
@@ -229,6 +230,7 @@ class DDQN(DQN):
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         super().__init__(
             model,
@@ -241,4 +243,5 @@ class DDQN(DQN):
             hyperparas=hyperparas,
             device=device,
             compile=compile,
+            compute_dtype=compute_dtype,
         )

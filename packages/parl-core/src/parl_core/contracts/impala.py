@@ -75,7 +75,7 @@ class IMPALA(CountingUpdates):
             the other sign).
         max_grad_norm: limit of the gradients' global norm, `math.inf` for none; default 40 (paper, table D.3).
         hyperparas: PARL 1.x's dictionary of the first five settings.
-        device, compile: see `parl.Algorithm`.
+        device, compile, compute_dtype: see `parl.Algorithm`.
 
     `learning_rate` and `entropy_coeff` may be schedules: functions of the updates taken so far.
 
@@ -101,6 +101,7 @@ class IMPALA(CountingUpdates):
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         if isinstance(sample_batch_steps, Mapping):
             if hyperparas is not None:
@@ -133,7 +134,7 @@ class IMPALA(CountingUpdates):
         self._policy_alone = model.implements("policy")
         if not self._one_pass:
             first_method(model, ("value",), "IMPALA")
-        super().__init__(model, device=device, compile=compile)
+        super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._adam(
             self.model, lr=self._at_start(self.lr), max_grad_norm=None if limit == math.inf else limit
         )

@@ -61,7 +61,7 @@ class PPO(SeparateMethods, OnPolicy):
         norm_adv: normalise advantages in each minibatch; default True.
         continuous_action: the policy is a Gaussian; default False.
         nvec: actions are multi-discrete, with so many choices in each part.
-        device, compile: see `parl.Algorithm`.
+        device, compile, compute_dtype: see `parl.Algorithm`.
         hyperparas, act_dim, policy_lr, value_lr, epsilon: PARL 1.x's form, see `separate_ppo.SeparatePPO`.
 
     Raises:
@@ -94,6 +94,7 @@ class PPO(SeparateMethods, OnPolicy):
         epsilon: float | None = None,
         device: str = "auto",
         compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
         given = {
             "clip_param": clip_param,
@@ -129,7 +130,7 @@ class PPO(SeparateMethods, OnPolicy):
             first_method(model, (method,), "PPO")
         self._one_pass = model.implements("policy_and_value")
         limit = settings["max_grad_norm"]
-        super().__init__(model, device=device, compile=compile)
+        super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
         self.optimizer = self._adam(
             self.model,
             lr=self._at_start(self.lr),

@@ -20,7 +20,7 @@ class A2C(contract.A2C, Algorithm):
 
     @torch.no_grad()
     def predict(self, obs: Any, action_mask: Tensor | None = None) -> Tensor:
-        output = self.model.policy_and_value(obs)[0] if self._one_pass else self.model.policy(obs)
+        output = self._run(self.model.policy_and_value, obs)[0] if self._one_pass else self._run(self.model.policy, obs)
         return policy_distribution(output, self.actions, mask_of(obs, action_mask)).mode()
 
     @torch.no_grad()
@@ -43,7 +43,9 @@ class A2C(contract.A2C, Algorithm):
 
     @torch.no_grad()
     def value(self, obs: Any) -> Tensor:
-        value: Tensor = self.model.policy_and_value(obs)[1] if self._one_pass else self.model.value(obs)
+        value: Tensor = (
+            self._run(self.model.policy_and_value, obs)[1] if self._one_pass else self._run(self.model.value, obs)
+        )
         return value.reshape(-1)
 
     def learn(
@@ -79,9 +81,9 @@ class A2C(contract.A2C, Algorithm):
 
     def _policy_and_value(self, obs: Any, mask: Tensor | None) -> tuple[PolicyDistribution, Tensor]:
         if self._one_pass:
-            output, value = self.model.policy_and_value(obs)
+            output, value = self._run(self.model.policy_and_value, obs)
         else:
-            output, value = self.model.policy(obs), self.model.value(obs)
+            output, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
         return policy_distribution(output, self.actions, mask_of(obs, mask)), value.reshape(-1)
 
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:

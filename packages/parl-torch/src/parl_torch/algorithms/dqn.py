@@ -63,7 +63,7 @@ class DQN(contract.DQN, Algorithm):
         return squared_error(td_error, weights), td_error
 
     def _values(self, model: Any, obs: Tensor) -> Tensor:
-        values: Tensor = getattr(model, self._value)(obs)
+        values: Tensor = self._run(getattr(model, self._value), obs)
         return values
 
 

@@ -28,7 +28,9 @@ class IMPALA(contract.IMPALA, Algorithm):
 
     @torch.no_grad()
     def logits(self, obs: Any) -> Tensor:
-        logits: Tensor = self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
+        logits: Tensor = (
+            self._run(self.model.policy, obs) if self._policy_alone else self._run(self.model.policy_and_value, obs)[0]
+        )
         return logits
 
     @torch.no_grad()
@@ -109,7 +111,7 @@ class IMPALA(contract.IMPALA, Algorithm):
 
     def _policy_and_value(self, obs: Any) -> tuple[CategoricalDistribution, Tensor]:
         if self._one_pass:
-            logits, value = self.model.policy_and_value(obs)
+            logits, value = self._run(self.model.policy_and_value, obs)
         else:
-            logits, value = self.model.policy(obs), self.model.value(obs)
+            logits, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
         return CategoricalDistribution(logits), value.reshape(-1)

@@ -28,7 +28,7 @@ class PPO(contract.PPO, Algorithm):
 
     @torch.no_grad()
     def predict(self, obs: Any, action_mask: Tensor | None = None) -> Tensor:
-        return self._distribution(self.model.policy(obs), obs, action_mask).mode()
+        return self._distribution(self._run(self.model.policy, obs), obs, action_mask).mode()
 
     @torch.no_grad()
     def sample(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -39,7 +39,7 @@ class PPO(contract.PPO, Algorithm):
 
     @torch.no_grad()
     def value(self, obs: Any) -> Tensor:
-        value: Tensor = self.model.value(obs)
+        value: Tensor = self._run(self.model.value, obs)
         return value.reshape(-1)
 
     def learn(
@@ -107,9 +107,9 @@ class PPO(contract.PPO, Algorithm):
 
     def _policy_and_value(self, obs: Any) -> tuple[Any, Tensor]:
         if self._one_pass:
-            output, value = self.model.policy_and_value(obs)
+            output, value = self._run(self.model.policy_and_value, obs)
         else:
-            output, value = self.model.policy(obs), self.model.value(obs)
+            output, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
         return output, value.reshape(-1)
 
     def _distribution(self, output: Any, obs: Any, mask: Tensor | None) -> PolicyDistribution:

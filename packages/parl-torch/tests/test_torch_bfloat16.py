@@ -1,0 +1,81 @@
+"""`compute_dtype="bfloat16"`: networks multiply in half the bits, all else stays float32."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from parl_core.errors import HyperparameterError
+from parl_torch import algorithms, networks
+from parl_torch.agent import Agent
+from parl_torch.algorithms import A2C, DQN
+
+ROWS, ACTIONS = 8, 3
+
+
+def _agent(name: str, compute_dtype: str | None) -> Agent:
+    make = networks.AtariQNetwork if name in ("DDQN", "DQN") else networks.AtariActorCritic
+    settings = {"sample_batch_steps": 4} if name == "IMPALA" else {}
+    torch.manual_seed(1)
+    algorithm = getattr(algorithms, name)(make(ACTIONS), compute_dtype=compute_dtype, device="cpu", **settings)
+    agent = Agent(algorithm)
+    agent.predict(np.zeros((1, 4, 36, 36), np.uint8))
+    return agent
+
+
+def _batch(name: str) -> tuple[Any, ...]:
+    rng = np.random.default_rng(1)
+    obs = rng.integers(256, size=(ROWS, 4, 36, 36), dtype=np.uint8)
+    action, column = rng.integers(ACTIONS, size=ROWS), rng.normal(size=ROWS).astype(np.float32)
+    ended = np.zeros(ROWS, np.float32)
+    return {
+        "A2C": (obs, action, column, column),
+        "IMPALA": (obs, action, np.zeros((ROWS, ACTIONS), np.float32), column, ended.astype(bool)),
+        "PPO": (obs, action, column, column, np.full(ROWS, -1.1, np.float32), column),
+    }.get(name, (obs, action, column, obs, ended))
+
+
+@pytest.mark.parametrize("name", ["DQN", "DDQN", "A2C", "PPO", "IMPALA"])
+def test_an_update_is_the_one_of_float32_but_for_rounding(name: str) -> None:
+    wide, narrow = _agent(name, None), _agent(name, "bfloat16")
+    before = narrow.get_weights()
+    seen: set[torch.dtype] = set()
+    layer = next(iter(narrow.alg.model.trunk))
+    layer.register_forward_hook(lambda _layer, _inputs, output: seen.add(output.dtype))
+    for _ in range(3):
+        found, expected = narrow.learn(*_batch(name)), wide.learn(*_batch(name))
+        np.testing.assert_allclose(np.hstack(_flat(found)), np.hstack(_flat(expected)), rtol=0.05, atol=0.05)
+    assert seen == {torch.bfloat16}
+    for key, weights in narrow.get_weights().items():
+        assert weights.dtype == np.float32
+        assert (weights != before[key]).any()
+        moved, wanted = weights - before[key], wide.get_weights()[key] - before[key]
+        assert np.abs(moved - wanted).mean() < 0.3 * np.abs(wanted).mean() + 1e-7, key
+
+
+def test_an_agent_acts_and_is_saved_in_float32(tmp_path: Any) -> None:
+    agent = _agent("A2C", "bfloat16")
+    obs = _batch("A2C")[0]
+    assert agent.explore(obs)[0].dtype == np.float32
+    agent.save(tmp_path / "agent.ckpt")
+    wide = _agent("A2C", None)
+    wide.restore(tmp_path / "agent.ckpt")
+    np.testing.assert_allclose(agent.value(obs), wide.value(obs), rtol=0.05, atol=0.02)
+    assert (agent.value(obs) != wide.value(obs)).any()
+
+
+@pytest.mark.parametrize("wrong", ["float16", "bf16", True])
+def test_another_dtype_is_refused_by_name(wrong: Any) -> None:
+    with pytest.raises(HyperparameterError, match='compute_dtype must be "float32" or "bfloat16", got'):
+        DQN(networks.QNetwork(2), compute_dtype=wrong, device="cpu")
+
+
+def test_float32_is_the_default_by_its_name() -> None:
+    assert not A2C(networks.ActorCritic(2), compute_dtype="float32", device="cpu")._reduces
+
+
+def _flat(figures: Any) -> list[Any]:
+    if isinstance(figures, tuple):
+        return [part for figure in figures for part in _flat(figure)]
+    return [np.asarray(figures).reshape(-1)]
