@@ -1,7 +1,7 @@
 """Environment steps per second of actors and a learner: every contender in turn (README.md has the command).
 
-Each is a process of its own in an environment of its own; a round runs all of them, so that a busy minute meets all. The
-table has the medians of the rounds.
+Each is a process of its own in an environment of its own; a round runs all of them, so that a busy minute meets all.
+The table has the medians of the rounds.
 """
 
 import argparse

@@ -29,7 +29,7 @@ class Frames(gymnasium.Env[Any, Any]):
         self._frames = np.random.default_rng(0).integers(0, 256, (64, *shape), np.uint8)
         self._count = 0
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:  # noqa: ARG002
         super().reset(seed=seed)
         self._count = 0
         return self._frames[0], {}

@@ -1,7 +1,7 @@
 """What two forked processes reach by hand: fragments and weights in shared memory, semaphores, no library at all.
 
-Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat array
-that actors copy before each fragment. Nothing is checked, nobody is replaced, nothing is reported.
+Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat
+array that actors copy before each fragment. Nothing is checked, nobody is replaced, nothing is reported.
 """
 
 import multiprocessing
