@@ -27,7 +27,7 @@ def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
     """Go on from what `get_random_state` returned; GPUs that are not there are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
-            kind = type(generator.get_state())
+            kind: Any = type(generator.get_state())
             state = kind.__new__(kind)  # a new one, because the state that is there belongs to the generator
             state.__setstate__((*states[f"{name}/numbers"].tolist(), states[f"{name}/engine"].tolist()))
             generator.set_state(state)
@@ -36,7 +36,7 @@ def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
 def _generators() -> dict[str, Any]:
     core = paddle.base.core
     found = {"cpu": core.default_cpu_generator()}
-    if paddle.is_compiled_with_cuda():
-        for index in range(core.get_cuda_device_count()):
+    if paddle.device.is_compiled_with_cuda():
+        for index in range(paddle.device.cuda.device_count()):
             found[f"cuda:{index}"] = core.default_cuda_generator(index)
     return found

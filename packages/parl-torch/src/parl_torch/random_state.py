@@ -12,7 +12,7 @@ __all__ = ["get_random_state", "set_random_state"]
 def get_random_state() -> dict[str, NDArray[np.uint8]]:
     """Copies of the states of the CPU's generator and, where CUDA is in use, of every GPU's."""
     states = {"cpu": torch.get_rng_state().numpy().copy()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for index, state in enumerate(torch.cuda.get_rng_state_all()):
             states[f"cuda:{index}"] = state.numpy().copy()
     return states

@@ -33,7 +33,8 @@ class IMPALA(contract.IMPALA, Algorithm):
 
     def logits(self, obs: Any) -> Tensor:
         with paddle.no_grad():
-            return self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
+            logits: Tensor = self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
+            return logits
 
     def value(self, obs: Any) -> Tensor:
         with paddle.no_grad():
