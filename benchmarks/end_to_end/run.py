@@ -54,13 +54,14 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    peers = [name for name in LIBRARIES if name != "ours"]
-    heads = [*LIBRARIES, *(f"ours / {name}" for name in peers)]
+    peers = [name for name in LIBRARIES if not name.startswith("ours")]
+    pairs = [(mine, peer) for mine in LIBRARIES if mine not in peers for peer in peers]
+    heads = [*LIBRARIES, *(f"{mine} / {peer}" for mine, peer in pairs)]
     print(f"| | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}", flush=True)
     for task in options.tasks.split(","):
         found = rates(task, options.rounds, options.scale, best=options.best)
         cells = [f"{found[name]:,.0f}" if name in found else "-" for name in LIBRARIES]
-        cells += [f"{found['ours'] / found[name]:.2f}" if {"ours", name} <= found.keys() else "-" for name in peers]
+        cells += [f"{found[a] / found[b]:.2f}" if {a, b} <= found.keys() else "-" for a, b in pairs]
         print(f"| {TASKS[task][0]} | {' | '.join(cells)} |", flush=True)
 
 
