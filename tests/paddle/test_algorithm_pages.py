@@ -8,10 +8,12 @@ import pytest
 PAGES = Path(__file__).parents[2] / "docs" / "reference" / "algorithms"
 
 
-@pytest.mark.parametrize(
-    "name", ["ppo", "a2c", "a3c", "impala", "policy-gradient", "cql", "iql", "decision-transformer", "offline-q"]
-)
+NAMES = sorted(page.stem for page in PAGES.glob("*.md") if page.stem != "index")
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_example_of_a_page_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", (PAGES / f"{name}.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(compile(example, f"{name}.md", "exec"), {"__name__": "example"})
+    shorter = example.replace("total_steps=600", "total_steps=250")  # the same loop, with fewer updates
+    exec(compile(shorter, f"{name}.md", "exec"), {"__name__": "example"})
     assert "nan" not in capsys.readouterr().out

@@ -6,7 +6,15 @@ from typing import Any
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.testing import DQNConformance, SACConformance
+from parl_core.testing import (
+    CQLConformance,
+    DDPGConformance,
+    DQNConformance,
+    IQLConformance,
+    OfflineQConformance,
+    SACConformance,
+    TD3Conformance,
+)
 from parl_core.testing.adapter import FLOAT32, FLOAT64
 from parl_torch import compiled
 from parl_torch.algorithms import DQN
@@ -41,6 +49,26 @@ class CompiledSAC(Compiled, SACConformance):
     pass
 
 
+class CompiledDDPG(Compiled, DDPGConformance):
+    pass
+
+
+class CompiledTD3(Compiled, TD3Conformance):
+    pass
+
+
+class CompiledCQL(Compiled, CQLConformance):
+    pass
+
+
+class CompiledIQL(Compiled, IQLConformance):
+    pass
+
+
+class CompiledOfflineQ(Compiled, OfflineQConformance):
+    pass
+
+
 @needs_a_compiler
 @pytest.mark.slow
 def test_compiled_dqn_agrees_with_the_reference() -> None:
@@ -51,6 +79,36 @@ def test_compiled_dqn_agrees_with_the_reference() -> None:
 @pytest.mark.slow
 def test_compiled_sac_agrees_with_the_reference() -> None:
     CompiledSAC().test_three_updates_agree_with_the_reference(FLOAT32, alpha=None, extras=False)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_ddpg_agrees_with_the_reference() -> None:
+    CompiledDDPG().test_three_updates_agree_with_the_reference(FLOAT64, extras=True)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_td3_agrees_with_the_reference() -> None:
+    CompiledTD3().test_four_updates_agree_with_the_reference(FLOAT32, extras=False)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_cql_agrees_with_the_reference() -> None:
+    CompiledCQL().test_three_updates_agree_with_the_reference(FLOAT32, version=3, lagrange=True, learned=True)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_iql_agrees_with_the_reference() -> None:
+    CompiledIQL().test_three_updates_agree_with_the_reference(FLOAT64, max_steps=4)
+
+
+@needs_a_compiler
+@pytest.mark.slow
+def test_compiled_offline_q_agrees_with_the_reference() -> None:
+    CompiledOfflineQ().test_three_updates_agree_with_the_reference(FLOAT32, heads=1, double=True, extras=True)
 
 
 def test_without_a_compiler_it_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
