@@ -5,7 +5,6 @@ dimensions, 400 updates. The learning rate is one at which there is still progre
 a larger one all ways end where their steps are too long, and the shortest looks best.
 
     grouped      ranked within each model, weighted by 0.8**age: parl-evokit's default
-    rate raised  the same, the learning rate over the mean of these weights: decay shortens the step of SGD by it
     no decay     ranked within each model, all of equal weight
     as fresh     all ranked together, noise applied to the present centre
     fresh only   stale samples are left out
@@ -20,14 +19,13 @@ from timing import Table
 from parl_evokit import ES, NothingToUpdate, SamplingInfo
 
 D, POPULATION, LONGEST = 1000, 64, 8
-RULES = ("grouped", "no delay", "rate raised", "no decay", "as fresh", "fresh only")
-MEAN_WEIGHT = sum(0.8**age for age in range(LONGEST + 1)) / (LONGEST + 1)
+RULES = ("grouped", "no delay", "no decay", "as fresh", "fresh only")
 
 
 def remaining(kind: str, rate: float, rule: str, updates: int, seed: int) -> float:
     """The last objective over the first."""
     update = {"max_age": 0 if rule == "fresh only" else LONGEST, "stale_decay": 1.0 if rule == "no decay" else 0.8}
-    optimizer = {"type": kind, "base_lr": rate / MEAN_WEIGHT if rule == "rate raised" else rate}
+    optimizer = {"type": kind, "base_lr": rate}
     sampling = {"gaussian_sampling": {"std": 0.1, "seed": seed}}
     solver = {"optimizer": optimizer, "sampling": sampling, "update": update}
     es = ES(np.ones(D), {"keys": "COUNTER", "worker": seed, "solver": solver})
@@ -50,13 +48,7 @@ def remaining(kind: str, rate: float, rule: str, updates: int, seed: int) -> flo
 def stale(table: Table, quick: bool) -> None:
     updates, seeds = (60, (1,)) if quick else (400, (1, 2, 3))
     for kind, rate, target in (("ADAM", 0.01, "<= 2.1"), ("SGD", 2.0, "<= 1.2")):
-        # Adam's step does not depend on the scale of the gradient, so there is nothing to raise.
-        rules = [rule for rule in RULES if rule != "rate raised" or kind == "SGD"]
-        found = {rule: median(remaining(kind, rate, rule, updates, seed) for seed in seeds) for rule in rules}
+        found = {rule: median(remaining(kind, rate, rule, updates, seed) for seed in seeds) for rule in RULES}
         ours, straight = found.pop("grouped"), found["no delay"]
-        raised = found.pop("rate raised", None)
         what = f"stale samples, delays 0 to 8, {kind}, rate {rate:g}: remaining objective; over that of no delay"
         table.row(what, "", (ours, ours / straight), found, f"{target} of no delay")
-        if raised is not None:
-            what = "the same, rate raised by the inverse of the mean weight; over that of no delay"
-            table.row(what, "", (raised, raised / straight), None, f"{target} of no delay")

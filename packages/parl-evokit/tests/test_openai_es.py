@@ -103,17 +103,38 @@ def test_any_number_of_answers_will_do_and_late_ones_count_by_age() -> None:
 
 
 def test_stale_samples_are_weighted_by_the_decay_to_the_power_of_their_age() -> None:
-    steps = []
-    for decay in (1.0, 0.5):
-        es = ES(np.zeros(10), sgd(decay))
-        old = es.ask(4)
-        es.tell(es.ask(2), [0.0, 0.0])
-        es.tell(es.ask(2), [0.0, 0.0])
-        before = es.mean.copy()
-        es.tell(old, [1.0, 2.0, 3.0, 4.0])
-        steps.append(es.mean - before)
-    assert steps[1] == pytest.approx(steps[0] * 0.25)
-    assert np.abs(steps[0]).max() > 0
+    es = ES(np.zeros(10), sgd(0.5))
+    old = es.ask(4)
+    noise = {2: np.array([es.candidate(info) for info in old])}  # around zeros
+    es.tell(es.ask(2), [0.0, 0.0])
+    es.tell(es.ask(2), [0.0, 0.0])
+    fresh, before = es.ask(6), es.mean.copy()
+    noise[0] = np.array([es.candidate(info) - before for info in fresh])
+    es.tell([*old, *fresh], [1.0, 2.0, 3.0, 4.0, *np.arange(6.0)])
+    ranked = {2: np.arange(4) / 3 - 0.5, 0: np.arange(6) / 5 - 0.5}
+    total = sum(0.5**age * ranked[age] @ noise[age] for age in (2, 0))
+    assert es.mean - before == pytest.approx(total / (0.25 * 4 + 6), abs=1e-6)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.5])
+def test_late_samples_alone_make_the_same_step_whatever_the_decay(decay: float) -> None:
+    es = ES(np.zeros(10), sgd(decay))
+    old = es.ask(4)
+    noise = np.array([es.candidate(info) for info in old])  # around zeros
+    es.tell(es.ask(2), [0.0, 0.0])
+    es.tell(es.ask(2), [0.0, 0.0])
+    before = es.mean.copy()
+    es.tell(old, [1.0, 2.0, 3.0, 4.0])
+    assert es.mean - before == pytest.approx((np.arange(4) / 3 - 0.5) @ noise / 4, abs=1e-6)
+
+
+def test_with_a_decay_of_zero_late_samples_change_nothing() -> None:
+    es = ES(np.zeros(10), sgd(0.0))
+    old = es.ask(4)
+    es.tell(es.ask(2), [0.0, 0.0])
+    before = es.mean.copy()
+    es.tell(old, [1.0, 2.0, 3.0, 4.0])
+    assert np.array_equal(es.mean, before)
 
 
 def sgd(decay: float) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_grouped_samples_of_an_old_model_cancel_the_shift_of_the_centre() -> Non
     es.tell(old, np.arange(6.0))
     utilities = np.arange(6.0) / 5 - 0.5
     assert utilities.sum() == 0.0
-    assert es.mean - before == pytest.approx(0.5 * utilities @ noise / 6, abs=1e-6)
+    assert es.mean - before == pytest.approx(utilities @ noise / 6, abs=1e-6)
 
 
 def _noise(es: ES, info: SamplingInfo) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":

@@ -245,7 +245,7 @@ class UpdateConfig:
         weight_decay: This times the parameters is added to the gradient; 0 or more.
         max_age: Samples of models more than this many updates old are left out; 0 or more.
         stale: How older samples count.
-        stale_decay: With GROUPED, the weight of a sample is this to the power of its age; 0 to 1.
+        stale_decay: With GROUPED, the weight of a sample beside the others is this to the power of its age; 0 to 1.
         min_samples: With fewer usable samples nothing is updated; 1 or more.
     """
 

@@ -1,16 +1,18 @@
 """OpenAI's evolution strategy (Salimans et al. 2017, "Evolution strategies as a scalable alternative", algorithm 2).
 
-    g = -1/n * sum over samples of utility * std * unit / 4096 + weight_decay * theta        (1)
-    theta <- optimizer(theta, g)                                                             (2)
+    g = -1/w * sum over samples of stale_decay**age * utility * std * unit / 4096 + weight_decay * theta        (1)
+    theta <- optimizer(theta, g)                                                                                (2)
+
+with w the sum of stale_decay**age over all samples: their number, when all of them are of the present model.
 
 The sum in (1) is over integers and exact; everything after it is elementwise. So equal samples give equal bits, in any
 order and on any machine.
 
 With `shaping: TOP_K` only the best directions count, which is augmented random search (Mania et al. 2018, V1-t).
 
-Differences from the paper: utilities of stale samples are ranked within their own model and weighted by
-stale_decay**age, n counting all samples; equal rewards share their mean rank; the step is scaled by std, not by 1/std,
-as the original EvoKit does, so that its documented learning rates keep their meaning.
+Differences from the paper: utilities of stale samples are ranked within their own model and count less the older they
+are, but late rewards do not make the step shorter; equal rewards share their mean rank; the step is scaled by std, not
+by 1/std, as the original EvoKit does, so that its documented learning rates keep their meaning.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class ES(Strategy):
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
             utilities = self._utilities(group)
-            factor = self._scale(group, intake) * utilities.unit * _product(update.stale_decay, group.age)
+            factor = self._scale(group, intake) * utilities.unit * _weight(group, update)
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
@@ -128,8 +130,10 @@ class ES(Strategy):
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
-        """What one unit of noise with utility 1 adds to the gradient."""
-        return -float(np.float32(self.config.solver.sampling.gaussian_sampling.std)) / UNITS_PER_ONE / intake.used
+        """What one unit of noise with utility 1 and weight 1 adds to the gradient."""
+        weights = sum(_weight(each, self.config.solver.update) * len(each.keys) for each in intake.groups)
+        std = float(np.float32(self.config.solver.sampling.gaussian_sampling.std))
+        return -std / UNITS_PER_ONE / weights if weights else 0.0  # no weight at all: stale samples and a decay of 0
 
     def _utilities(self, group: Group) -> shaping.Utilities:
         return utilities_of(group, self.config.solver.update)
@@ -154,8 +158,9 @@ def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
             return Adam(size, settings.base_lr, adam.beta1, adam.beta2, adam.epsilon)
 
 
-def _product(base: float, times: int) -> float:
-    result = 1.0
-    for _ in range(times):
-        result *= base
-    return result
+def _weight(group: Group, update: UpdateConfig) -> float:
+    """`stale_decay` to the power of the age, by products, so that it has the same bits everywhere."""
+    weight = 1.0
+    for _ in range(group.age):
+        weight *= update.stale_decay
+    return weight
