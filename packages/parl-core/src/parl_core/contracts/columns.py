@@ -57,8 +57,9 @@ def finite_column(name: str, values: Any) -> NDArray[Any]:
         ValueError: another shape, no numbers, or one that is infinite or NaN; the message has the first such row.
     """
     array = floats_column(name, values)
-    spoiled = np.flatnonzero(~np.isfinite(array))
-    if spoiled.size:
+    finite = np.isfinite(array)
+    if not finite.all():
+        spoiled = np.flatnonzero(~finite)
         raise ValueError(
             f"{name} must be finite, got {array[spoiled[0]]} in row {spoiled[0]}: one such number spoils all weights; "
             "clip or drop it in the environment"
