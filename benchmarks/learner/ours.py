@@ -10,10 +10,10 @@ Run = Callable[[int], None]
 
 
 class Parl:
-    """Ready-made networks, one agent; `compile` says whether its losses and gradients are compiled."""
+    """Ready-made networks, one agent; the options are the algorithm's."""
 
-    def __init__(self, compile: bool = False) -> None:
-        self._options: dict[str, Any] = {"device": "cpu", "compile": compile}
+    def __init__(self, **options: Any) -> None:
+        self._options: dict[str, Any] = {"device": "cpu", **options}
 
     def dqn(self) -> Run:
         from parl_torch.algorithms import DQN
@@ -90,3 +90,11 @@ def _updates(algorithm: Any, batch: batches.Columns) -> Run:
             agent.learn(*batch)
 
     return run
+
+
+class Reduced:
+    """With `compute_dtype="bfloat16"`, where it pays: convolutions."""
+
+    def __init__(self) -> None:
+        parl = Parl(compute_dtype="bfloat16")
+        self.dqn_cnn, self.a2c_cnn = parl.dqn_cnn, parl.a2c_cnn

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 from batches import UPDATES
 from by_hand import Floor
-from ours import Parl
+from ours import Parl, Reduced
 from parl2 import Parl2
 from sb3 import StableBaselines3
 
@@ -28,6 +28,7 @@ CASES = {
 LIBRARIES: dict[str, Callable[[], object]] = {
     "ours": Parl,
     "ours, compiled": lambda: Parl(compile=True),
+    "ours, bfloat16": Reduced,
     "by hand": Floor,
     "SB3": StableBaselines3,
     "PARL 2.2.1": Parl2,
