@@ -160,3 +160,13 @@ def test_what_was_asked_for_is_found_again(algorithm: str, env: str, tmp_path: P
     asked.write(tmp_path)
     assert PresetRun.read(tmp_path) == asked
     assert asked.total_steps == 77
+
+
+@pytest.mark.parametrize(
+    ("steps", "num_envs", "n_steps", "total"), [(50, 8, 6, 48), (3, 3, 1, 3), (1, 1, 1, 1), (20_000, 8, 2048, 20_000)]
+)
+def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_steps: int, total: int) -> None:
+    asked = PresetRun("PPO", "Acrobot-v1", "torch", steps=steps)
+    preset: Any = asked.preset
+    assert (preset.num_envs, preset.loop.n_steps, preset.loop.total_steps) == (num_envs, n_steps, total)
+    assert asked.total_steps == total

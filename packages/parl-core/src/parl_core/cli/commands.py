@@ -59,7 +59,11 @@ def _training_options(command: _Command) -> _Command:
         click.option(
             "--actors", default=0, type=click.IntRange(0), help="Remote actors for the environments; 0: this process."
         ),
-        click.option("--steps", type=click.IntRange(1), help="Environment steps at most; default: the preset's."),
+        click.option(
+            "--steps",
+            type=click.IntRange(1),
+            help="Environment steps (of PPO's rollouts the last one is completed); default: the preset's.",
+        ),
         click.option("--seed", default=0, type=SEED, help="Of weights, environments and sampling."),
         click.option("--backend", help="torch or paddle; default: the one installed."),
         click.argument("env", metavar="ENV"),

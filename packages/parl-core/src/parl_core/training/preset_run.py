@@ -46,7 +46,7 @@ class PresetRun:
         env: registered id of the environment.
         backend: `torch` or `paddle`.
         seed: of weights, environments and sampling.
-        steps: environment steps at most; None: the preset's.
+        steps: environment steps; None: the preset's. Rollouts of more are shortened, the last of several is completed.
         goal: stop when two evaluations in a row reach it; None: the preset's.
         checkpoint_every: steps between two checkpoints.
         extended_to: environment steps at most since it was resumed with more; None: `steps`.
@@ -72,8 +72,12 @@ class PresetRun:
             preset: Any = PPO_PRESETS.get(self.env, OnPolicyPreset())
         else:
             preset = off_policy_preset(self.algorithm, self.env)
-        loop = preset.loop if self.steps is None else preset.loop.with_total_steps(self.steps)
-        changed: OnPolicyPreset | OffPolicyPreset = dataclasses.replace(preset, loop=loop)
+        if self.steps is None:
+            changed: OnPolicyPreset | OffPolicyPreset = preset
+        elif isinstance(preset, OnPolicyPreset):
+            changed = _within(preset, self.steps)
+        else:
+            changed = dataclasses.replace(preset, loop=preset.loop.with_total_steps(self.steps))
         return changed
 
     @property
@@ -219,6 +223,16 @@ def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int) -> Evalu
         seed: of the episodes.
     """
     return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env})
+
+
+def _within(preset: OnPolicyPreset, steps: int) -> OnPolicyPreset:
+    """The preset with another budget, which one rollout does not exceed; the last of several is completed."""
+    num_envs = min(preset.num_envs, steps)
+    n_steps = min(preset.loop.n_steps, steps // num_envs)
+    total = n_steps * num_envs if n_steps < preset.loop.n_steps else steps
+    return dataclasses.replace(
+        preset, num_envs=num_envs, loop=dataclasses.replace(preset.loop, n_steps=n_steps, total_steps=total)
+    )
 
 
 def _plain(value: Any, total_steps: int) -> Any:
