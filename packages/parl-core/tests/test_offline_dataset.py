@@ -62,7 +62,13 @@ def test_rows_of_shape_n_1_and_continuous_actions_of_one_dimension_are_taken() -
         ({"terminal": np.array([0, 0, 7, 0, 0, 0])}, r"has terminal 7.0 in row 2: flags are 0 or 1"),
         ({"action": np.array([0, -1, 0, 0, 0, 0])}, r"has the action -1"),
         ({"reward": np.zeros((6, 2))}, r"reward must have shape"),
-        ({"action": np.array(list("abcdef"))}, r"actions of dtype"),
+        ({"action": np.array(list("abcdef"))}, r"has action of dtype <U1"),
+        ({"reward": np.array([0, 1e300, 0, 0, 0, 0])}, r"has reward 1e\+300 in row 1: beyond float32.*scale or clip"),
+        ({"obs": np.full((6, 2), -1e39)}, r"has obs -1e\+39 in row 0: beyond float32"),
+        ({"action": np.array([0.0, 0, 0, 1e40, 0, 0])}, r"has action 1e\+40 in row 3: beyond float32"),
+        ({"obs": np.full((6, 2), 1j)}, r"has obs of dtype complex128, in row 0 \[1j\].*real and imaginary"),
+        ({"next_obs": np.full((6, 2), 1j)}, r"next_obs.*complex128"),
+        ({"reward": np.full(6, 1j)}, r"has reward of dtype complex128"),
     ],
 )
 def test_data_that_cannot_be_learned_from_is_refused_with_names_and_values(

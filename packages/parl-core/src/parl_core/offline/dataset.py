@@ -54,7 +54,8 @@ class OfflineDataset:
             source: for messages.
 
         Raises:
-            DatasetError: a key is missing, lengths or shapes differ, there are no rows, or a number is not finite.
+            DatasetError: a key is missing, lengths or shapes differ, there are no rows, or a number is not real, not
+                finite or beyond float32.
         """
         if missing := [key for key in NEEDED if key not in arrays]:
             raise DatasetError(
@@ -74,14 +75,14 @@ class OfflineDataset:
                 f"{list(columns['next_obs'].shape)}; they must be the same"
             )
         for key in ("obs", "action", "reward", "next_obs"):
-            _check_finite(source, key, columns[key])
+            columns[key] = _real(source, key, columns[key])
         terminal = _flags(source, "terminal", columns["terminal"])
         truncated = columns.get("truncated")
         return cls(
-            _numbers(columns["obs"]),
+            columns["obs"],
             _actions(source, columns["action"]),
             _column(source, "reward", columns["reward"]).astype(np.float32),
-            _numbers(columns["next_obs"]),
+            columns["next_obs"],
             terminal,
             np.zeros(len(terminal), np.bool_) if truncated is None else _flags(source, "truncated", truncated),
             source,
@@ -116,7 +117,8 @@ class OfflineDataset:
     def scaled_rewards(self, scale: float, shift: float = 0.0) -> "OfflineDataset":
         """The same data with `scale * reward + shift`."""
         arrays = {key: getattr(self, key) for key in (*NEEDED, "truncated")}
-        return OfflineDataset.from_arrays(arrays | {"reward": self.reward * scale + shift}, self.source)
+        reward = self.reward.astype(np.float64) * scale + shift
+        return OfflineDataset.from_arrays(arrays | {"reward": reward}, self.source)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write an `.npz` file that `read_npz` reads, under its name only when it is complete, and return its path."""
@@ -127,10 +129,6 @@ class OfflineDataset:
         for start, stop in self.episodes:
             parts = {key: getattr(self, key)[start:stop] for key in (*NEEDED, "truncated")}
             yield OfflineDataset(**parts, source=self.source)
-
-
-def _numbers(array: NDArray[Any]) -> NDArray[Any]:
-    return array.astype(np.float32) if array.dtype == np.float64 else array
 
 
 def _actions(source: str, array: NDArray[Any]) -> NDArray[Any]:
@@ -160,10 +158,29 @@ def _flags(source: str, key: str, array: NDArray[Any]) -> NDArray[np.bool_]:
     return column.astype(np.bool_)
 
 
-def _check_finite(source: str, key: str, array: NDArray[Any]) -> None:
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
-        at = tuple(int(i) for i in np.argwhere(~np.isfinite(array))[0])
+def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
+    """The column with floats of at most 32 bits."""
+    if array.dtype.kind not in "fiub":
+        first = array.reshape(-1)[:1].tolist()
+        split = "; split complex numbers into real and imaginary parts" if array.dtype.kind == "c" else ""
         raise DatasetError(
-            f"{source} has {key} {array[at]} in row {at[0]}: one such number spoils all weights; drop the row or mend "
-            "what wrote it"
+            f"{source} has {key} of dtype {array.dtype}, in row 0 {first}: they must be real numbers{split}"
         )
+    if array.dtype.kind != "f":
+        return array
+    _check_finite(source, key, array, array, "one such number spoils all weights; drop the row or mend what wrote it")
+    if array.dtype.itemsize <= np.dtype(np.float32).itemsize:
+        return array
+    with np.errstate(over="ignore"):
+        single = array.astype(np.float32)
+    limit = np.finfo(np.float32).max
+    _check_finite(source, key, array, single, f"beyond float32, which ends at {limit:.1e}; scale or clip the column")
+    return single
+
+
+def _check_finite(source: str, key: str, array: NDArray[Any], seen: NDArray[Any], remedy: str) -> None:
+    """Refuse the first number of `array` that is not finite in `seen`."""
+    finite = np.isfinite(seen)
+    if not finite.all():
+        at = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise DatasetError(f"{source} has {key} {array[at]} in row {at[0]}: {remedy}")
