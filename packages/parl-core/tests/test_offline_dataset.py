@@ -99,8 +99,58 @@ def test_a_file_of_d4rls_form_is_read(tmp_path: Path) -> None:
     data = read_npz(tmp_path / "d4rl.npz")
     assert data.episodes == ((0, 3), (3, 5), (5, 6))
     np.savez(tmp_path / "part.npz", **theirs)
-    with pytest.raises(DatasetError, match=r"part\.npz lacks terminal"):
+    with pytest.raises(DatasetError, match=r"part\.npz lacks terminals; it has actions, .*observations, actions"):
         read_npz(tmp_path / "part.npz")
+
+
+def raw_d4rl(n: int = 8, **changed: Any) -> dict[str, Any]:
+    columns = {
+        "observations": np.arange(2.0 * n).reshape(n, 2),
+        "actions": np.zeros((n, 1), np.float32),
+        "rewards": np.arange(float(n)),
+        "terminals": np.arange(n) == 2,
+        "timeouts": np.arange(n) == 5,
+    }
+    return {name: value for name, value in {**columns, **changed}.items() if value is not None}
+
+
+def test_without_next_observations_those_of_the_following_rows_are_taken(tmp_path: Path) -> None:
+    np.savez(tmp_path / "raw.npz", **raw_d4rl())
+    data = read_npz(tmp_path / "raw.npz")
+    # Row 5 reached the time limit and row 7 is the last: nobody wrote what came after them.
+    assert data.reward.tolist() == [0, 1, 2, 3, 4, 6]
+    assert data.terminal.tolist() == [False, False, True, False, False, False]
+    assert data.truncated.tolist() == [False, False, False, False, True, True]
+    assert data.episodes == ((0, 3), (3, 5), (5, 6))
+    going_on = ~data.terminal
+    np.testing.assert_array_equal(data.next_obs[going_on], data.obs[going_on] + 2.0)
+
+
+def test_without_next_observations_episodes_of_one_row_and_a_terminal_end_are_kept_right(tmp_path: Path) -> None:
+    terminals, timeouts = np.array([0, 1, 0, 0, 1]), np.array([1, 1, 0, 1, 0])
+    np.savez(tmp_path / "raw.npz", **raw_d4rl(5, terminals=terminals, timeouts=timeouts))
+    data = read_npz(tmp_path / "raw.npz")
+    assert data.reward.tolist() == [1, 2, 4]  # row 0 was an episode of its own, and was cut
+    assert data.terminal.tolist() == [True, False, True]
+    assert data.truncated.tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"timeouts": None}, "lacks next_observations, and timeouts"),
+        ({"rewards": None}, "lacks rewards; it has"),
+        ({"terminals": np.zeros(3)}, "different lengths"),
+        ({"terminals": np.full(8, 2)}, "has terminal 2.0 in row 0"),
+        ({"timeouts": np.ones(8), "terminals": np.zeros(8)}, "has no transitions"),
+    ],
+)
+def test_a_raw_file_that_cannot_be_completed_is_refused_by_its_own_names(
+    tmp_path: Path, changed: dict[str, Any], message: str
+) -> None:
+    np.savez(tmp_path / "raw.npz", **raw_d4rl(**changed))
+    with pytest.raises(DatasetError, match=message):
+        read_npz(tmp_path / "raw.npz")
 
 
 @pytest.mark.parametrize("n_envs", [1, 2])

@@ -8,7 +8,9 @@
     terminal     terminal       terminals
     truncated    truncated      timeouts             optional
 
-A file has either set of names. Files that a `ReplayMemory` saved are put into the order of their steps.
+A file has either set of names. D4RL's raw files lack `next_observations`: there the following row's observation is
+taken, and rows that ended at a time limit or with the file, whose next observation nobody wrote, are left out. Files
+that a `ReplayMemory` saved are put into the order of their steps.
 """
 
 import os
@@ -21,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError, DatasetError
-from parl_core.offline.dataset import OfflineDataset
+from parl_core.offline.dataset import NEEDED, OfflineDataset
 from parl_core.replay.files import read_snapshot
 
 __all__ = ["read_minari", "read_npz"]
@@ -50,7 +52,7 @@ def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:
     except CheckpointError as error:
         raise DatasetError(str(error)) from error
     if "observations" in arrays:
-        arrays = {name: arrays[theirs] for name, theirs in D4RL_NAMES.items() if theirs in arrays}
+        arrays = _from_d4rl(str(Path(path)), arrays)
     elif "other" in arrays:
         arrays = _unrolled(str(path), arrays)
     return OfflineDataset.from_arrays(arrays, str(Path(path)))
@@ -106,6 +108,35 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
     if not columns["obs"]:
         raise DatasetError(f"{name} has no episodes")
     return OfflineDataset.from_arrays({key: np.concatenate(parts) for key, parts in columns.items()}, name)
+
+
+def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """The columns under PARL's names, with the next observations of following rows where the file has none."""
+    given = {name: arrays[theirs] for name, theirs in D4RL_NAMES.items() if theirs in arrays}
+    if missing := [D4RL_NAMES[name] for name in NEEDED if name not in given and name != "next_obs"]:
+        raise DatasetError(
+            f"{source} lacks {', '.join(missing)}; it has {', '.join(sorted(arrays))}. Needed are "
+            f"{', '.join(D4RL_NAMES[name] for name in NEEDED)}, and timeouts where episodes were cut"
+        )
+    if "next_obs" in given:
+        return given
+    if "truncated" not in given:
+        raise DatasetError(
+            f"{source} lacks next_observations, and timeouts, without which following rows cannot stand for them; add "
+            "either (timeouts: 1 where a time limit ended an episode, else 0)"
+        )
+    rows = {key: len(column) if column.ndim else 0 for key, column in given.items()}
+    if len(set(rows.values())) > 1 or not rows["obs"]:
+        return given | {"next_obs": given["obs"]}  # refused where lengths are checked
+    ended = np.asarray(given["terminal"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
+    cut = np.append(given["truncated"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1)[:-1], True)
+    known = ended | ~cut
+    after = np.concatenate([given["obs"][1:], given["obs"][-1:]])
+    after[ended] = given["obs"][ended]  # of what terminated nothing follows, and nothing is learned from it
+    # An episode whose last row is left out was cut one row earlier, if that row belongs to it.
+    begun = np.append(True, ended[:-1] | cut[:-1])
+    given["truncated"] = ~ended & np.append(~known[1:] & ~begun[1:], False)
+    return {key: column[known] for key, column in given.items()} | {"next_obs": after[known]}
 
 
 def _unrolled(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
