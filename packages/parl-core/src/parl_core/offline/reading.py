@@ -130,7 +130,7 @@ def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
         return given | {"next_obs": given["obs"]}  # refused where lengths are checked
     ended = np.asarray(given["terminal"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
     cut = np.append(given["truncated"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1)[:-1], True)
-    known = ended | ~cut
+    known = np.asarray(ended | ~cut)
     after = np.concatenate([given["obs"][1:], given["obs"][-1:]])
     after[ended] = given["obs"][ended]  # of what terminated nothing follows, and nothing is learned from it
     # An episode whose last row is left out was cut one row earlier, if that row belongs to it.
