@@ -54,6 +54,9 @@ class Agent:
     alg: Any
     training: bool
 
+    _by_mode: Sequence[Any] | None = None
+    """The layers that acting puts into evaluation mode; None before it acted."""
+
     def __init__(
         self,
         algorithm: Algorithm,
@@ -217,7 +220,10 @@ class Agent:
         return figures
 
     def train(self) -> None:
-        """Enter training mode, in which dropout and batch statistics are active; agents start in it."""
+        """Enter training mode, in which learning has dropout and batch statistics; acting never has them.
+
+        Agents start in it.
+        """
         self.alg.train()
         self.training = True
 
@@ -310,13 +316,21 @@ class Agent:
         return _batched(obs, self.obs_ndim)
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
-        with self.alg._no_gradients():
-            tensors = {name: self._tensors(value) for name, value in options.items()}
-            try:
+        if self._by_mode is None:
+            self._by_mode = self.alg._layers_by_mode()
+        learning = [layer for layer in self._by_mode if layer.training] if self._by_mode else ()
+        for layer in learning:
+            layer.training = False
+        try:
+            with self.alg._no_gradients():
+                tensors = {name: self._tensors(value) for name, value in options.items()}
                 return self._arrays(method(self._tensors(batch), **tensors))
-            except Exception as error:
-                self._explain(error, method, (batch,), options)
-                raise
+        except Exception as error:
+            self._explain(error, method, (batch,), options)
+            raise
+        finally:
+            for layer in learning:
+                layer.training = True
 
     def _explain(
         self, error: Exception, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]

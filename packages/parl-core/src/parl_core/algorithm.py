@@ -267,6 +267,10 @@ class Algorithm:
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
 
+    def _layers_by_mode(self) -> list[Any]:
+        """The layers of all models that compute something else in training mode, such as dropout."""
+        return [layer for model in self._models().values() for layer in model.layers_by_mode()]
+
     def _load(self, parts: Mapping[str, Weights]) -> None:
         for owner, model in self._models().items():
             model.set_weights(parts[owner], portable=True)

@@ -186,6 +186,16 @@ class Model:
                         "an attribute"
                     )
 
+    def layers_by_mode(self) -> list[Any]:
+        """The layers, this model among them, that compute something else in training mode: whose code asks for it."""
+        plain = {*self._plain_model().__mro__, *self._layer_class().__mro__}
+        asking: dict[type, bool] = {}
+        for layer in self._all_layers().values():
+            kind = type(layer)
+            if kind not in asking:
+                asking[kind] = any(_asks_for_mode(part) for part in kind.__mro__ if part not in plain)
+        return [layer for layer in self._all_layers().values() if asking[type(layer)]]
+
     # Backend hooks
 
     def _layer_class(self) -> type[Any]:
@@ -309,6 +319,12 @@ def check_names(owner: str, expected: Iterable[str], given: Iterable[str]) -> No
     if missing or unknown:
         parts = [f"missing {_some(missing)}"] * bool(missing) + [f"unknown {_some(unknown)}"] * bool(unknown)
         raise WeightsMismatchError(f"weights do not fit {owner}: {'; '.join(parts)}")
+
+
+def _asks_for_mode(kind: type) -> bool:
+    functions = (getattr(value, "__wrapped__", value) for value in vars(kind).values())
+    codes = (getattr(function, "__code__", None) for function in functions)
+    return any("training" in code.co_names for code in codes if code is not None)
 
 
 def _some(names: Iterable[str], limit: int = 5) -> str:

@@ -45,7 +45,7 @@ class AgentConformance(Conformance):
         for same in (obs, obs.tolist(), frozen, obs[::-1].copy()[::-1]):
             np.testing.assert_array_equal(agent.predict(same), expected)
 
-    def test_evaluation_mode_uses_running_statistics_and_leaves_them_alone(self) -> None:
+    def test_acting_uses_running_statistics_and_leaves_them_alone_in_either_mode(self) -> None:
         layers: Any = self.backend.layers
         base = self.backend.Model
 
@@ -58,16 +58,50 @@ class AgentConformance(Conformance):
                 return self.fc(self.norm(obs))
 
         agent = self.backend.Agent(self.algorithm("DQN", Normalised()))
+        first = agent.predict(np.ones(OBS_DIM, np.float32))  # one has no variance, and the layers no shapes yet
+        assert isinstance(first, int)
         agent.learn(*_batch(1))
-        agent.eval()
         before = agent.get_weights()
-        assert isinstance(agent.predict(np.ones(OBS_DIM, np.float32)), int)  # one has no variance
+        obs = np.random.default_rng(2).normal(size=(4, OBS_DIM)).astype(np.float32)
+        while_training = agent.predict(obs)
+        agent.sample(obs[:1])
+        _assert_same(agent.get_weights(), before)
+        assert agent.training
+        assert agent.alg.model.norm.training
+        agent.eval()
+        np.testing.assert_array_equal(agent.predict(obs), while_training)
+        assert not agent.alg.model.norm.training
         _assert_same(agent.get_weights(), before)
         agent.train()
-        agent.predict(np.full((4, OBS_DIM), 9.0, np.float32))
+        agent.learn(*_batch(2))
         changed = [name for name, array in agent.get_weights().items() if not np.array_equal(array, before[name])]
-        assert changed
-        assert not any("fc" in name for name in changed)
+        assert any("norm" in name and ("mean" in name or "var" in name) for name in changed)
+
+    def test_acting_has_no_dropout_and_learning_has_it_whoever_asks_for_the_mode(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+        seen: list[bool] = []
+
+        class Dropping(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc = layers.fc(size=ACT_DIM)
+
+            def value(self, obs: Any) -> Any:
+                seen.append(self.training)
+                return layers.dropout(self.fc(obs), 0.5, is_test=not self.training)
+
+        agent = self.backend.Agent(self.algorithm("DQN", Dropping()))
+        agent.predict(np.zeros((3, OBS_DIM), np.float32))
+        assert seen == [False]
+        agent.learn(*_batch(1))
+        assert seen[1]
+        agent.alg.model.value = _broken
+        with pytest.raises(RuntimeError, match="broken"):
+            agent.predict(np.zeros((3, OBS_DIM), np.float32))
+        assert agent.alg.model.training
+
+    def test_models_without_such_layers_are_left_alone(self) -> None:
+        assert q_values(self.backend).layers_by_mode() == []
 
     def test_a_nan_loss_is_an_error_that_names_the_algorithm(self) -> None:
         agent = self._agent()
@@ -316,6 +350,10 @@ class AgentConformance(Conformance):
     def _actor_critic_agent(self) -> Any:
         weights = random_weights(np.random.default_rng(1), ACTOR_CRITIC_SHAPES)
         return self.backend.Agent(self.algorithm("PPO", self.model(actor_critic, weights)))
+
+
+def _broken(obs: Any) -> Any:
+    raise RuntimeError(f"broken at {obs.shape}")
 
 
 def _batch(seed: int) -> list[Any]:
