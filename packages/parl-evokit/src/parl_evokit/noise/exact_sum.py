@@ -9,6 +9,8 @@ exact each, are added up in 64 bits:
     sum    = sum over runs and digits of  64**i * (digits of the run @ rows of the run)
 """
 
+from __future__ import annotations  # so that functions within functions cost nothing to define
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,9 +29,9 @@ DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
 FEWEST, LONGEST = 8, 32  # rows of a run
 MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
-COLUMNS = 2**14  # coordinates summed at a time
+COLUMNS = 2**13  # coordinates summed at a time
+ENTRIES = 2**17  # of noise held at a time: well within a second-level cache
 SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
-ENTRIES = 2**18  # of noise held at a time: what a second-level cache holds
 FLOAT64_BUDGET = 2**53 // LARGEST_UNIT**2  # the same for squares in float64
 Keys = Sequence[int] | NDArray[np.uint64]
 
@@ -71,31 +73,31 @@ class ExactSum:
     def part(self, start: int, count: int, out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`: `out`, or a new one."""
         total = np.empty(count, np.int64) if out is None else out
-        total.fill(0)
-        columns = min(self._noise.row_chunk, COLUMNS if self._run <= LONGEST // 2 else COLUMNS // 2)
+        columns = min(self._noise.row_chunk, COLUMNS if self._run <= ENTRIES // COLUMNS else COLUMNS // 2)
         at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
         rows_of = self._noise.rows(self._pairs)
         for chunk in chunks(count, columns, start):
-            size = chunk.stop - chunk.start
-            sums, waiting = np.zeros((len(self._digits), size), np.int32), 0
+            size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]
+            sums: list[NDArray[np.int32]] = []
+            begun, waiting = False, 0
             for first in range(0, self._runs, at_once):
                 run_count = min(at_once, self._runs - first)
                 lines = slice(first * self._run, (first + run_count) * self._run)
                 rows = rows_of(lines, chunk.start, size, self._room_for(run_count * self._run, size))
                 rows = rows.reshape(run_count, self._run, size)
-                for here, (_, digits) in zip(sums, self._digits, strict=True):
-                    for product in np.matmul(digits[first : first + run_count], rows).astype(np.int32):
-                        here += product[0]
+                found = [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
+                sums = [np.add(sum_, new, out=sum_) for sum_, new in zip(sums, found, strict=True)] if sums else found
                 waiting += run_count
                 if waiting + at_once > MOST_RUNS or first + run_count == self._runs:
-                    self._flush(sums, total[chunk.start - start : chunk.stop - start])
-                    waiting = 0
+                    for (shift, _), sum_ in zip(self._digits, sums, strict=True):
+                        if begun:
+                            here += sum_.astype(np.int64) << shift
+                        else:
+                            here[...], begun = sum_, True  # the lowest digits, whose shift is 0, come first
+                    sums, waiting = [], 0
+            if not begun:
+                here.fill(0)
         return total
-
-    def _flush(self, sums: NDArray[np.int32], total: NDArray[np.int64]) -> None:
-        for here, (shift, _) in zip(sums, self._digits, strict=True):
-            total += here.astype(np.int64) << shift if shift else here
-        sums.fill(0)
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
         """Where large rows go: the same memory each time, for new memory costs more than what is put there."""
@@ -104,6 +106,13 @@ class ExactSum:
         if self._room.size < lines * size:
             self._room = np.empty(lines * size, np.float32)
         return self._room[: lines * size].reshape(lines, size)
+
+
+def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.int32]:
+    """The sum over runs of digits `[runs, 1, rows of a run]` times rows `[runs, rows of a run, size]`, `[size]`."""
+    products: NDArray[np.int32] = np.matmul(digits, rows)[:, 0].astype(np.int32)
+    total: NDArray[np.int32] = products[0] if len(products) == 1 else np.add.reduce(products, 0, np.int32)
+    return total
 
 
 def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:

@@ -10,6 +10,8 @@
 Units are integers, so sums over samples are exact; floats appear in one place, where noise is added to parameters.
 """
 
+from __future__ import annotations  # so that functions within functions cost nothing to define
+
 import functools
 from collections.abc import Iterator, Sequence
 from typing import Protocol, cast
@@ -33,6 +35,8 @@ ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are i
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
 FEW = 4  # samples below which each is perturbed by itself
+LONG_ROW = 2**11  # coordinates from which copying windows one by one beats gathering a few at a time
+PIECE = 2**14  # entries of these few: little enough for the allocator to have memory at hand
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
 
 
@@ -57,7 +61,7 @@ class GaussianNoise:
         self._scaled: tuple[float, FlatVector] = (0.0, np.empty(0, np.float32))
         self._kept: tuple[NDArray[np.uint64], NDArray[np.int16]] = (np.empty(0, np.uint64), np.empty((0, 0), np.int16))
 
-    def __reduce__(self) -> tuple[type["GaussianNoise"], tuple[NoiseSpec]]:
+    def __reduce__(self) -> tuple[type[GaussianNoise], tuple[NoiseSpec]]:
         return GaussianNoise, (self.spec,)
 
     def units(self, key: int, start: int, count: int) -> NDArray[np.int16]:
@@ -244,7 +248,7 @@ class GaussianNoise:
         """The most coordinates that `rows` gives at once; its stretches end at multiples of this."""
         return self._block if self.spec.cached else ROW_CHUNK
 
-    def rows(self, pairs: NDArray[np.uint64]) -> "RowsOf":
+    def rows(self, pairs: NDArray[np.uint64]) -> RowsOf:
         """The noise of pairs (keys without their lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:
@@ -252,8 +256,8 @@ class GaussianNoise:
 
         Returns:
             A function from a slice of the pairs, a first coordinate and their number to an array
-            `[pairs in it, coordinates]`, a new one unless one is given; the coordinates lie within one multiple of
-            `row_chunk`.
+            `[pairs in it, coordinates]`, a new one unless one in row order is given; the coordinates lie within one
+            multiple of `row_chunk`.
         """
         if not self.spec.cached:
 
@@ -277,11 +281,14 @@ class GaussianNoise:
             if number != present:  # many calls have the same block
                 present, starts = number, self._window_starts(pairs, np.array([number], np.uint64))
             places = starts[run] + offset
+            if out is not None and count >= LONG_ROW:
+                _copy_windows(table, places, out)
+                return out
+            windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
             if out is None:
-                windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
                 return windows[places]
-            for row, place in zip(out, places.tolist(), strict=True):
-                row[...] = table[place : place + count]
+            for part in chunks(len(places), max(1, PIECE // count)):  # a gathering costs less than a copy a row
+                out[part] = windows[places[part]]
             return out
 
         return from_table
@@ -326,6 +333,15 @@ class GaussianNoise:
             scaled = units * (np.float32(std) * np.float32(1 / UNITS_PER_ONE))
             self._scaled = (std, scaled)
         return scaled
+
+
+def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+    """Rows of `out` from these places of the table; as bytes, because assigning arrays takes half as long again."""
+    source, target, size = table.data.cast("B"), out.data.cast("B"), out.strides[0]
+    low = 0
+    for place in (places * table.itemsize).tolist():
+        target[low : low + size] = source[place : place + size]
+        low += size
 
 
 def _are_pairs(numbers: NDArray[np.uint64]) -> bool:

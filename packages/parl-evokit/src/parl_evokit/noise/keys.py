@@ -173,13 +173,21 @@ class CounterKeys:
         """See `KeySource`."""
         count = next(self._counts)
         low = count if self._mirrored else 2 * count
+        self._require_room(low)
+        return self._worker << HALF_BITS | low
+
+    def _require_room(self, low: int) -> None:
         if low > HALF_MASK:
             raise EvolutionError(f"worker {self._worker} has used all its keys: give it another number")
-        return self._worker << HALF_BITS | low
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """See `KeySource`."""
-        return np.array([self.draw() for _ in range(n)], np.uint64)
+        counts = np.array(
+            list(itertools.islice(self._counts, max(n, 0))), np.uint64
+        )  # taken in one go, which is atomic too
+        lows = counts if self._mirrored else counts << np.uint64(1)
+        self._require_room(int(lows[-1]) if len(lows) else 0)
+        return lows | np.uint64(self._worker << HALF_BITS)
 
     def start_pair(self) -> None:
         """See `KeySource`."""
