@@ -128,9 +128,10 @@ def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     rows = {key: len(column) if column.ndim else 0 for key, column in given.items()}
     if len(set(rows.values())) > 1 or not rows["obs"]:
         return given | {"next_obs": given["obs"]}  # refused where lengths are checked
-    ended = np.asarray(given["terminal"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
-    cut = np.append(given["truncated"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1)[:-1], True)
-    known = np.asarray(ended | ~cut)
+    ended: NDArray[np.bool_] = np.asarray(given["terminal"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
+    limits = np.asarray(given["truncated"].reshape(rows["obs"], -1).astype(np.bool_).any(axis=1))
+    cut = np.append(limits[:-1], True)
+    known = np.logical_or(ended, ~cut)
     after = np.concatenate([given["obs"][1:], given["obs"][-1:]])
     after[ended] = given["obs"][ended]  # of what terminated nothing follows, and nothing is learned from it
     # An episode whose last row is left out was cut one row earlier, if that row belongs to it.
