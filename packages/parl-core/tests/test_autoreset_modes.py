@@ -184,3 +184,18 @@ def test_some_environments_cannot_be_reset_before_all_were() -> None:
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(HyperparameterError, match=r"AutoresetMode\.NEXT_STEP.* got 'sometimes'"):
         ours("sometimes")
+
+
+def test_a_vector_without_reset_mask_is_refused_with_one_that_works() -> None:
+    envs = in_same_step(gymnasium.make_vec("CartPole-v1", 3))
+    envs.reset(seed=0)
+
+    def play() -> None:
+        for _ in range(100):
+            envs.step(np.ones(3, np.int64))
+
+    with pytest.raises(ParlError, match=r"CartPoleVectorEnv .*vectorization_mode='sync', .*AutoresetMode\.SAME_STEP"):
+        play()
+    kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    told: Any = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs=kwargs)
+    assert in_same_step(told) is told

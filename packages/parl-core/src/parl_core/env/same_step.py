@@ -79,8 +79,9 @@ class SameStep(VectorWrapper):
             if not data_equivalence(before[index], after[index]):
                 raise ParlError(
                     f"{type(self._envs).__name__} was asked to reset environments {np.flatnonzero(ended).tolist()} and "
-                    f"changed environment {index}: it does not know options={{'reset_mask': ...}}. Make it with "
-                    "autoreset_mode=AutoresetMode.SAME_STEP, or use make_vector_env"
+                    f"changed environment {index}: it does not know options={{'reset_mask': ...}}. Use make_vector_env("
+                    "id, n), or gymnasium.make_vec(id, n, vectorization_mode='sync', vector_kwargs={'autoreset_mode': "
+                    "gymnasium.vector.AutoresetMode.SAME_STEP})"
                 )
         named = {"final_obs": final_obs, "final_info": infos}
         statistics = {name: infos[name] for name in ("episode", "_episode") if name in infos}
