@@ -1,12 +1,13 @@
 """Evaluation plays the asked-for episodes, each with its own seed, however many run side by side."""
 
+import logging
 from typing import Any
 
 import gymnasium
 import numpy as np
 import pytest
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import Episode, Evaluation, evaluate
 
 
@@ -99,3 +100,40 @@ def test_mean_and_deviation_are_over_episodes() -> None:
 def test_no_episodes_is_refused() -> None:
     with pytest.raises(HyperparameterError, match="episodes must be at least 1"):
         evaluate(AlwaysOne(), SeededLength, 0)
+
+
+class Endless(SeededLength):
+    """Episodes with an odd seed never end; each step gives 1."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed, options=options)
+        self._ends = seed is not None and seed % 2 == 0
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        return np.zeros(1, np.float32), 1.0, self._ends, False, {}
+
+
+def test_an_episode_without_end_is_cut_and_said_so(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "parl"):
+        played = evaluate(AlwaysOne(), Endless, 12, at_once=5, max_steps=40)
+    cut = [number for number, episode in enumerate(played.episodes) if episode.length == 40]
+    assert 0 < len(cut) < 12
+    assert {(episode.length, episode.episode_return) for episode in played.episodes} == {(1, 1.0), (40, 40.0)}
+    told = sorted(record.getMessage() for record in caplog.records)
+    assert told == sorted(
+        f"evaluation: episode {number} had not ended after 40 steps and counts with its return so far; raise "
+        "max_steps, or give the environment a time limit (gymnasium.wrappers.TimeLimit)"
+        for number in cut
+    )
+    with pytest.raises(HyperparameterError, match="max_steps must be at least 1, got 0"):
+        evaluate(AlwaysOne(), Endless, 1, max_steps=0)
+
+
+def test_a_reward_that_is_no_number_is_refused_with_what_to_do() -> None:
+    class Generous(Endless):
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            return np.zeros(1, np.float32), [1.0], False, False, {}
+
+    with pytest.raises(ParlError, match=r"step of Generous gave the reward \[1\.0\] of list: .*return float"):
+        evaluate(AlwaysOne(), Generous, 1)

@@ -147,6 +147,22 @@ def test_an_environment_that_raises_gives_its_own_exception_and_says_which_one(e
         np.testing.assert_array_equal(envs.step(np.array([0, 0]))[0], [[1.0], [1.0]])
 
 
+@pytest.mark.parametrize(
+    ("reward", "found"), [(np.ones(2), r"\[1\., 1\.\]\) of shape \[2\]"), ([1.0], r"\[1\.0\] of list")]
+)
+def test_a_reward_that_is_no_number_is_refused_by_environment_with_what_to_do(reward: Any, found: str) -> None:
+    class Generous(Countdown):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, reward if action else 0.0, *rest
+
+    envs = make_vector_env(Generous, 2)
+    envs.reset(seed=0)
+    with pytest.raises(ParlError, match=rf"step of Generous gave the reward .*{found}.*return float") as caught:
+        envs.step(np.array([0, 1]))
+    assert "environment 1 of the 2" in caught.value.__notes__[0]
+
+
 def test_a_failing_constructor_leaves_no_actor_open() -> None:
     made: list[Any] = []
 

@@ -21,7 +21,7 @@ from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep
 from parl_core.env.step_memory import Answer, StepArrays, StepMemory, StepTicket
 from parl_core.errors import ParlError
 
-__all__ = ["EnvGroup", "EnvMaker", "make_env"]
+__all__ = ["EnvGroup", "EnvMaker", "make_env", "no_number"]
 
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
@@ -153,7 +153,10 @@ class EnvGroup:
                     begun.append(index)
                 else:
                     observation, reward, ended, cut, info = env.step(action)
-                    rewards[index] = reward
+                    try:
+                        rewards[index] = reward
+                    except (TypeError, ValueError) as error:
+                        raise no_number(env, reward) from error
                     if ended or cut:
                         terminated[index], truncated[index] = ended, cut
                         endings.append(self._ending(index, observation, float(reward), info))
@@ -260,3 +263,13 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         # The passive checker looks at the first step only, and costs a call on every other.
         return gymnasium.make(env, disable_env_checker=True, **kwargs)
     return env(**kwargs)
+
+
+def no_number(env: Any, reward: Any) -> ParlError:
+    """The error for a reward that is no number, such as an array `[1]`."""
+    kind = type(getattr(env, "unwrapped", env)).__name__
+    found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
+    return ParlError(
+        f"step of {kind} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of an "
+        "array with one entry reward.item()"
+    )

@@ -6,14 +6,15 @@ from typing import Any
 
 import numpy as np
 
+from parl_core import logger
 from parl_core.checks import check_int
-from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.env.vector_group import EnvMaker, make_env, no_number
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import PredictingAgent, acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.events import Episode, Evaluation
 
-__all__ = ["Evaluator", "evaluate"]
+__all__ = ["Evaluator", "evaluate", "warn_of_cut"]
 
 Evaluator = Callable[[], Evaluation]
 """Plays some episodes with the agent as it is now."""
@@ -27,6 +28,7 @@ def evaluate(
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
     at_once: int = 20,
+    max_steps: int = 100_000,
 ) -> Evaluation:
     """Play episodes with the agent's deterministic actions.
 
@@ -40,6 +42,8 @@ def evaluate(
         seed: the episodes' seeds are derived from it; those of the first episodes stay when `episodes` grows.
         env_kwargs: passed to `gymnasium.make` or to the function.
         at_once: how many environments are played side by side, at most.
+        max_steps: steps of one episode at most; one that has not ended by then counts with its return so far, and a
+            warning says so. An environment without a time limit would else never end.
 
     Returns:
         the episodes, in the order of their seeds.
@@ -48,6 +52,7 @@ def evaluate(
         HyperparameterError: a number is out of its range.
     """
     check_int("episodes", episodes)
+    check_int("max_steps", max_steps)
     seats = [_Seat(make_env(env, env_kwargs)) for _ in range(min(check_int("at_once", at_once), episodes))]
     waiting = deque(enumerate(spawn_seeds(seed, episodes)))
     played: dict[int, Episode] = {}
@@ -61,7 +66,7 @@ def evaluate(
         while len(played) < episodes:
             actions = valid(agent.predict(map_nested(_stacked, *(seat.obs for seat in seats))))
             for seat, action in zip(seats, actions, strict=True):
-                if seat.playing and seat.step(action):
+                if seat.playing and seat.step(action, max_steps):
                     played[seat.number] = Episode(seat.episode_return, seat.length)
                     if waiting:
                         seat.begin(*waiting.popleft())
@@ -71,6 +76,16 @@ def evaluate(
         for seat in seats:
             seat.env.close()
     return Evaluation([played[number] for number in range(episodes)])
+
+
+def warn_of_cut(episode: int, max_steps: int) -> None:
+    """Say that an episode was not played to its end."""
+    logger.warning(
+        "evaluation: episode %d had not ended after %d steps and counts with its return so far; raise max_steps, or "
+        "give the environment a time limit (gymnasium.wrappers.TimeLimit)",
+        episode,
+        max_steps,
+    )
 
 
 def _stacked(*observations: Any) -> Any:
@@ -89,10 +104,15 @@ class _Seat:
         self.obs, _ = self.env.reset(seed=seed)
         self.playing, self.episode_return, self.length = True, 0.0, 0
 
-    def step(self, action: Any) -> bool:
+    def step(self, action: Any, max_steps: int) -> bool:
         """Take one step and say whether it was the last one."""
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
-        self.episode_return += float(reward)
+        try:
+            self.episode_return += float(reward)
+        except (TypeError, ValueError) as error:
+            raise no_number(self.env, reward) from error
         self.length += 1
-        self.playing = not (terminated or truncated)
+        self.playing = not (terminated or truncated or self.length >= max_steps)
+        if not (self.playing or terminated or truncated):
+            warn_of_cut(self.number, max_steps)
         return not self.playing

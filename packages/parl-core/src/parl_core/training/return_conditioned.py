@@ -14,6 +14,7 @@ from parl_core.checks import check_int, check_real
 from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.offline.sequences import padded_window
 from parl_core.seeding import spawn_seeds
+from parl_core.training.evaluation import warn_of_cut
 from parl_core.training.events import Episode, Evaluation
 
 __all__ = ["evaluate_with_target_return"]
@@ -27,6 +28,7 @@ def evaluate_with_target_return(
     *,
     seed: int = 0,
     env_kwargs: Mapping[str, Any] | None = None,
+    max_steps: int = 100_000,
 ) -> Evaluation:
     """Play episodes, all side by side, each asked to reach `target_return`.
 
@@ -38,6 +40,7 @@ def evaluate_with_target_return(
         episodes: how many, at least 1.
         seed: the episodes' seeds are derived from it.
         env_kwargs: passed to `gymnasium.make` or to the function.
+        max_steps: as of `evaluate`.
 
     Returns:
         the episodes, in the order of their seeds.
@@ -46,6 +49,7 @@ def evaluate_with_target_return(
         HyperparameterError: a number is out of its range.
     """
     check_int("episodes", episodes)
+    check_int("max_steps", max_steps)
     wanted = check_real("target_return", target_return) / agent.alg.return_scale
     context = agent.alg.context
     envs = [make_env(env, env_kwargs) for _ in range(episodes)]
@@ -69,7 +73,9 @@ def evaluate_with_target_return(
                 newest[i], reward, terminated, truncated, _ = envs[i].step(bounded.astype(space.dtype))
                 rewards[i] = float(reward)
                 lengths[i] += 1
-                playing[i] = not (terminated or truncated)
+                playing[i] = not (terminated or truncated or lengths[i] >= max_steps)
+                if not (playing[i] or terminated or truncated):
+                    warn_of_cut(int(i), max_steps)
             returns += rewards
             kept = slice(-(context - 1), None) if context > 1 else slice(0, 0)
             dropped = obs.shape[1] - min(obs.shape[1], context - 1)
