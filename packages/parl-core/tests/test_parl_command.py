@@ -170,3 +170,11 @@ def test_a_budget_below_one_rollout_shortens_it(steps: int, num_envs: int, n_ste
     preset: Any = asked.preset
     assert (preset.num_envs, preset.loop.n_steps, preset.loop.total_steps) == (num_envs, n_steps, total)
     assert asked.total_steps == total
+
+
+@pytest.mark.parametrize("goal", ["nan", "inf"])
+def test_a_goal_that_is_no_number_is_refused_with_the_usage(goal: str, tmp_path: Path) -> None:
+    result = run("train", "ppo", "CartPole-v1", "--goal", goal, "--runs", str(tmp_path / "runs"))
+    assert result.exit_code == 2
+    assert f"{goal} is no finite number" in result.output
+    assert not (tmp_path / "runs").exists()

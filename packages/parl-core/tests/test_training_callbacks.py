@@ -69,7 +69,9 @@ def test_the_time_budget_stops_the_first_update_after_it() -> None:
     assert "10 s" in (rule.on_update(update(2, seconds=10.0)) or "")
 
 
-@pytest.mark.parametrize("wrong", [lambda: TimeBudget(0.0), lambda: ConfirmedReturn(1.0, times=0)])
+@pytest.mark.parametrize(
+    "wrong", [lambda: TimeBudget(0.0), lambda: ConfirmedReturn(1.0, times=0), lambda: ConfirmedReturn(float("nan"))]
+)
 def test_stop_rules_out_of_range_are_refused(wrong: Any) -> None:
     with pytest.raises(HyperparameterError):
         wrong()

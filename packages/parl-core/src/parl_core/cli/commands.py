@@ -1,5 +1,6 @@
 """Subcommands of `parl`: each reads its arguments, calls `parl_core.training`, and prints."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,12 @@ def train() -> None:
 _Command = Callable[..., None]
 
 
+def _finite(_context: click.Context, _option: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no finite number.")
+    return value
+
+
 def _training_options(command: _Command) -> _Command:
     for option in (
         click.option("--videos", type=click.IntRange(1), help="Record a video after every so many evaluations."),
@@ -55,7 +62,12 @@ def _training_options(command: _Command) -> _Command:
             "--run", type=click.Path(path_type=Path), help="Folder of this run; default: a new one in --runs."
         ),
         click.option("--runs", default="runs", type=click.Path(path_type=Path), help="Folder of all runs."),
-        click.option("--goal", type=float, help="Stop when two evaluations in a row reach it; default: the preset's."),
+        click.option(
+            "--goal",
+            type=float,
+            callback=_finite,
+            help="Stop when two evaluations in a row reach it; default: the preset's.",
+        ),
         click.option(
             "--actors", default=0, type=click.IntRange(0), help="Remote actors for the environments; 0: this process."
         ),
@@ -164,15 +176,16 @@ def resume(run: Path, steps: int | None, backend: str | None, **how: Any) -> Non
 @click.argument("run", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--episodes", default=100, type=click.IntRange(1), help="How many to play.")
 @click.option("--seed", default=0, type=SEED, help="Of the episodes.")
+@click.option("--max-steps", default=100_000, type=click.IntRange(1), help="Of one episode; then it is cut.")
 @click.option("--backend", help="torch or paddle; default: the one that trained the agent.")
 @click.option("--last", is_flag=True, help="The agent as it was at the end (or the last evaluation), not the best one.")
-def evaluate_run(run: Path, episodes: int, seed: int, backend: str | None, last: bool) -> None:
+def evaluate_run(run: Path, episodes: int, seed: int, max_steps: int, backend: str | None, last: bool) -> None:
     """Play episodes with the best agent of the folder RUN, without exploration."""
     trained = Trained.read(run)
     backends.set_backend(backend or trained.backend)
     agent = trained.make_agent()
     agent.restore(run / (trained.LAST if last else trained.FILE))
-    result = play(agent, trained.env, episodes, seed=seed)
+    result = play(agent, trained.env, episodes, seed=seed, max_steps=max_steps)
     click.echo(f"{trained.env}: mean return {result.mean:.2f}, deviation {result.std:.2f}, {episodes} episodes")
 
 

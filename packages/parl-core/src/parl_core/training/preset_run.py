@@ -213,7 +213,7 @@ class PresetRun:
             )
 
 
-def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int) -> Evaluation:
+def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int, max_steps: int = 100_000) -> Evaluation:
     """Play episodes of a preset's environment.
 
     Args:
@@ -221,8 +221,9 @@ def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int) -> Evalu
         env: registered id.
         episodes: how many.
         seed: of the episodes.
+        max_steps: of one episode; see `evaluate`.
     """
-    return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env})
+    return evaluate(agent, make_flat_env, episodes, seed=seed, env_kwargs={"env_id": env}, max_steps=max_steps)
 
 
 def _within(preset: OnPolicyPreset, steps: int) -> OnPolicyPreset:

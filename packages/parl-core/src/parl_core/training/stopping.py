@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Any, Protocol
 
-from parl_core.checks import check_int, check_non_negative, check_positive
+from parl_core.checks import check_int, check_non_negative, check_positive, check_real
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.run import Run
 
@@ -17,10 +17,13 @@ class ConfirmedReturn(Callback):
     Args:
         threshold: mean return that counts as solved.
         times: evaluations in a row, at least 1.
+
+    Raises:
+        HyperparameterError: a number is out of its range, or NaN.
     """
 
     def __init__(self, threshold: float, times: int = 2) -> None:
-        self._threshold = threshold
+        self._threshold = check_real("threshold", threshold)
         self._latest: deque[float] = deque(maxlen=check_int("times", times))
 
     def on_evaluation(self, evaluation: Evaluation) -> str | None:
