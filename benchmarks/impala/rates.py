@@ -1,9 +1,24 @@
 """How a contender is timed: it says after every update how far it is, and stops when this says so."""
 
 import json
+import os
+import sys
 import time
+from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["Rates"]
+sys.path.append(str(Path(__file__).resolve().parents[1] / "remote"))
+
+from procs import MARK, end_all, marked
+
+__all__ = ["MARK", "Rates", "end_all"]
+
+
+class _Seen(NamedTuple):
+    seconds: float
+    sampled: int
+    trained: int
+    cpu_s: float = 0.0
 
 
 class Rates:
@@ -17,22 +32,36 @@ class Rates:
     def __init__(self, warm_up_s: float, seconds: float) -> None:
         self._warm_up_s, self._seconds = warm_up_s, seconds
         self._first: float | None = None
-        self._began: tuple[float, int, int] | None = None
-        self._now = (0.0, 0, 0)
+        self._began: _Seen | None = None
+        self._ended: _Seen | None = None
 
     def update(self, sampled: int, trained: int) -> bool:
         """Note environment steps so far; True when enough was seen."""
-        now = time.perf_counter()
-        self._first = now if self._first is None else self._first
-        self._now = now, sampled, trained
+        now = _Seen(time.perf_counter(), sampled, trained)
+        self._first = now.seconds if self._first is None else self._first
         if self._began is None:
-            if now - self._first >= self._warm_up_s:
-                self._began = self._now
-            return False
-        return now - self._began[0] >= self._seconds
+            if now.seconds - self._first >= self._warm_up_s:
+                self._began = now._replace(cpu_s=_cpu_s())
+        elif now.seconds - self._began.seconds >= self._seconds:
+            self._ended = now._replace(cpu_s=_cpu_s())
+        return self._ended is not None
 
     def print(self) -> None:
-        """One line of JSON."""
+        """One line of JSON: steps per second, and milliseconds of all processes' CPU time for 1000 learned steps."""
         assert self._began is not None, "it ended before it was warm"
-        seconds, sampled, trained = (end - begin for end, begin in zip(self._now, self._began, strict=True))
-        print(json.dumps({"sampled": sampled / seconds, "trained": trained / seconds}), flush=True)
+        assert self._ended is not None, "it ended before it was told to"
+        seconds, sampled, trained, cpu_s = (end - begin for end, begin in zip(self._ended, self._began, strict=True))
+        rates = {"sampled": sampled / seconds, "trained": trained / seconds, "cpu_ms": 1e6 * cpu_s / trained}
+        print(json.dumps(rates), flush=True)
+
+
+def _cpu_s() -> float:
+    """CPU time so far of the run's processes, of which none ends while it is measured; 0 if they are not marked."""
+    ticks = 0
+    for pid in marked(os.environ[MARK]) if MARK in os.environ else []:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        ticks += int(fields[11]) + int(fields[12])  # of user and of system
+    return ticks / os.sysconf("SC_CLK_TCK")

@@ -10,24 +10,29 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+from rates import MARK, end_all
 from tasks import TASKS
 
 HERE = Path(__file__).parent
-CONTENDERS = ("ours", "rllib", "floor")
-TARGETS = {"frames": {"rllib": 1.4}, "cartpole": {"rllib": 15.0}}
+CONTENDERS = ("ours", "rllib", "parl221", "floor")
+TARGETS = {"frames": {"rllib": 1.4, "parl221": 1.8}, "cartpole": {"rllib": 15.0, "parl221": 1.3}}
 
 
 def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: float) -> dict[str, float] | None:
     """One run's rates; None, with the reason printed, if it did not come to an end."""
     command = [python, "-W", "ignore", str(HERE / "contenders" / f"{contender}.py"), task, str(warm_up_s), str(seconds)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    mark = f"impala {contender} {os.getpid()} {time.time_ns()}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300 + 10 * seconds)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180 + 5 * seconds)
     except subprocess.TimeoutExpired:
         print(f"{contender} did not end", file=sys.stderr)
         return None
+    finally:
+        end_all(mark)
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"sampled"')]
     if not lines:
         print(f"{contender} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
@@ -54,10 +59,11 @@ def main() -> None:
                 if (turn := rates(name, pythons[name], task, options.warm_up, options.seconds)) is not None:
                     turns.append(turn)
         print(
-            f"\n| {TASKS[task].title} | sampled/s | trained/s | ours / it | target |\n| --- | --- | --- | --- | --- |"
+            f"\n| {TASKS[task].title} | sampled/s | trained/s | ours / it | target | CPU ms / 1000 steps |\n"
+            "| --- | --- | --- | --- | --- | --- |"
         )
         median = {
-            name: {kind: statistics.median(turn[kind] for turn in turns) for kind in ("sampled", "trained")}
+            name: {kind: statistics.median(turn[kind] for turn in turns) for kind in ("sampled", "trained", "cpu_ms")}
             for name, turns in found.items()
             if turns
         }
@@ -65,7 +71,7 @@ def main() -> None:
             ratio = f"{median['ours']['trained'] / figures['trained']:.2f}" if "ours" in median else "-"
             target = TARGETS.get(task, {}).get(name)
             cells = f"{figures['sampled']:,.0f} | {figures['trained']:,.0f} | {ratio} | {target or '-'}"
-            print(f"| {name} | {cells} |", flush=True)
+            print(f"| {name} | {cells} | {figures['cpu_ms']:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

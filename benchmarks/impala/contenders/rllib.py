@@ -63,9 +63,10 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
     algorithm, rates = config.build_algo(), Rates(warm_up_s, seconds)
     while True:
         result = algorithm.train()
-        sampled = int(result["env_runners"].get("num_env_steps_sampled_lifetime", 0))
-        trained = int(result["learners"].get("__all_modules__", {}).get("num_env_steps_trained_lifetime", 0))
-        if rates.update(sampled, trained):
+        learners = result.get("learners", {}).get("__all_modules__", {})  # none before the first update
+        sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", 0))
+        trained = int(learners.get("num_env_steps_trained_lifetime", 0))
+        if trained and rates.update(sampled, trained):
             break
     rates.print()
     algorithm.stop()

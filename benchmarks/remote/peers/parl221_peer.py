@@ -56,8 +56,8 @@ class _Parl221:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        _xparl("start", "--port", str(port), "--cpu_num", str(slots))
-        _wait_for_worker(f"localhost:{port}", slots)
+        xparl("start", "--port", str(port), "--cpu_num", str(slots))
+        wait_for_worker(f"localhost:{port}", slots)
         parl.connect(f"localhost:{port}")
 
     def create(self, *, wait: bool = True) -> _Actor:
@@ -92,13 +92,14 @@ def _refuse_an_environment_where_actors_die() -> None:
         )
 
 
-def _xparl(*arguments: str) -> None:
+def xparl(*arguments: str) -> None:
+    """Run a command of this interpreter's xparl."""
     command = [str(Path(sys.executable).with_name("xparl")), *arguments]
     quiet = subprocess.DEVNULL  # what it starts keeps its output open
     subprocess.run(command, check=True, stdin=quiet, stdout=quiet, stderr=quiet)
 
 
-def _wait_for_worker(address: str, slots: int) -> None:
+def wait_for_worker(address: str, slots: int) -> None:
     """Return when all slots can be taken."""
     deadline = time.monotonic() + _READY_WITHIN_S
     look_again = 0.0
@@ -108,7 +109,7 @@ def _wait_for_worker(address: str, slots: int) -> None:
             raise RuntimeError(f"PARL 2.2.1's worker had {vacant} of {slots} CPUs ready after {_READY_WITHIN_S:g} s")
         if now > look_again:
             if not _has_worker(address):  # it gives up if the master, begun a second earlier, is not there yet
-                _xparl("connect", "--address", address, "--cpu_num", str(slots))
+                xparl("connect", "--address", address, "--cpu_num", str(slots))
             look_again = now + _LOOK_EVERY_S
         time.sleep(0.05)
 
