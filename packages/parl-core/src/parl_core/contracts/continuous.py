@@ -24,6 +24,7 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
+from parl_core.contracts.pairs import check_pairs
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.contracts.transitions import transition_columns
@@ -40,11 +41,15 @@ class ContinuousActorCritic(CountingUpdates):
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
     FIGURES: ClassVar[tuple[str, ...]] = ("critic_loss", "actor_loss")
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "get_actor_params")
+    PAIRS: ClassVar[Mapping[str, str]] = {}
+    """Methods of the model that return a pair, and which; looked at before the first update."""
     DEFAULTS: ClassVar[Mapping[str, Any]] = {"gamma": 0.99, "tau": 0.005, "actor_lr": 3e-4, "critic_lr": 3e-4}
 
     target_model: Any
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
+
+    _pairs_checked: bool = False
 
     def __init__(
         self,
@@ -148,6 +153,9 @@ class ContinuousActorCritic(CountingUpdates):
             weights=weights,
             discount=discount,
         )
+        if not self._pairs_checked:
+            check_pairs(self, self.PAIRS, columns[0], columns[1])
+            self._pairs_checked = True
         rates = {"actor_lr": actor_lr, "critic_lr": critic_lr}
         return columns, {**extra, **{name: check_scheduled(name, rate) for name, rate in rates.items()}}
 

@@ -13,6 +13,7 @@ from parl_core.checks import (
     listed_parameters,
 )
 from parl_core.contracts.continuous import unit_box
+from parl_core.contracts.pairs import check_pairs
 from parl_core.contracts.scheduled import CountingUpdates
 from parl_core.contracts.transitions import transition_columns
 from parl_core.errors import HyperparameterError
@@ -70,6 +71,8 @@ class IQL(CountingUpdates):
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
     value_optimizer: Optimizer
+
+    _pairs_checked: bool = False
 
     def __init__(
         self,
@@ -143,6 +146,9 @@ class IQL(CountingUpdates):
         columns, _ = transition_columns(
             type(self).__name__, obs, action, reward, next_obs, terminal, to_action=unit_box
         )
+        if not self._pairs_checked:
+            check_pairs(self, {"q_value": "the pair (Q1, Q2)"}, columns[0], columns[1])
+            self._pairs_checked = True
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate)}
 
     def _actor_rate(self, given: float | None) -> float:

@@ -1,7 +1,7 @@
 """The contract of SAC."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from parl_core.checks import check_non_negative, check_positive, check_real
 from parl_core.contracts.continuous import ContinuousActorCritic
@@ -47,6 +47,8 @@ class SAC(ContinuousActorCritic):
         HyperparameterError: a setting is out of range, unknown, given twice, or of no use with a fixed temperature.
         ModelContractError: the model lacks one of its methods.
     """
+
+    PAIRS: ClassVar[Mapping[str, str]] = {"policy": "the pair (mean, log std)", "value": "the pair (Q1, Q2)"}
 
     temperature: Any
     temperature_optimizer: Optimizer

@@ -48,6 +48,7 @@ class TD3(ContinuousActorCritic):
         ModelContractError: the model lacks one of its methods.
     """
 
+    PAIRS: ClassVar[Mapping[str, str]] = {"value": "the pair (Q1, Q2)"}
     METHODS: ClassVar[tuple[str, ...]] = ("policy", "value", "Q1", "get_actor_params")
     EXPLORATION: ClassVar[str] = "noise"
 

@@ -1,5 +1,6 @@
 """What every off-policy actor-critic must do on every backend; the suites of DDPG, TD3, SAC and OAC inherit it."""
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -102,6 +103,23 @@ class ContinuousConformance(Conformance):
             agent.learn(*columns)
         for name, array in agent.get_weights().items():
             np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+    @pytest.mark.parametrize("parts", [1, 3])
+    def test_a_model_that_returns_no_pair_where_one_is_wanted_is_refused_by_method(self, parts: int) -> None:
+        columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
+        for method, wanted in self.agent().alg.PAIRS.items():
+            for rows in (2, BATCH):  # two rows could be unpacked as a pair
+                agent = self.agent()
+                model, own = agent.alg.model, getattr(agent.alg.model, method)
+                changed = (lambda *x, own=own: own(*x)[0]) if parts == 1 else (lambda *x, own=own: (*own(*x), 0))
+                setattr(model, method, changed)
+                before = agent.get_weights()
+                returned = r"one \w*Tensor of shape \[3, \d\] for 3 rows" if parts == 1 else "3 parts"
+                message = rf"\.{method} has to return {re.escape(wanted)} for {self.NAME}; it returned {returned}"
+                with pytest.raises(ModelContractError, match=message):
+                    agent.learn(*(column[:rows] for column in columns))
+                for name, array in agent.get_weights().items():
+                    np.testing.assert_array_equal(array, before[name], err_msg=name)
 
     def test_predicted_actions_and_samples_lie_in_the_unit_box(self) -> None:
         agent = self.agent()

@@ -230,6 +230,13 @@ class IQLConformance(Conformance):
         with pytest.raises(ModelContractError, match="`IQL`'s model needs to implement `value` method"):
             self.algorithm("IQL", OnlyPolicy())
 
+    def test_a_model_whose_critics_are_no_pair_is_refused_by_method(self) -> None:
+        agent = self.agent()
+        own = agent.alg.model.q_value
+        agent.alg.model.q_value = lambda obs, action: own(obs, action)[0]
+        with pytest.raises(ModelContractError, match=r"q_value has to return the pair \(Q1, Q2\) for IQL; it returned"):
+            agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))
+
 
 def _q(weights: Weights, name: str, obs: Any, action: Any) -> Any:
     return layers(weights, (f"{name}1", f"{name}2"), np.concatenate([obs, action], axis=1))[:, 0]

@@ -1,0 +1,62 @@
+"""Methods of a model that have to return a pair: looked at once, before the first update."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.algorithm import Algorithm
+from parl_core.errors import ModelContractError
+from parl_core.nested import map_nested
+
+__all__ = ["check_pairs"]
+
+# More than two, so that what a single critic returns cannot be unpacked as a pair.
+_ROWS = 3
+
+
+def check_pairs(algorithm: Algorithm, pairs: Mapping[str, str], obs: Any, action: NDArray[Any]) -> None:
+    """Refuse a model of which one of the methods returns something else than a pair.
+
+    Nothing is learned by it, no statistics are counted, and no stream of random numbers goes on.
+
+    Args:
+        algorithm: whose model is asked.
+        pairs: what each method has to return, in words; methods other than `policy` also take the action.
+        obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+        action: `[batch, act_dim]`.
+
+    Raises:
+        ModelContractError: it names the method, what it returned and what it has to return.
+    """
+
+    def rows(array: Any) -> Any:
+        return algorithm._tensor(np.repeat(array[:1], _ROWS, axis=0))
+
+    switched = [layer for layer in algorithm._layers_by_mode() if layer.training]
+    for layer in switched:
+        layer.training = False
+    try:
+        with algorithm._no_gradients(), algorithm._drawing_from(0):
+            for method, wanted in pairs.items():
+                inputs = (map_nested(rows, obs),) if method == "policy" else (map_nested(rows, obs), rows(action))
+                try:
+                    found = getattr(algorithm.model, method)(*inputs)
+                except Exception:  # any: the update, which is next, raises it again and is explained
+                    return
+                _check_pair(algorithm, method, wanted, found)
+    finally:
+        for layer in switched:
+            layer.training = True
+
+
+def _check_pair(algorithm: Algorithm, method: str, wanted: str, found: Any) -> None:
+    if hasattr(found, "__len__") and len(found) == 2:
+        return
+    returned = f"{len(found)} parts" if isinstance(found, tuple | list) else f"one {type(found).__name__}"
+    shape = f" of shape {list(found.shape)} for {_ROWS} rows" if hasattr(found, "shape") else ""
+    raise ModelContractError(
+        f"{type(algorithm.model).__name__}.{method} has to return {wanted} for {type(algorithm).__name__}; it returned "
+        f"{returned}{shape}"
+    )
