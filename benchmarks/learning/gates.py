@@ -42,7 +42,7 @@ _DQN_PLOTS = f"{_NO_TABLE}; Young & Tian 2019 plot 5M frames, Obando-Ceron & Cas
 _LIMIT = "games end after 5,000 frames"
 _MINATAR_DQN = (_LIMIT, "Adam's epsilon is 1e-8, not 3e-4", "four games side by side")
 _MINATAR_PPO = (_LIMIT, "initial weights as PARL's layers have them, not orthogonal")
-_TARGET = "the target is copied every 5 updates (the Zoo's every 10 steps, so once before each 128 updates)"
+_TARGET = "the target is copied before each 128 updates, as the Zoo's every 10 steps come to"
 _STARTS = "1,000 random steps, not 10,000"
 _LOGGED = (
     "no published figure on small tasks; data are recorded here by a scripted policy with noise (data.py)",
@@ -67,7 +67,12 @@ GATES: dict[str, Gate] = {
         deviations=("twice the Zoo's steps", _TARGET),
     ),
     "dqn-acrobot": Gate(
-        "DQN", "Acrobot-v1", 100_000, -100.0, published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})")
+        "DQN",
+        "Acrobot-v1",
+        100_000,
+        -100.0,
+        published=(f"-76.6 at 100k ({_ZOO})", f"-91.5 +- 7.2 ({_CLEANRL})"),
+        deviations=("an update every 4 steps, not 4 of them, and the target copied every 62, not 250",),
     ),
     "ddqn-cartpole": Gate("DDQN", "CartPole-v1", 100_000, relative_to="dqn-cartpole", deviations=("as DQN's",)),
     "a2c-cartpole": Gate(
@@ -93,7 +98,10 @@ GATES: dict[str, Gate] = {
         300_000,
         -200.0,
         published=(f"-172 at 100k ({_ZOO}, gSDE)",),
-        deviations=("no gSDE: a Gaussian of state-independent deviation",),
+        deviations=(
+            "no gSDE: a Gaussian of state-independent deviation",
+            "300k steps; learning rate and clip range go to 0",
+        ),
     ),
     "ddpg-pendulum": Gate(
         "DDPG", "Pendulum-v1", 20_000, -200.0, published=(f"-152 at 20k ({_ZOO})",), deviations=(_STARTS,)
