@@ -50,6 +50,15 @@ def test_samples_are_grouped_by_age_youngest_first_with_keys_ascending() -> None
     ]
 
 
+def test_samples_of_the_present_model_are_the_same_group_alone_and_among_others() -> None:
+    present = [(info(6), 0.1), (info(3), math.pi), (info(2), -1e30)]
+    (alone,) = sort(*present).groups
+    among = sort(*present, (info(6, 9), 5.0)).groups[0]
+    assert alone.age == among.age == 0
+    assert alone.keys.tolist() == among.keys.tolist() == [2, 3, 6]
+    assert alone.rewards.tobytes() == among.rewards.tobytes()
+
+
 def test_several_rewards_of_one_sample_count_once_by_their_mean() -> None:
     intake = sort((info(2), 1.0), (info(2), 4.0), (info(2), 4.0), (info(3), 5.0))
     assert intake.groups[0].rewards.tolist() == [3.0, 5.0]

@@ -75,6 +75,8 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         fingerprint: Of that model; a sample without one (0) is not checked.
         max_age: Samples of models more than this many updates older are set aside.
     """
+    if (usual := _usual(samples, model_iter_id, fingerprint)) is not None:
+        return Intake([usual])
     ages = model_iter_id - samples.models
     left = np.ones(len(samples), np.bool_)
 
@@ -105,6 +107,19 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
         usable = usable.where(left)
     one = usable.joined()
     return Intake(_groups(one, model_iter_id), controls, len(usable) - len(one), aside)
+
+
+def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
+    """The group of samples that all count, once each, for the present model; None where it takes a closer look."""
+    if not len(samples) or np.count_nonzero(samples.models != model_iter_id):
+        return None
+    if np.count_nonzero(samples.fingerprints != fingerprint) or not np.isfinite(samples.rewards).all():
+        return None
+    order = samples.keys.argsort()
+    keys = samples.keys[order]
+    if keys[0] <= NO_KEY or np.count_nonzero(keys[1:] == keys[:-1]):  # control traffic, no key, or repeated
+        return None
+    return Group(0, keys, samples.rewards[order].astype(np.float64))
 
 
 def _groups(samples: Samples, model_iter_id: int) -> list[Group]:

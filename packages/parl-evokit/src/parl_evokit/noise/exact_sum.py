@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, chunks
+from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, are_pairs, chunks
 from parl_evokit.noise.keys import CONTROL_KEY, check_keys
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
@@ -56,7 +56,7 @@ class ExactSum:
     ) -> None:
         self._noise = noise
         pairs, joined = _joined_pairs(keys, weights)
-        order = np.argsort(np.abs(joined), kind="stable")  # so that each run gets large weights and small ones
+        order = np.abs(joined).argsort(kind="stable")  # so that each run gets large weights and small ones
         pairs, joined = pairs[order], joined[order]
         digits = _digits(joined)
         self._runs = _run_count([digit for _, digit in digits])
@@ -64,6 +64,8 @@ class ExactSum:
         surplus = self._runs * self._run - len(pairs)  # rows of weight 0 fill up the last ones
 
         def dealt(rows: NDArray[Any], filling: Any) -> NDArray[Any]:
+            if not surplus:
+                return rows.reshape(self._run, self._runs).T
             return np.append(rows, np.full(surplus, filling, rows.dtype)).reshape(self._run, self._runs).T
 
         self._room = np.empty(0, np.float32)
@@ -124,12 +126,15 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         return numbers, np.zeros(0, np.int64)
     if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
         raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
-    signed = np.where(numbers & np.uint64(1), -weights, weights)
     pairs = numbers >> np.uint64(1)
-    order = np.argsort(pairs)
-    pairs = pairs[order]
-    first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
-    pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
+    if are_pairs(numbers) and not np.count_nonzero(pairs[2::2] <= pairs[:-2:2]):  # as updates have them most often
+        pairs, joined = pairs[::2], weights[::2] - weights[1::2]
+    else:
+        signed = np.where(numbers & np.uint64(1), -weights, weights)
+        order = pairs.argsort()
+        pairs = pairs[order]
+        first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
+        pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
     kept = (joined != 0) & (pairs != CONTROL_KEY)
     return pairs[kept], joined[kept]
 
@@ -155,7 +160,7 @@ def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
     sizes = [np.abs(digit) for digit in digits]
     rows = len(sizes[0]) if sizes else 0
     count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])
-    while any(int(np.bincount(np.arange(rows) % count, size).max()) > BUDGET for size in sizes if rows):
+    while count > 1 and any(int(np.bincount(np.arange(rows) % count, size).max()) > BUDGET for size in sizes if rows):
         count += max(1, count // 8)
     return count
 

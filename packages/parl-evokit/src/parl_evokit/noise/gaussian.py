@@ -27,7 +27,7 @@ from parl_evokit.noise.spec import NoiseSpec
 from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
 from parl_evokit.params import FlatVector
 
-__all__ = ["GaussianNoise", "chunks"]
+__all__ = ["GaussianNoise", "are_pairs", "chunks"]
 
 TABLE_STREAM = 0  # pair 0 is the control key, so no sample has this stream
 CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache holds
@@ -212,7 +212,7 @@ class GaussianNoise:
                 self.perturb(parameters, int(key), std, out=row)
             return out
         numbers = check_keys(keys)
-        if size <= min(LARGEST_GATHERED, self._block) and _are_pairs(numbers):
+        if size <= min(LARGEST_GATHERED, self._block) and are_pairs(numbers):
             self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
         else:
             self._perturb_block_by_block(parameters, numbers, std, out)
@@ -344,7 +344,7 @@ def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: ND
         low += size
 
 
-def _are_pairs(numbers: NDArray[np.uint64]) -> bool:
+def are_pairs(numbers: NDArray[np.uint64]) -> bool:
     """Whether these are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
     return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
