@@ -7,12 +7,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, ModelContractError
 from parl_core.model import Weights
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
 from parl_core.testing.reference import Adam, Dense
 from parl_core.testing.reference_losses import q_learning
+from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
 __all__ = ["AgentConformance"]
 
@@ -99,6 +101,26 @@ class AgentConformance(Conformance):
         with pytest.raises(RuntimeError, match="broken"):
             agent.predict(np.zeros((3, OBS_DIM), np.float32))
         assert agent.alg.model.training
+
+    def test_loops_with_one_environment_take_models_with_batch_statistics(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+
+        class Normalised(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.fc, self.norm = layers.fc(size=8), layers.batch_norm(act="relu")
+                self.pi, self.v = layers.fc(size=2), layers.fc(size=1)
+
+            def policy(self, obs: Any) -> Any:
+                return self.pi(self.norm(self.fc(obs)))
+
+            def value(self, obs: Any) -> Any:
+                return self.v(self.norm(self.fc(obs)))
+
+        agent = self.backend.Agent(self.algorithm("PPO", Normalised()))
+        with make_vector_env("CartPole-v1", 1) as envs:
+            ended = train_on_policy(agent, envs, OnPolicySettings(total_steps=32, n_steps=16, minibatch_size=8), seed=0)
+        assert ended.step == 32
 
     def test_models_without_such_layers_are_left_alone(self) -> None:
         assert q_values(self.backend).layers_by_mode() == []
