@@ -75,7 +75,9 @@ class ExactSum:
     def part(self, start: int, count: int, out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`: `out`, or a new one."""
         total = np.empty(count, np.int64) if out is None else out
-        columns = min(self._noise.row_chunk, COLUMNS if self._run <= ENTRIES // COLUMNS else COLUMNS // 2)
+        # Computed noise comes in longer rows: to begin one costs as much as a thousand numbers.
+        long = self._run <= ENTRIES // COLUMNS or not self._noise.spec.cached
+        columns = min(self._noise.row_chunk, COLUMNS if long else COLUMNS // 2)
         at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
         rows_of = self._noise.rows(self._pairs)
         for chunk in chunks(count, columns, start):
