@@ -6,6 +6,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import gymnasium
+import numpy as np
 import ray
 import tasks
 import torch
@@ -27,8 +29,12 @@ NETWORKS = {
 
 
 def make_env(_: Any, task: str) -> Any:
-    """One environment; images with the channels last, as RLlib wants them."""
-    return tasks.Frames(channels_first=False) if task == "frames" else tasks.TASKS[task].env()
+    """One environment; images with the channels last and in float32, because RLlib's networks take no bytes."""
+    if task != "frames":
+        return tasks.TASKS[task].env()
+    space = gymnasium.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)
+    frames = tasks.Frames(channels_first=False)
+    return gymnasium.wrappers.TransformObservation(frames, lambda obs: obs.astype(np.float32) / 255.0, space)
 
 
 def main(task: str, warm_up_s: float, seconds: float) -> None:
