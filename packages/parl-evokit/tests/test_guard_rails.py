@@ -185,8 +185,8 @@ def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -
         codes.append(result.exit_code)
     assert codes == [0, 0, 5]
     assert "reverted to the model before" in result.stderr
-    first, last = (np.load(tmp_path / name / "params.npz") for name in ("m1", "m3"))
-    assert all((first[name] == last[name]).all() for name in first.files)
+    with np.load(tmp_path / "m1" / "params.npz") as first, np.load(tmp_path / "m3" / "params.npz") as last:
+        assert all((first[name] == last[name]).all() for name in first.files)
 
 
 def _made(path: Path) -> Path:
