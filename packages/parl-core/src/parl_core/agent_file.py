@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import uuid
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any
 from parl_core.algorithm import AlgorithmState
 from parl_core.errors import CheckpointError
 from parl_core.model import Weights
+from parl_core.whole_file import whole_file
 
 __all__ = ["SavedAgent", "locate", "read", "write"]
 
@@ -71,16 +71,8 @@ def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
     }
     content = save(arrays, metadata={"parl": json.dumps(metadata)})
     target.parent.mkdir(parents=True, exist_ok=True)
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with whole_file(target) as file:
+        file.write(content)
     return target
 
 

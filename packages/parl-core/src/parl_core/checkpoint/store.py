@@ -17,6 +17,7 @@ from parl_core.checkpoint.tree import from_tree, to_tree
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError
 from parl_core.replay.files import read_snapshot, write_snapshot
+from parl_core.whole_file import sync
 
 __all__ = ["AGENT_FILE", "VERSION", "Checkpoint", "CheckpointStore"]
 
@@ -119,11 +120,11 @@ class CheckpointStore:
                 "segments": list(segments),
             }
             _write(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
-            _sync(temporary)
+            sync(temporary)
             if final.exists():  # of a run that was continued from an older one
                 self._discard(final)
             os.rename(temporary, final)
-            _sync(self.folder)
+            sync(self.folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
@@ -229,12 +230,3 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Force the names in a folder to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -5,7 +5,6 @@ Nothing is ever unpickled. A snapshot appears under its name only when it is com
 
 import json
 import os
-import tempfile
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from parl_core.errors import CheckpointError
+from parl_core.whole_file import whole_file
 
 __all__ = ["ArrayFolder", "check_same_rows", "read_snapshot", "write_snapshot"]
 
@@ -34,16 +34,8 @@ def write_snapshot(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]
     target = Path(path)
     if target.suffix != ".npz":
         target = target.with_name(target.name + ".npz")
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=target.name + ".", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            np.savez(file, allow_pickle=False, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole_file(target) as file:
+        np.savez(file, allow_pickle=False, **arrays)
     return target
 
 
@@ -146,6 +138,5 @@ class ArrayFolder:
 
     def _write(self, state: dict[str, Any]) -> None:
         if self.directory is not None:
-            temporary = self.directory / (STATE + ".part")
-            temporary.write_text(json.dumps(state))
-            os.replace(temporary, self.directory / STATE)
+            with whole_file(self.directory / STATE, "x") as file:
+                file.write(json.dumps(state))

@@ -6,17 +6,15 @@ What a killed program wrote after its last checkpoint is written once more by th
 import os
 from pathlib import Path
 
+from parl_core.whole_file import sync
+
 __all__ = ["cut_back", "size_on_disk"]
 
 
 def size_on_disk(path: Path) -> int:
     """The size of a file, all of which is on the disk when this returns; its writer has flushed it before."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-        return os.fstat(handle).st_size
-    finally:
-        os.close(handle)
+    sync(path)
+    return path.stat().st_size
 
 
 def cut_back(path: Path, size: int | None) -> None:

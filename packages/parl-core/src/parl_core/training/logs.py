@@ -8,7 +8,6 @@ import csv
 import itertools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
@@ -19,6 +18,7 @@ from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.log_files import cut_back, size_on_disk
 from parl_core.training.run import Run
+from parl_core.whole_file import whole_file
 
 __all__ = ["CsvTables", "JsonLines", "TensorBoard", "figures"]
 
@@ -223,13 +223,10 @@ def _finite(value: Any) -> Any:
 
 def _rewrite(path: Path, columns: Sequence[str], rows: int) -> None:
     """Give a table other columns, in one step, and keep its first rows."""
-    temporary = path.with_name(path.name + ".part")
-    with path.open(newline="", encoding="utf-8") as old, temporary.open("w", newline="", encoding="utf-8") as new:
+    text: dict[str, Any] = {"newline": "", "encoding": "utf-8"}
+    with whole_file(path, "x", **text) as new, path.open(**text) as old:  # the old one is closed before it is replaced
         reader = csv.DictReader(old, restval="")
         writer = csv.DictWriter(new, columns, restval="", extrasaction="ignore", lineterminator="\r\n")
         writer.writeheader()
         for row in itertools.islice(reader, rows):
             writer.writerow({column: row.get(column) or "" for column in columns})
-        new.flush()
-        os.fsync(new.fileno())
-    os.replace(temporary, path)
