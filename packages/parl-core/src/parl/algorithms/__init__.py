@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from parl_core import backends
+from parl._offered import names_of, offered
 
 if TYPE_CHECKING:
     from parl_core.contracts.a2c import A2C as A2C
@@ -23,16 +23,8 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    if name == "__all__":  # `from parl.algorithms import *`
-        return backends.current().algorithms.__all__
-    if name.startswith("__"):  # the import system asks for its own attributes; no backend is needed to answer
-        raise AttributeError(f"module 'parl.algorithms' has no attribute {name!r}")
-    backend = backends.current()
-    if name not in backend.algorithms.__all__:
-        known = ", ".join(sorted(backend.algorithms.__all__))
-        raise AttributeError(f"the {backend.name} backend has no algorithm {name!r}; it has {known}")
-    return getattr(backend.algorithms, name)
+    return offered("algorithms", name)
 
 
 def __dir__() -> list[str]:
-    return sorted(backends.current().algorithms.__all__)
+    return names_of("algorithms")
