@@ -17,6 +17,7 @@ import numpy as np
 from parl_core import agent_file
 from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
+from parl_core.batching import batched, unbatched
 from parl_core.checks import check_finite
 from parl_core.contracts.masks import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy
@@ -94,8 +95,8 @@ class Agent:
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).choose is Algorithm.choose:
-            return _unbatched(self._forward(self.alg.predict, batch, **options), single)
-        return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
+            return unbatched(self._forward(self.alg.predict, batch, **options), single)
+        return unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
 
     def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
@@ -116,7 +117,7 @@ class Agent:
             actions = self._forward(self.alg.sample_actions, batch, **options)
         else:
             actions = self.alg.choose(self._forward(self.alg.predict, batch), rng=self.rng, **options)
-        return _unbatched(actions, single)
+        return unbatched(actions, single)
 
     def explore(self, obs: Any, **options: Any) -> Any:
         """Act with exploration and return what on-policy learning needs: (value, action, log-probability).
@@ -130,17 +131,17 @@ class Agent:
         """
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
-        return _unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
+        return unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
 
     def value(self, obs: Any) -> Any:
         """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one."""
         batch, single = self._batched(obs)
-        return _unbatched(self._forward(self.alg.value, batch), single)
+        return unbatched(self._forward(self.alg.value, batch), single)
 
     def logits(self, obs: Any) -> Any:
         """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA)."""
         batch, single = self._batched(obs)
-        return _unbatched(self._forward(self.alg.logits, batch), single)
+        return unbatched(self._forward(self.alg.logits, batch), single)
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
@@ -313,7 +314,7 @@ class Agent:
         return {**options, "action_mask": checked} if told else options
 
     def _batched(self, obs: Any) -> tuple[Any, bool]:
-        return _batched(obs, self.obs_ndim)
+        return batched(obs, self.obs_ndim)
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
         if self._by_mode is None:
@@ -374,48 +375,6 @@ class Agent:
             return {name: self._figures(part) for name, part in result.items()}
         array = self.alg._array(result)
         return array.item() if isinstance(array, np.ndarray) and array.ndim == 0 else array
-
-
-def _batched(obs: Any, ndim: Any) -> tuple[Any, bool]:
-    """The observations as a batch, and whether it was a single one."""
-    if isinstance(obs, Mapping):
-        if not obs:
-            raise ValueError("an observation that is a dictionary needs at least one entry, got {}")
-        parts = {
-            key: _batched(value, ndim.get(key) if isinstance(ndim, Mapping) else ndim) for key, value in obs.items()
-        }
-        singles = {single for _, single in parts.values()}
-        if len(singles) > 1:
-            raise ValueError(
-                "some entries of the observation look like one, some like a batch: "
-                f"{ {key: np.shape(value) for key, value in obs.items()} }; "
-                "set agent.obs_ndim to a dictionary of the number of dimensions of each"
-            )
-        return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
-    array = np.asarray(obs)
-    if ndim is None:
-        if array.ndim in (1, 3):
-            return array[None], True
-        if array.ndim in (2, 4):
-            return array, False
-    elif array.ndim == ndim + 1:
-        return array, False
-    elif array.ndim == ndim:
-        return array[None], True
-    expected = "1 or 3 dimensions (one) or 2 or 4 (a batch)" if ndim is None else f"{ndim} or {ndim + 1} dimensions"
-    raise ValueError(
-        f"cannot tell one observation from a batch: got shape {array.shape}, expected {expected}; "
-        "set agent.obs_ndim to the number of dimensions of one observation"
-    )
-
-
-def _unbatched(actions: Any, single: bool) -> Any:
-    if not single:
-        return actions
-    if isinstance(actions, tuple):
-        return tuple(_unbatched(part, single) for part in actions)
-    row = actions[0]
-    return row.item() if np.ndim(row) == 0 else row
 
 
 def _check(source: str, figures: Any) -> None:
