@@ -3,7 +3,6 @@
 import contextlib
 import math
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,8 @@ from parl_core.training import (
     evaluate,
     train_actor_learner,
 )
+
+pytestmark = pytest.mark.usefixtures("importable_classes")
 
 
 class Counting(gymnasium.Env[Any, Any]):
@@ -143,14 +144,6 @@ def learned(env: Any = Random, agent: Any = None, seed: int = 3, **changes: Any)
     train_actor_learner(agent, type(agent), env, settings(**changes), seed=seed)
     found: list[dict[str, Any]] = agent.batches
     return found
-
-
-@pytest.fixture(scope="module", autouse=True)
-def importable_classes() -> Iterator[None]:
-    """The processes import this module under the name that it has here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3]))
-        yield
 
 
 def test_a_batch_holds_each_environments_steps_one_after_another() -> None:

@@ -5,7 +5,6 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -22,6 +21,7 @@ from parl_core.errors import ActorProcessLost, ParlError
 from parl_core.subprocess_actors import SubprocessActors
 
 DEADLINE_S = 60.0
+pytestmark = pytest.mark.usefixtures("importable_classes")
 MODES = list(AutoresetMode)
 
 
@@ -65,14 +65,6 @@ class Diary(gymnasium.Env[Any, Any]):
 
     def _seen(self, push: Any) -> Any:
         return {"count": self._count, "told": {"push": np.asarray(push, np.float64)}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def importable_classes() -> Iterator[None]:
-    """The processes import this module under the name that it has here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3]))
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
 from parl_core.subprocess_actors import SubprocessActors
 
 DEADLINE_S = 60.0
+pytestmark = pytest.mark.usefixtures("importable_classes")
 
 
 class Odd(Exception):
@@ -56,14 +56,6 @@ class Worker:
 
     def secret(self) -> Any:
         return lambda: 1
-
-
-@pytest.fixture(scope="module", autouse=True)
-def importable_classes() -> Iterator[None]:
-    """The processes import this module under the name that it has here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(Path(__file__).parents[3]))
-        yield
 
 
 @pytest.fixture(scope="module")
