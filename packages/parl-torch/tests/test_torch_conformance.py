@@ -6,6 +6,7 @@ import torch
 
 from parl_core.testing import (
     A2CConformance,
+    ActorLearnerConformance,
     AgentConformance,
     DDPGConformance,
     DQNConformance,
@@ -91,4 +92,8 @@ class TestVTrace(VTraceConformance):
 
 
 class TestOnPolicy(OnPolicyConformance):
+    adapter = TorchAdapter()
+
+
+class TestActorLearner(ActorLearnerConformance):
     adapter = TorchAdapter()

@@ -7,12 +7,14 @@ from importlib import import_module
 import pytest
 
 import parl
+from parl_core import backends
 
+BACKEND = backends.current().name
 ALGORITHMS = [
-    ("torch", "DQN"),
-    ("torch.dqn", "DQN"),
-    ("torch.ddqn", "DDQN"),
-    ("torch.sac", "SAC"),
+    (BACKEND, "DQN"),
+    (f"{BACKEND}.dqn", "DQN"),
+    (f"{BACKEND}.ddqn", "DDQN"),
+    (f"{BACKEND}.sac", "SAC"),
     ("fluid.a3c", "A3C"),
     ("fluid.impala.impala", "IMPALA"),
     ("fluid.policy_gradient", "PolicyGradient"),
@@ -24,7 +26,7 @@ def test_an_algorithm_is_the_same_class_by_its_old_path(path: str, name: str) ->
     assert getattr(import_module(f"parl.algorithms.{path}"), name) is getattr(parl.algorithms, name)
 
 
-@pytest.mark.parametrize("framework", ["torch", "fluid"])
+@pytest.mark.parametrize("framework", [BACKEND, "fluid"])
 @pytest.mark.parametrize("name", ["Model", "Algorithm", "Agent"])
 def test_a_base_class_is_the_same_class_by_its_old_path(framework: str, name: str) -> None:
     assert getattr(import_module(f"parl.core.{framework}.{name.lower()}"), name) is getattr(parl, name)

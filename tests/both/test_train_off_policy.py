@@ -12,10 +12,12 @@ from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training import OffPolicySettings, make_vector_env, train_off_policy
 from parl_core.training.trained import Trained
 
+BACKEND = backends.current().name
+
 
 @pytest.mark.parametrize(("command", "env"), [("dqn", "CartPole-v1"), ("sac", "Pendulum-v1"), ("td3", "Pendulum-v1")])
 def test_a_trained_agent_is_found_again(command: str, env: str, tmp_path: Path) -> None:
-    asked = ["train", command, env, "--steps", "30", "--runs", str(tmp_path), "--backend", "paddle"]
+    asked = ["train", command, env, "--steps", "30", "--runs", str(tmp_path), "--backend", BACKEND]
     trained = CliRunner().invoke(parl, asked)
     assert trained.exit_code == 0, trained.output
     (folder,) = tmp_path.iterdir()
@@ -25,13 +27,12 @@ def test_a_trained_agent_is_found_again(command: str, env: str, tmp_path: Path) 
 
 
 def test_each_kind_of_actions_gets_its_network() -> None:
-    backends.set_backend("paddle")
-    agent = Trained("OAC", "Pendulum-v1", "paddle", (8,)).make_agent()
+    agent = Trained("OAC", "Pendulum-v1", BACKEND, (8,)).make_agent()
     assert agent.predict(np.zeros(3, np.float32)).shape == (1,)
     with pytest.raises(HyperparameterError, match="SAC needs a vector of numbers with finite bounds"):
-        Trained("SAC", "CartPole-v1", "paddle", (8,)).make_agent()
+        Trained("SAC", "CartPole-v1", BACKEND, (8,)).make_agent()
     with pytest.raises(HyperparameterError, match="DQN with this model chooses discrete ones only"):
-        Trained("DQN", "Pendulum-v1", "paddle", (8,)).make_agent()
+        Trained("DQN", "Pendulum-v1", BACKEND, (8,)).make_agent()
 
 
 @pytest.mark.parametrize(
@@ -45,7 +46,6 @@ def test_each_kind_of_actions_gets_its_network() -> None:
 def test_an_agent_for_other_actions_is_refused_before_the_first_step(
     made_for: str, algorithm: str, played: str, message: str
 ) -> None:
-    backends.set_backend("paddle")
-    agent = Trained(algorithm, made_for, "paddle", (8,)).make_agent()
+    agent = Trained(algorithm, made_for, BACKEND, (8,)).make_agent()
     with make_vector_env(played, 1) as envs, pytest.raises(ParlError, match=message):
         train_off_policy(agent, envs, OffPolicySettings(learning_starts=500, total_steps=500))
