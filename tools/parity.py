@@ -1,6 +1,6 @@
-"""Which algorithm, layer, distribution, loss and network exists in which backend, and which gaps have a reason.
+"""Which algorithm, layer, distribution, loss, network, optimizer exists in which backend, and which gaps have a reason.
 
-Compared is what programs import; tensors, optimizers and static programs are each backend's own affair.
+Compared is what programs import; tensors and static programs are each backend's own affair.
 
     python tools/parity.py    print the matrix; exit 1 when a gap has no reason in GAPS
 
@@ -12,7 +12,7 @@ import sys
 from public_names import ROOT, names_in
 
 BACKENDS = ("torch", "paddle")
-COMPARED = ("agent", "algorithm", "algorithms", "distributions", "layers", "losses", "model", "networks")
+COMPARED = ("agent", "algorithm", "algorithms", "distributions", "layers", "losses", "model", "networks", "optim")
 # (module, name) -> why one backend has it alone.
 GAPS: dict[tuple[str, str], str] = {
     ("distributions", "standard_normal_like"): "draws inside a static graph, too; torch.randn_like is enough there",

@@ -1,7 +1,8 @@
 """The facade: one name for every part of PARL that is installed, each loaded at first use.
 
     import parl
-       ├─ Model, Algorithm, Agent, layers, algorithms    parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
+       ├─ Model, Algorithm, Agent,                       parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
+       │  layers, algorithms, optim
        ├─ remote_class, connect, put, ActorLost, …       parl-remote: all its public names
        └─ training, utils, env                           parl-core
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl import algorithms as algorithms
     from parl import env as env
     from parl import layers as layers
+    from parl import optim as optim
     from parl import training as training
     from parl import utils as utils
     from parl_core.agent import Agent as Agent
@@ -107,6 +109,7 @@ __all__ = [
     "get_global_client",
     "kill",
     "layers",
+    "optim",
     "put",
     "remote_class",
     "set_backend",

@@ -44,6 +44,10 @@ class Backend(Protocol):
         """Lazily shaped layers, `parl.layers`."""
 
     @property
+    def optim(self) -> ModuleType:
+        """Optimizers whose state is saved with an agent, `parl.optim`."""
+
+    @property
     def networks(self) -> ModuleType:
         """Ready-made models for the standard algorithms."""
 

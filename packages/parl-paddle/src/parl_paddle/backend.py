@@ -44,6 +44,11 @@ class PaddleBackend:
         return import_module("parl_paddle.layers")
 
     @property
+    def optim(self) -> ModuleType:
+        """`parl.optim`."""
+        return import_module("parl_paddle.optim")
+
+    @property
     def networks(self) -> ModuleType:
         """Ready-made models."""
         return import_module("parl_paddle.networks")

@@ -19,7 +19,7 @@ from parl_paddle.model import Model
 from parl_paddle.programs import eager, in_program
 from parl_paddle.tensors import to_array
 
-__all__ = ["Adam", "clip_by_global_norm"]
+__all__ = ["Adam"]
 
 _ops: Any = paddle._C_ops  # their types do not know that a tensor may be missing
 

@@ -44,6 +44,11 @@ class TorchBackend:
         return import_module("parl_torch.layers")
 
     @property
+    def optim(self) -> ModuleType:
+        """`parl.optim`."""
+        return import_module("parl_torch.optim")
+
+    @property
     def networks(self) -> ModuleType:
         """Ready-made models."""
         return import_module("parl_torch.networks")

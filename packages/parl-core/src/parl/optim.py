@@ -1,0 +1,13 @@
+"""`parl.optim`: optimizers of the backend in use, for algorithms of one's own: `parl.optim.Adam(model, lr=1e-3)`."""
+
+from typing import Any
+
+from parl._offered import names_of, offered
+
+
+def __getattr__(name: str) -> Any:
+    return offered("optim", name)
+
+
+def __dir__() -> list[str]:
+    return names_of("optim")

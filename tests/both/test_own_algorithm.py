@@ -1,0 +1,63 @@
+"""An algorithm that a user writes with the facade's names alone is the same program on both backends."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl
+
+RATE = 0.5
+
+
+class Line(parl.Model):
+    def __init__(self) -> None:
+        self.out = parl.layers.fc(size=1)
+
+    def forward(self, obs: Any) -> Any:
+        return self.out(obs)
+
+
+class LeastSquares(parl.Algorithm):
+    def __init__(self, model: parl.Model) -> None:
+        super().__init__(model)
+        self.optimizer = parl.optim.Adam(model, lr=RATE)
+
+    def learn(self, obs: Any, wanted: Any) -> Any:
+        loss = parl.layers.reduce_mean(parl.layers.square_error_cost(self.model(obs), wanted))
+        self.optimizer.minimize(loss)
+        return loss.detach()
+
+
+OBS, WANTED = np.array([[1.0, -2.0]], np.float32), np.array([[1000.0]], np.float32)
+
+
+def new_agent() -> parl.Agent:
+    model = Line()
+    model.set_weights({"out.weight": np.zeros((1, 2), np.float32), "out.bias": np.zeros(1, np.float32)}, portable=True)
+    return parl.Agent(LeastSquares(model))
+
+
+def test_its_first_step_moves_every_weight_by_the_learning_rate() -> None:
+    agent = new_agent()
+    assert agent.learn(OBS, WANTED) == 1e6
+    weights = agent.alg.model.get_weights(portable=True)
+    np.testing.assert_allclose(weights["out.weight"], [[RATE, -RATE]], rtol=1e-5)
+    np.testing.assert_allclose(weights["out.bias"], [RATE], rtol=1e-5)
+
+
+def test_its_optimizer_is_saved_with_the_agent(tmp_path: Path) -> None:
+    agent, other = new_agent(), new_agent()
+    agent.learn(OBS, WANTED)
+    agent.save(tmp_path / "agent.ckpt")
+    other.restore(tmp_path / "agent.ckpt")
+    for one in (agent, other):
+        one.learn(OBS, -WANTED)  # where Adam goes from here depends on its moments
+    for name, array in agent.get_weights().items():
+        np.testing.assert_array_equal(other.get_weights()[name], array)
+
+
+def test_an_unknown_optimizer_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(AttributeError, match="backend has no optim 'SGD'; it has Adam"):
+        _ = parl.optim.SGD
