@@ -19,6 +19,7 @@ from parl_core.testing import (
     PPOConformance,
     SACConformance,
     SeparatePPOConformance,
+    TargetConformance,
     TD3Conformance,
     VTraceConformance,
 )
@@ -96,4 +97,8 @@ class TestOnPolicy(OnPolicyConformance):
 
 
 class TestActorLearner(ActorLearnerConformance):
+    adapter = TorchAdapter()
+
+
+class TestTargets(TargetConformance):
     adapter = TorchAdapter()

@@ -72,6 +72,7 @@ class Agent:
             )
         for model in algorithm._models().values():
             model.require_found_layers()
+        algorithm._settle_targets()
         self.alg = algorithm
         self.training = True
         if obs_ndim is not None:
@@ -221,7 +222,7 @@ class Agent:
         return figures
 
     def train(self) -> None:
-        """Enter training mode, in which learning has dropout and batch statistics; acting never has them.
+        """Enter training mode, in which learning has dropout and batch statistics; acting and targets never have them.
 
         Agents start in it.
         """

@@ -6,6 +6,7 @@ into actions. Tensor code is the backend's.
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -63,6 +64,10 @@ class Algorithm:
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = False
     """Whether actions lie in [-1, 1]; the loops map them in a straight line to the bounds of the action space."""
+
+    TARGETS: ClassVar[tuple[str, ...]] = ("target_model",)
+    """Attributes with models that only give targets. They stay in evaluation mode: no dropout, and batch statistics are
+    those that `sync_weights_to` has brought, which their own forward passes do not touch."""
 
     _compiles: bool = False
     _reduces: bool = False
@@ -135,9 +140,10 @@ class Algorithm:
         return args, kwargs
 
     def train(self) -> None:
-        """Put all models into training mode (dropout and batch statistics active)."""
-        for model in self._models().values():
-            model.train()
+        """Put the models into training mode (dropout and batch statistics active), except for targets."""
+        for name, model in self._models().items():
+            if name not in self.TARGETS:
+                model.train()
 
     def eval(self) -> None:
         """Put all models into evaluation mode."""
@@ -266,6 +272,18 @@ class Algorithm:
 
     def _models(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
+
+    def _new_target(self) -> Any:
+        """A copy of `self.model` for targets."""
+        target = copy.deepcopy(self.model)
+        target.eval()
+        return target
+
+    def _settle_targets(self) -> None:
+        """Put targets into evaluation mode, wherever they come from."""
+        for name, model in self._models().items():
+            if name in self.TARGETS:
+                model.eval()
 
     def _layers_by_mode(self) -> list[Any]:
         """The layers of all models that compute something else in training mode, such as dropout."""

@@ -9,7 +9,6 @@ environment, whichever finite ones it has.
     model.get_critic_params()       those of the critic; by default all that are not the actor's
 """
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -75,7 +74,7 @@ class ContinuousActorCritic(CountingUpdates):
         for method in self.METHODS:
             first_method(model, (method,), name)
         super().__init__(model, device=device, compile=compile)
-        self.target_model = copy.deepcopy(self.model)
+        self.target_model = self._new_target()
         self.actor_optimizer = self._adam(
             self.model, lr=self._at_start(self.actor_lr), part=lambda: self._listed("get_actor_params")
         )

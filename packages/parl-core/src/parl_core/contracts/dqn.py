@@ -1,6 +1,5 @@
 """The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
 
-import copy
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -87,7 +86,7 @@ class DQN(CountingUpdates):
         self.sync_every = None if sync_every is None else check_int("sync_every", sync_every)
         self._value = first_method(model, ("value", "forward"), name)
         super().__init__(model, device=device, compile=compile, compute_dtype=compute_dtype)
-        self.target_model = copy.deepcopy(self.model)
+        self.target_model = self._new_target()
         limit = None if max_grad_norm is None else check_positive("max_grad_norm", max_grad_norm)
         self.optimizer = self._adam(self.model, lr=self._at_start(self.lr), max_grad_norm=limit)
 

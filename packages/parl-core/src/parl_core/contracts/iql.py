@@ -1,6 +1,5 @@
 """The contract of IQL."""
 
-import copy
 import math
 from typing import Any, ClassVar
 
@@ -100,7 +99,7 @@ class IQL(CountingUpdates):
         for method in self.METHODS:
             first_method(model, (method,), type(self).__name__)
         super().__init__(model, device=device, compile=compile)
-        self.target_model = copy.deepcopy(self.model)
+        self.target_model = self._new_target()
         parts = [
             lambda method=f"get_{name}_params": listed_parameters(self.model, method)
             for name in ("actor", "critic", "value")

@@ -28,6 +28,7 @@ from parl_core.testing.ppo import PPOConformance
 from parl_core.testing.resume import ResumeConformance
 from parl_core.testing.sac import SACConformance
 from parl_core.testing.separate_ppo import SeparatePPOConformance
+from parl_core.testing.targets import TargetConformance
 from parl_core.testing.td3 import TD3Conformance
 
 __all__ = [
@@ -52,5 +53,6 @@ __all__ = [
     "SACConformance",
     "SeparatePPOConformance",
     "TD3Conformance",
+    "TargetConformance",
     "VTraceConformance",
 ]

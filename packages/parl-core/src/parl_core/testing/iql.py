@@ -19,7 +19,7 @@ from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
 from parl_core.testing.reference import Adam
 from parl_core.training.offline import OfflineSettings, train_offline
 
-__all__ = ["IQLConformance"]
+__all__ = ["IQLConformance", "iql_model"]
 
 _LR, _TAU, _ALPHA, _GAMMA = 0.01, 0.8, 0.1, 0.9
 _BETA = 4.0  # so large that some weights meet their limit
@@ -33,7 +33,7 @@ _SHAPES: dict[str, tuple[int, ...]] = {
 _PARTS = {"value": ("v1", "v2"), "actor": ("pi1", "pi2", "spread"), "critic": ("qa1", "qa2", "qb1", "qb2")}
 
 
-def _make(backend: Backend, hidden: int = HIDDEN) -> Any:
+def iql_model(backend: Backend, hidden: int = HIDDEN) -> Any:
     parl_layers: Any = backend.layers
 
     class IQLModel(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
@@ -76,7 +76,7 @@ class IQLConformance(Conformance):
 
     def agent(self, precision: Precision = FLOAT32, seed: int = 1, **settings: Any) -> Any:
         rng = np.random.default_rng(seed)
-        model = self.model(_make, random_weights(rng, _SHAPES), precision)
+        model = self.model(iql_model, random_weights(rng, _SHAPES), precision)
         given = {"lr": _LR, "tau": _TAU, "beta": _BETA, "alpha": _ALPHA, "discount": _GAMMA, **settings}
         algorithm = self.algorithm("IQL", model, **given)
         algorithm.target_model.set_weights(random_weights(rng, _SHAPES), portable=True)
@@ -152,7 +152,7 @@ class IQLConformance(Conformance):
 
     def test_it_learns_the_identity_environment_from_the_data_of_a_random_policy(self) -> None:
         rng = np.random.default_rng(8)
-        algorithm = self.algorithm("IQL", _make(self.backend, hidden=64), lr=0.005, discount=0.9, alpha=0.05)
+        algorithm = self.algorithm("IQL", iql_model(self.backend, hidden=64), lr=0.005, discount=0.9, alpha=0.05)
         agent = self.backend.Agent(algorithm, seed=9)
         for _ in range(300):
             obs, right = continuous_identity(rng, 128)
@@ -220,7 +220,7 @@ class IQLConformance(Conformance):
     )
     def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
         with pytest.raises(HyperparameterError, match=name):
-            self.algorithm("IQL", _make(self.backend), **{name: value})
+            self.algorithm("IQL", iql_model(self.backend), **{name: value})
 
     def test_a_model_that_lacks_a_method_is_refused_by_its_name(self) -> None:
         class OnlyPolicy(self.backend.Model):  # type: ignore[name-defined,misc]  # known only at run time
