@@ -191,6 +191,15 @@ def test_the_learning_curve_is_a_picture_of_the_promised_size(tmp_path: Path) ->
     assert (int.from_bytes(picture[16:20], "big"), int.from_bytes(picture[20:24], "big")) == (960, 540)
 
 
+def test_a_run_without_training_episodes_draws_its_evaluations(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    LearningCurve(run, "logged", steps="gradient steps").on_end(ended(Stop.BUDGET, evaluation(500, 20.0, 30.0)))
+    assert (run.path / "learning-curve.png").read_bytes().startswith(b"\x89PNG")
+    nothing = Run("nothing", tmp_path)
+    LearningCurve(nothing, "no evaluation either").on_end(ended(Stop.BUDGET))
+    assert nothing.inventory() == "Nothing was saved yet."
+
+
 def test_an_interrupted_run_draws_nothing_because_that_takes_too_long(tmp_path: Path) -> None:
     run = Run("r", tmp_path)
     curve = LearningCurve(run, "CartPole-v1")

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from parl_core.training.offline import train_offline as train_offline
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
+    from parl_core.training.program_run import open_run as open_run
     from parl_core.training.progress import Progress as Progress
     from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
     from parl_core.training.run import Run as Run
@@ -84,6 +85,7 @@ _HOMES = {
     "join_learners": "parl_core.learners",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
+    "open_run": "parl_core.training.program_run",
     "parse_settings": "parl_core.training.command_line",
     "run_again": "parl_core.training.fresh_process",
     "run_episode": "parl_core.training.episodes",
@@ -128,6 +130,7 @@ __all__ = [
     "join_learners",
     "make_vector_env",
     "open_actors",
+    "open_run",
     "parse_settings",
     "run_again",
     "run_episode",

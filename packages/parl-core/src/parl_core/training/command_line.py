@@ -8,6 +8,8 @@ In a program:
         smoke: Annotated[bool, "a few updates only"] = False
 
     settings = parse_settings(Settings)        # --seed 3 --smoke
+
+With a field `resume`, `--resume RUN` takes the settings of that run (see `program_run`), which further flags change.
 """
 
 import argparse
@@ -15,7 +17,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
 
-from parl_core.errors import HyperparameterError
+from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.training.program_run import read_settings
 
 __all__ = ["parse_settings"]
 
@@ -49,7 +52,22 @@ def parse_settings(
             parser.add_argument(flag, action=action, **options)
         else:
             parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
-    return settings(**vars(parser.parse_args(arguments)))
+    found = parser.parse_args(arguments)
+    if getattr(found, "resume", ""):
+        parser.set_defaults(**_resumed(parser, found))
+        found = parser.parse_args(arguments)
+    return settings(**vars(found))
+
+
+def _resumed(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, Any]:
+    """The settings of the run to resume, which then stand for the defaults."""
+    try:
+        saved = read_settings(found.resume)
+    except CheckpointError as error:
+        parser.error(str(error))
+    if unknown := sorted(saved.keys() - vars(found).keys()):
+        parser.error(f"{found.resume} is a run of another program or version: it has the settings {', '.join(unknown)}")
+    return saved
 
 
 def _annotation(name: str, hint: Any) -> tuple[type, str]:

@@ -14,17 +14,25 @@ __all__ = ["LearningCurve", "draw_curve"]
 
 
 class LearningCurve(Callback):
-    """Draws returns over environment steps when training is over, but not when it was interrupted.
+    """Draws returns over steps when training is over, but not when it was interrupted.
 
     Args:
         run: the picture is saved in its folder.
         title: of the picture.
         goal: mean return that is drawn as a line; None draws none.
         name: file name of the picture; its suffix is the format.
+        steps: what the loop counts, such as `"gradient steps"` of an offline one.
     """
 
-    def __init__(self, run: Run, title: str, goal: float | None = None, name: str = "learning-curve.png") -> None:
-        self._run, self._title, self._goal, self._name = run, title, goal, name
+    def __init__(
+        self,
+        run: Run,
+        title: str,
+        goal: float | None = None,
+        name: str = "learning-curve.png",
+        steps: str = "environment steps",
+    ) -> None:
+        self._run, self._title, self._goal, self._name, self._xlabel = run, title, goal, name, steps
         self._steps: list[int] = []
         self._returns: list[float] = []
 
@@ -41,10 +49,11 @@ class LearningCurve(Callback):
         self._steps, self._returns = state["steps"].tolist(), state["returns"].tolist()
 
     def on_end(self, ended: Ended) -> None:
-        if ended.stop is Stop.INTERRUPTED or not self._steps:
+        if ended.stop is Stop.INTERRUPTED or not (self._steps or ended.evaluations):
             return  # drawing takes longer than a person who pressed Ctrl-C wants to wait
         path = self._run.path / self._name
-        draw_curve(path, self._title, self._steps, self._returns, ended.evaluations, self._goal)
+        evaluations, goal = ended.evaluations, self._goal
+        draw_curve(path, self._title, self._steps, self._returns, evaluations, goal, xlabel=self._xlabel)
         self._run.saved(path, "learning curve")
 
 
@@ -77,7 +86,8 @@ def draw_curve(
     # The object interface, because pyplot would choose a display and keep the figure for the whole process.
     figure = Figure(figsize=(8.0, 4.5), dpi=120, layout="constrained")
     axes = figure.add_subplot()
-    axes.scatter(steps, returns, s=14, alpha=0.4, color="tab:blue", linewidths=0, label=label)
+    if len(returns):
+        axes.scatter(steps, returns, s=14, alpha=0.4, color="tab:blue", linewidths=0, label=label)
     if len(returns) >= window:
         mean = np.convolve(returns, np.full(window, 1 / window), mode="valid")
         axes.plot(steps[window - 1 :], mean, color="tab:blue", label=f"mean of {window}")

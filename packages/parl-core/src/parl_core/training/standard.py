@@ -39,6 +39,7 @@ def standard_callbacks(
     max_seconds: float | None = None,
     max_steps: int | None = None,
     patience: int | None = None,
+    steps: str = "environment steps",
 ) -> list[Callback]:
     """Progress on the terminal, TensorBoard, CSV, JSON lines, a learning curve, best and latest weights, when to stop.
 
@@ -51,6 +52,7 @@ def standard_callbacks(
         max_seconds: time budget; None for none.
         max_steps: stop there although the loop's own budget goes on, for a run in portions; None for not.
         patience: stop after so many evaluations without improvement; None for never.
+        steps: what the loop counts, for the learning curve, such as `"gradient steps"` of an offline one.
     """
     callbacks: list[Callback] = [
         _TellInterrupted(run),
@@ -59,7 +61,7 @@ def standard_callbacks(
         TensorBoard(run),
         CsvTables(run),
         JsonLines(run),
-        LearningCurve(run, title or run.name, goal),
+        LearningCurve(run, title or run.name, goal, steps=steps),
         Progress(),  # after those that save, so that what it shows has been saved
     ]
     if goal is not None:
