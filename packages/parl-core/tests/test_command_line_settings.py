@@ -59,3 +59,8 @@ def test_a_wrong_argument_exits_with_the_usage(arguments: list[str], capsys: pyt
 def test_a_field_without_a_text_is_refused_by_name() -> None:
     with pytest.raises(HyperparameterError, match="'seed' must be annotated"):
         parse_settings(Unexplained, [])
+
+
+def test_underscores_in_a_flag_are_dashes_and_in_a_value_stay() -> None:
+    read = parse_settings(Settings, ["--learning_rate=0.25", "--backend", "my_backend", "--no_draw"])
+    assert read == Settings(learning_rate=0.25, backend="my_backend", draw=False)

@@ -2,7 +2,7 @@
 
     import parl
        ├─ Model, Algorithm, Agent,                       parl-torch or parl-paddle (`parl.set_backend`, `PARL_BACKEND`)
-       │  layers, algorithms, optim
+       │  layers, networks, algorithms, optim
        ├─ remote_class, connect, put, ActorLost, …       parl-remote: all its public names
        └─ training, utils, env                           parl-core
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # what type checkers read: the contracts, with any backend or
     from parl import algorithms as algorithms
     from parl import env as env
     from parl import layers as layers
+    from parl import networks as networks
     from parl import optim as optim
     from parl import training as training
     from parl import utils as utils
@@ -109,6 +110,7 @@ __all__ = [
     "get_global_client",
     "kill",
     "layers",
+    "networks",
     "optim",
     "put",
     "remote_class",

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 BACKEND = ("Agent", "Algorithm", "Model")
-SUBMODULES = ("algorithms", "env", "layers", "optim", "training", "utils")
+SUBMODULES = ("algorithms", "env", "layers", "networks", "optim", "training", "utils")
 
 _OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
 

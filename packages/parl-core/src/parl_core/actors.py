@@ -5,6 +5,7 @@
 An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
 Here live the three protocols, `InProcessActors`, and `open_actors`, which finds other fills: `subprocess`, which needs
 nothing but this package, and what is registered as an entry point (group `parl.actors`; parl-remote's is `remote`).
+`choose_actors` takes the numbers of a command line instead.
 """
 
 import concurrent.futures
@@ -18,7 +19,7 @@ from typing import Any, Protocol, Self
 
 from parl_core.errors import ParlError
 
-__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "open_actors", "wait_any"]
+__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "choose_actors", "open_actors", "wait_any"]
 
 ENTRY_POINT_GROUP = "parl.actors"
 IN_PROCESS = "in-process"
@@ -185,6 +186,22 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
         raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
     system: ActorSystem = found[name].load()(**options)
     return system
+
+
+def choose_actors(count: int, address: str = "") -> ActorSystem:
+    """Open the actor system that a program's settings ask for.
+
+    Args:
+        count: actors that the program makes, at least 0.
+        address: of a running cluster, where they are made; empty: in a private one of this machine with room for
+            `count`, or for 0 in this process.
+
+    Raises:
+        ImportError: parl-remote is not installed.
+    """
+    if address:
+        return open_actors("remote", address=address)
+    return open_actors("remote", cpu_num=count) if count else open_actors()
 
 
 def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> list[ActorFuture]:

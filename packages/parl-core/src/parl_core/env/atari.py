@@ -12,11 +12,16 @@ Order, from the game outwards:
     FrameStack      the last four frames
     TestEnv         for evaluation: when so many whole games are over
 
+With `whole_games=True`, for evaluations that play an episode at a time, `WholeGameEnv` after `FireResetEnv` puts a
+game's lives together again, and rewards stay what the game gives. `make_atari` makes the game as well.
+
 V. Mnih et al.: Human-level control through deep reinforcement learning, Nature 518 (2015), methods section.
 """
 
+from importlib import import_module
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from parl_core.env.frames import FrameStack, MaxAndSkipEnv, WarpFrame
@@ -24,7 +29,16 @@ from parl_core.env.monitor import MonitorEnv
 from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step, get_wrapper_by_cls
 from parl_core.errors import HyperparameterError
 
-__all__ = ["ClipRewardEnv", "EpisodicLifeEnv", "FireResetEnv", "NoopResetEnv", "TestEnv", "wrap_deepmind"]
+__all__ = [
+    "ClipRewardEnv",
+    "EpisodicLifeEnv",
+    "FireResetEnv",
+    "NoopResetEnv",
+    "TestEnv",
+    "WholeGameEnv",
+    "make_atari",
+    "wrap_deepmind",
+]
 
 NOOP = 0
 
@@ -134,6 +148,35 @@ class ClipRewardEnv(AnyWrapper):
         return obs, float(np.sign(float(reward))), terminated, truncated, info
 
 
+class WholeGameEnv(AnyWrapper):
+    """Begins the next life of a game by itself, so that an episode is a whole game.
+
+    What a game gives while its next life begins (fire, a no-op) is not counted; games give nothing there.
+
+    Args:
+        env: with an `EpisodicLifeEnv` inside, and a `MonitorEnv` inside of that.
+
+    Raises:
+        HyperparameterError: one of them is missing.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        lives, monitor = get_wrapper_by_cls(env, EpisodicLifeEnv), get_wrapper_by_cls(env, MonitorEnv)
+        if lives is None or monitor is None:
+            raise HyperparameterError("WholeGameEnv needs an EpisodicLifeEnv around a MonitorEnv inside")
+        self._lives, self._games = lives, monitor.get_episode_rewards()
+
+    def step(self, action: Any) -> Step:
+        """Take a step."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        if terminated and self._lives.reset_continues:
+            games = len(self._games)
+            obs, info = self.env.reset()
+            terminated = len(self._games) > games  # it came to its end in the steps of that reset
+        return obs, float(reward), terminated, truncated, info
+
+
 class TestEnv(AnyWrapper):
     """Tells an evaluation when a number of whole games is over, and what they gave before clipping.
 
@@ -183,6 +226,8 @@ def wrap_deepmind(
     obs_format: str = "NHWC",
     test: bool = False,
     test_episodes: int = 3,
+    *,
+    whole_games: bool = False,
 ) -> AnyWrapper:
     """Wrap an Atari game as in the head of this module.
 
@@ -196,6 +241,7 @@ def wrap_deepmind(
         obs_format: order of a stack's axes: `"NHWC"`, or `"NCHW"` for torch, paddle and `FrameReplayMemory`.
         test: whether it is for evaluation: adds `TestEnv`.
         test_episodes: number of games of one evaluation.
+        whole_games: whether an episode is a whole game, with rewards as it gives them.
 
     Raises:
         HyperparameterError: the environment is no Atari game, or the format is unknown.
@@ -206,10 +252,34 @@ def wrap_deepmind(
     wrapped = EpisodicLifeEnv(wrapped)
     if "FIRE" in _meanings(env):
         wrapped = FireResetEnv(wrapped)
-    wrapped = ClipRewardEnv(WarpFrame(wrapped, dim))
+    wrapped = WarpFrame(WholeGameEnv(wrapped), dim) if whole_games else ClipRewardEnv(WarpFrame(wrapped, dim))
     if framestack:
         wrapped = FrameStack(wrapped, 4, obs_format)
     return TestEnv(wrapped, test_episodes) if test else wrapped
+
+
+def make_atari(env_id: str, *, whole_games: bool = False) -> AnyWrapper:
+    """Make a game as DQN and its successors play it: one frame of four, no repeated actions, `wrap_deepmind`.
+
+    Args:
+        env_id: of ale-py, such as `"ALE/Pong-v5"`.
+        whole_games: for evaluations: an episode is a whole game, with rewards as it gives them. In training a life is
+            an episode, and rewards are -1, 0 or 1.
+
+    Returns:
+        the game with observations uint8 `[4, 84, 84]`.
+
+    Raises:
+        ImportError: ale-py is not installed; the message is the `pip install` line.
+        HyperparameterError: it is no Atari game.
+    """
+    try:
+        ale_py = import_module("ale_py")
+    except ModuleNotFoundError:
+        raise ImportError(f'{env_id} needs ale-py:\n    pip install "parl-core[atari]"', name="ale_py") from None
+    gymnasium.register_envs(ale_py)
+    game = gymnasium.make(env_id, disable_env_checker=True, frameskip=1, repeat_action_probability=0.0)
+    return wrap_deepmind(game, obs_format="NCHW", whole_games=whole_games)
 
 
 def _meanings(env: AnyEnv) -> list[str]:

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from parl_core.actors import choose_actors as choose_actors
     from parl_core.actors import open_actors as open_actors
     from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
     from parl_core.env.vector import make_vector_env as make_vector_env
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
     from parl_core.training.checkpoints import Checkpoints as Checkpoints
     from parl_core.training.command_line import parse_settings as parse_settings
+    from parl_core.training.course import Course as Course
     from parl_core.training.curve import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
     from parl_core.training.run import Run as Run
     from parl_core.training.standard import standard_callbacks as standard_callbacks
+    from parl_core.training.standard_env import StandardEnv as StandardEnv
     from parl_core.training.stopping import ConfirmedReturn as ConfirmedReturn
     from parl_core.training.stopping import KeepBest as KeepBest
     from parl_core.training.stopping import KeepLatest as KeepLatest
@@ -58,6 +61,7 @@ _HOMES = {
     "Callback": "parl_core.training.events",
     "Checkpoints": "parl_core.training.checkpoints",
     "ConfirmedReturn": "parl_core.training.stopping",
+    "Course": "parl_core.training.course",
     "CsvTables": "parl_core.training.logs",
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
@@ -75,11 +79,13 @@ _HOMES = {
     "Progress": "parl_core.training.progress",
     "RecordVideo": "parl_core.training.video",
     "Run": "parl_core.training.run",
+    "StandardEnv": "parl_core.training.standard_env",
     "StepBudget": "parl_core.training.stopping",
     "Stop": "parl_core.training.events",
     "TensorBoard": "parl_core.training.logs",
     "TimeBudget": "parl_core.training.stopping",
     "Update": "parl_core.training.events",
+    "choose_actors": "parl_core.actors",
     "evaluate": "parl_core.training.evaluation",
     "evaluate_with_target_return": "parl_core.training.return_conditioned",
     "join_learners": "parl_core.learners",
@@ -103,6 +109,7 @@ __all__ = [
     "Callback",
     "Checkpoints",
     "ConfirmedReturn",
+    "Course",
     "CsvTables",
     "Ended",
     "Episode",
@@ -120,11 +127,13 @@ __all__ = [
     "Progress",
     "RecordVideo",
     "Run",
+    "StandardEnv",
     "StepBudget",
     "Stop",
     "TensorBoard",
     "TimeBudget",
     "Update",
+    "choose_actors",
     "evaluate",
     "evaluate_with_target_return",
     "join_learners",

@@ -14,6 +14,7 @@ With a field `resume`, `--resume RUN` takes the settings of that run (see `progr
 
 import argparse
 import dataclasses
+import sys
 from collections.abc import Sequence
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -33,7 +34,7 @@ def parse_settings(
     Args:
         settings: a dataclass whose fields all have defaults and are annotated `Annotated[type, "help"]`, with type
             `int`, `float`, `str` or `bool`. A flag that is off by default is `--name`, one that is on `--no-name`.
-        arguments: default: those of the program.
+        arguments: default: those of the program. `--env_num` is read as `--env-num`.
         description: shown by `--help`; default: the class's docstring.
 
     Raises:
@@ -52,11 +53,19 @@ def parse_settings(
             parser.add_argument(flag, action=action, **options)
         else:
             parser.add_argument(flag, type=kind, metavar=kind.__name__.upper(), **options)
-    found = parser.parse_args(arguments)
+    given = [_with_dashes(argument) for argument in (sys.argv[1:] if arguments is None else arguments)]
+    found = parser.parse_args(given)
     if getattr(found, "resume", ""):
         parser.set_defaults(**_resumed(parser, found))
-        found = parser.parse_args(arguments)
+        found = parser.parse_args(given)
     return settings(**vars(found))
+
+
+def _with_dashes(argument: str) -> str:
+    if not argument.startswith("--"):
+        return argument
+    flag, equals, value = argument.partition("=")
+    return flag.replace("_", "-") + equals + value
 
 
 def _resumed(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, Any]:

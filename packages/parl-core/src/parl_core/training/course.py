@@ -1,6 +1,6 @@
 """What every training loop does around its updates: count, tell callbacks, evaluate, save, and end in good order.
 
-with Course(total_steps, callbacks, evaluator, evaluate_every, clock) as course:
+with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
     while course.goes_on:
         ...                                    # the loop's own: act, learn
         course.advance(steps)
@@ -9,10 +9,13 @@ with Course(total_steps, callbacks, evaluator, evaluate_every, clock) as course:
         course.checkpoint_when_due()
 return course.ended                            # ── Ended ───────> callbacks, however the block was left
 
+A loop of your own has in this way all that the ready-made ones have around them.
+
 A loop whose runs can be resumed says `course.watch(envs, seed)` before it resets its environments, and
 `course.keep(LoopParts(...))` when all its parts are there; of a resumed run they then go on where they were.
 """
 
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -46,10 +49,10 @@ class Course:
     def __init__(
         self,
         total_steps: int,
-        callbacks: Sequence[Callback],
-        evaluator: Evaluator | None,
-        evaluate_every: int,
-        clock: Callable[[], float],
+        callbacks: Sequence[Callback] = (),
+        evaluator: Evaluator | None = None,
+        evaluate_every: int = 10_000,
+        clock: Callable[[], float] = time.monotonic,
         *,
         unit: str = "steps",
         checkpoints: Checkpoints | None = None,
@@ -147,6 +150,18 @@ class Course:
             self._next_checkpoint += self._checkpoints.every
         self._checkpoints.save(self.step, self._state)
 
+    def checkpoint_at_the_end(self) -> None:
+        """Write a last checkpoint; only a loop whose parts end before the course does has to call it.
+
+        Where a checkpoint begins new episodes there is none between two multiples of `every`, because the run would not
+        go on equally.
+
+        Raises:
+            CheckpointError: it cannot be written.
+        """
+        if self._checkpoints is not None and self._checkpoints.exact:
+            self._checkpoints.save(self.step, self._state)
+
     def _state(self) -> dict[str, Any]:
         return {
             "step": self.step,
@@ -172,7 +187,7 @@ class Course:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unsaved = self._save_at_the_end() if error is None else None
+        unsaved = self._unsaved_at_the_end() if error is None else None
         stop, reason = self._why(error or unsaved)
         self.ended = Ended(stop, reason, self.step, self.seconds, self._evaluations)
         failures = tell_end(self._callbacks, self.ended)
@@ -181,13 +196,10 @@ class Course:
         if failures and error is None:
             raise failures[0]
 
-    def _save_at_the_end(self) -> Exception | None:
-        # Before callbacks are told of the end, because one of them may put other weights into the agent. Where a
-        # checkpoint begins new episodes there is none between two multiples, because the run would not go on equally.
-        if self._checkpoints is None or not self._checkpoints.exact:
-            return None
+    def _unsaved_at_the_end(self) -> Exception | None:
+        # Before callbacks are told of the end, because one of them may put other weights into the agent.
         try:
-            self._checkpoints.save(self.step, self._state)
+            self.checkpoint_at_the_end()
         except Exception as error:
             return error
         return None
