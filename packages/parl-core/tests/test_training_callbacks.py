@@ -128,6 +128,12 @@ def test_where_nobody_watches_progress_is_plain_lines_now_and_then() -> None:
     ]
 
 
+def test_an_evaluation_before_the_first_report_says_its_own_step() -> None:
+    out = io.StringIO()
+    Progress(out).on_evaluation(evaluation(500, 40.0))
+    assert out.getvalue() == "step 500  evaluated 40.0\n"
+
+
 def test_on_a_terminal_progress_is_a_bar_with_the_current_return() -> None:
     out = Terminal()
     progress = Progress(out)

@@ -50,6 +50,7 @@ class Progress(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = evaluation.mean
+        self._step, self._seconds = max(self._step, evaluation.step), max(self._seconds, evaluation.seconds)
         if self._bar is None:
             self._print()
         else:
@@ -83,7 +84,8 @@ class Progress(Callback):
 
     def _print(self) -> None:
         self._printed_at = self._clock()
-        print(f"step {self._step}/{self._total}  {self._figures()}{self._pace()}", file=self._out, flush=True)
+        of_all = f"/{self._total}" if self._total else ""  # an evaluation may come before the first report
+        print(f"step {self._step}{of_all}  {self._figures()}{self._pace()}", file=self._out, flush=True)
 
     def _figures(self) -> str:
         parts = [f"return {sum(self._returns) / len(self._returns):.1f}"] if self._returns else []
@@ -94,7 +96,7 @@ class Progress(Callback):
     def _pace(self) -> str:
         """Steps a second and time left; a bar shows them by itself."""
         steps, seconds = self._began_at or (0, 0.0)
-        if self._seconds <= seconds or self._step <= steps:
+        if not self._total or self._seconds <= seconds or self._step <= steps:
             return ""
         speed = (self._step - steps) / (self._seconds - seconds)
         return f"  {_rounded(speed)} steps/s  {_duration((self._total - self._step) / speed)} left"
