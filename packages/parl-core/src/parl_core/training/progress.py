@@ -50,7 +50,8 @@ class Progress(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = evaluation.mean
-        self._step, self._seconds = max(self._step, evaluation.step), max(self._seconds, evaluation.seconds)
+        if evaluation.step > self._step:
+            self._step, self._seconds = evaluation.step, evaluation.seconds
         if self._bar is None:
             self._print()
         else:
