@@ -1,5 +1,7 @@
 """`compute_dtype="bfloat16"`: networks multiply in half the bits, all else stays float32."""
 
+import functools
+import shutil
 from typing import Any
 
 import numpy as np
@@ -14,9 +16,9 @@ from parl_torch.algorithms import A2C, DQN
 ROWS, ACTIONS = 8, 3
 
 
-def _agent(name: str, compute_dtype: str | None) -> Agent:
+def _agent(name: str, compute_dtype: str | None, **options: Any) -> Agent:
     make = networks.AtariQNetwork if name in ("DDQN", "DQN") else networks.AtariActorCritic
-    settings = {"sample_batch_steps": 4} if name == "IMPALA" else {}
+    settings = options | ({"sample_batch_steps": 4} if name == "IMPALA" else {})
     torch.manual_seed(1)
     algorithm = getattr(algorithms, name)(make(ACTIONS), compute_dtype=compute_dtype, device="cpu", **settings)
     agent = Agent(algorithm)
@@ -54,6 +56,30 @@ def test_an_update_is_the_one_of_float32_but_for_rounding(name: str) -> None:
         assert np.abs(moved - wanted).mean() < 0.3 * np.abs(wanted).mean() + 1e-7, key
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, from its own compiler
+@pytest.mark.parametrize("name", ["DQN", "DDQN", "A2C", "PPO", "IMPALA"])
+def test_compiled_updates_are_traced_in_bfloat16_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Traced and differentiated as by any compiler, and run by PyTorch's own kernels: no C++ compiler is needed.
+    traced = functools.partial(torch.compile, backend="aot_eager")
+    monkeypatch.setattr("parl_torch.algorithm.require_compiler", lambda: True)
+    monkeypatch.setattr(torch, "compile", lambda function, mode: traced(function))
+    agents = _agent(name, "bfloat16", compile=True), _agent(name, "bfloat16"), _agent(name, None)
+    _assert_compiled_agrees(*agents, *_batch(name))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.skipif(not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="torch.compile needs a C++ compiler")
+def test_a_compiled_update_in_bfloat16_is_the_eager_one_but_for_rounding() -> None:
+    agents = []
+    for options in ({"compute_dtype": "bfloat16", "compile": True}, {"compute_dtype": "bfloat16"}, {}):
+        torch.manual_seed(2)
+        agents.append(Agent(DQN(networks.QNetwork(ACTIONS), device="cpu", **options)))
+    rng = np.random.default_rng(2)
+    obs, next_obs = rng.normal(size=(2, ROWS, 4)).astype(np.float32)
+    _assert_compiled_agrees(*agents, obs, np.arange(ROWS) % ACTIONS, np.ones(ROWS), next_obs, np.zeros(ROWS))
+
+
 def test_an_agent_acts_and_is_saved_in_float32(tmp_path: Any) -> None:
     agent = _agent("A2C", "bfloat16")
     obs = _batch("A2C")[0]
@@ -73,6 +99,18 @@ def test_another_dtype_is_refused_by_name(wrong: Any) -> None:
 
 def test_float32_is_the_default_by_its_name() -> None:
     assert not A2C(networks.ActorCritic(2), compute_dtype="float32", device="cpu")._reduces
+
+
+def _assert_compiled_agrees(compiled: Agent, eager: Agent, wide: Agent, *batch: Any) -> None:
+    """Figures of bfloat16, which those of float32 are not."""
+    found, expected, other = (
+        np.hstack([part for _ in range(3) for part in _flat(agent.learn(*batch))]) for agent in (compiled, eager, wide)
+    )
+    np.testing.assert_allclose(found, expected, rtol=5e-6, atol=5e-7)
+    assert not np.allclose(found, other, rtol=5e-6, atol=5e-7)
+    for key, weights in compiled.get_weights().items():
+        assert weights.dtype == np.float32
+        np.testing.assert_allclose(weights, eager.get_weights()[key], atol=1e-4, err_msg=key)
 
 
 def _flat(figures: Any) -> list[Any]:
