@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from parl.utils import machine_info as machine_info
     from parl.utils import summary as summary
     from parl.utils.csv_logger import CSVLogger as CSVLogger
+    from parl.utils.deprecation import deprecated as deprecated
     from parl.utils.globvars import global_config as global_config
     from parl.utils.machine_info import get_gpu_count as get_gpu_count
     from parl.utils.machine_info import get_ip_address as get_ip_address
@@ -46,6 +47,7 @@ _HOME = {
     "calc_discount_norm_reward": "rl_utils",
     "calc_discount_sum_rewards": "rl_utils",
     "calc_gae": "rl_utils",
+    "deprecated": "deprecation",
     "get_gpu_count": "machine_info",
     "get_ip_address": "machine_info",
     "global_config": "globvars",
@@ -68,6 +70,7 @@ __all__ = [
     "calc_discount_norm_reward",
     "calc_discount_sum_rewards",
     "calc_gae",
+    "deprecated",
     "get_gpu_count",
     "get_ip_address",
     "global_config",

@@ -150,6 +150,78 @@ class LazyLayersConformance(Conformance):
         with pytest.raises(HyperparameterError, match="size must be"):
             self.backend.layers.fc(size=size)
 
+    @pytest.mark.parametrize(
+        ("options", "expected"),
+        [
+            ({"default_initializer": -0.5}, np.full((2, 3), -0.5)),
+            ({"default_initializer": lambda shape: np.arange(6.0).reshape(shape)}, np.arange(6.0).reshape(2, 3)),
+            ({"is_bias": True, "dtype": "float64"}, np.zeros((2, 3))),
+        ],
+        ids=["number", "function", "bias"],
+    )
+    def test_a_parameter_of_the_models_own_begins_with_what_was_asked_for(self, options: Any, expected: Any) -> None:
+        parameter = cast(Any, self.backend.layers).create_parameter([2, 3], **options)
+        found = self._array(parameter)
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == options.get("dtype", "float32")
+
+    def test_other_parameters_begin_uniformly_within_glorots_limit_and_by_the_seed(self) -> None:
+        layers: Any = self.backend.layers
+        drawn = []
+        for _ in range(2):
+            self.adapter.seed(5)
+            drawn.append(self._array(layers.create_parameter([40, 60])))
+        np.testing.assert_array_equal(drawn[0], drawn[1])
+        limit = np.sqrt(6.0 / 100)
+        assert np.abs(drawn[0]).max() <= limit
+        assert drawn[0].std() == pytest.approx(limit / np.sqrt(3.0), rel=0.05)
+        # A filter [out, in, 3, 3] has nine times the fans of a matrix; a vector's are its length.
+        assert np.abs(self._array(layers.create_parameter([4, 8, 3, 3]))).max() <= np.sqrt(6.0 / 108)
+        assert np.abs(self._array(layers.create_parameter([300]))).max() <= np.sqrt(6.0 / 600)
+        assert self._array(layers.create_parameter([])).shape == ()
+
+    def test_a_parameter_of_the_models_own_is_trained_copied_and_portable(self) -> None:
+        layers: Any = self.backend.layers
+        base = self.backend.Model
+
+        class Gaussian(base):  # type: ignore[valid-type,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.mean = layers.fc(size=2)
+                self.log_std = layers.create_parameter([2], default_initializer=-0.5)
+
+            def policy(self, obs: Any) -> Any:
+                return self.mean(obs), layers.exp(self.log_std)
+
+        algorithm = self.algorithm("PolicyGradient", Gaussian(), continuous_action=True, lr=0.1)
+        agent, before = self.backend.Agent(algorithm), copy.deepcopy(algorithm.model)
+        obs = np.random.default_rng(1).normal(size=(8, OBS_DIM)).astype(np.float32)
+        agent.learn(obs, np.full((8, 2), 3.0, np.float32), np.ones(8, np.float32))
+        learned = algorithm.model.get_weights(portable=True)
+        assert (learned["log_std"] > -0.45).all()  # actions far from the mean want a larger deviation
+        assert "log_std" in algorithm.model.parameter_names
+        self._run_policy(before, obs)
+        np.testing.assert_array_equal(before.get_weights()["log_std"], np.full(2, -0.5, np.float32))
+        before.set_weights(learned, portable=True)
+        np.testing.assert_array_equal(before.get_weights()["log_std"], learned["log_std"])
+
+    @pytest.mark.parametrize(
+        ("shape", "options", "message"),
+        [
+            (3, {}, r"shape must list the sizes .* got 3"),
+            ([2, 0], {}, r"shape\[1\] must be at least 1, got 0"),
+            ([2], {"dtype": "int64"}, r"dtype must be one of float16, float32, float64, got 'int64'"),
+            ([2], {"default_initializer": float("nan")}, "default_initializer must be finite, got nan"),
+            ([2], {"default_initializer": lambda _: np.zeros(3)}, r"finite numbers of shape \(2,\), got shape \(3,\)"),
+            ([1], {"default_initializer": lambda _: [np.inf]}, "got numbers that are not finite"),
+        ],
+    )
+    def test_parameters_that_mean_nothing_are_refused(self, shape: Any, options: Any, message: str) -> None:
+        with pytest.raises(HyperparameterError, match=message):
+            cast(Any, self.backend.layers).create_parameter(shape, **options)
+
+    def _run_policy(self, model: Any, obs: Any) -> Any:
+        return model.policy(self._tensor(obs))
+
     def _run(self, model: Any) -> Any:
         return model.value(self._tensor(np.ones((2, OBS_DIM), np.float32)))
 

@@ -41,6 +41,7 @@ from parl_paddle.layers.functions import (
     transpose,
     unsqueeze,
 )
+from parl_paddle.layers.parameters import create_parameter
 from parl_paddle.layers.shaped import batch_norm, conv2d, conv_2d, embedding, fc
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "concat",
     "conv2d",
     "conv_2d",
+    "create_parameter",
     "cross_entropy",
     "data",
     "dropout",

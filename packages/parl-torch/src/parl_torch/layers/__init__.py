@@ -40,6 +40,7 @@ from parl_torch.layers.functions import (
     transpose,
     unsqueeze,
 )
+from parl_torch.layers.parameters import create_parameter
 from parl_torch.layers.shaped import batch_norm, conv2d, conv_2d, embedding, fc
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "concat",
     "conv2d",
     "conv_2d",
+    "create_parameter",
     "cross_entropy",
     "dropout",
     "elementwise_add",

@@ -1,0 +1,49 @@
+"""Old names that still work and say what to use in their place."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+__all__ = ["deprecated"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def deprecated(
+    deprecated_in: str, removed_in: str, replace_function: str | None = None
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Mark a function or method as one to move away from: calls warn where they are made, and its docstring says so.
+
+        @deprecated(deprecated_in="1.2", removed_in="1.3", replace_function="get_weights")
+        def get_params(self): ...
+
+    Args:
+        deprecated_in: the version from which on it should not be used.
+        removed_in: the version that will not have it.
+        replace_function: what to use instead, if there is something.
+
+    Raises:
+        TypeError: it is put on something that is not called like a function, such as a class or a property.
+    """
+    advice = f"; use `{replace_function}` instead" if replace_function else ""
+    fate = f"deprecated since version {deprecated_in} and will be removed in {removed_in}{advice}"
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        if isinstance(function, (type, staticmethod)) or not callable(function):
+            kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
+            raise TypeError(
+                f"@deprecated is for functions and methods, got {kind}; put it on __init__ of a class, and below "
+                "@property, @classmethod or @staticmethod"
+            )
+
+        @functools.wraps(function)
+        def warning(*args: P.args, **kwargs: P.kwargs) -> R:
+            warnings.warn(f"`{function.__qualname__}` is {fate}", DeprecationWarning, stacklevel=2)
+            return function(*args, **kwargs)
+
+        warning.__doc__ = f"{(function.__doc__ or '').rstrip()}\n\n    {fate[0].upper()}{fate[1:]}.\n    "
+        return warning
+
+    return decorate
