@@ -8,6 +8,7 @@ from parl_core.testing import (
     A2CConformance,
     ActorLearnerConformance,
     AgentConformance,
+    BootstrappedDDPGConformance,
     DDPGConformance,
     DQNConformance,
     IMPALAConformance,
@@ -65,6 +66,10 @@ class TestSeparatePPO(SeparatePPOConformance):
 
 
 class TestA2C(A2CConformance):
+    adapter = PaddleAdapter()
+
+
+class TestBootstrappedDDPG(BootstrappedDDPGConformance):
     adapter = PaddleAdapter()
 
 

@@ -25,6 +25,7 @@ from parl_paddle.algorithms import (
     PPO,
     SAC,
     TD3,
+    BootstrappedDDPG,
     DecisionTransformer,
     OfflineQ,
 )
@@ -83,6 +84,16 @@ class Critics(Model):
 
     def get_value_params(self) -> list[Any]:
         return list(self.v.parameters())
+
+
+class OneHead(Critics):
+    """The same in the shapes of heads."""
+
+    def policy(self, obs: Any) -> Any:
+        return super().policy(obs).unsqueeze(1)
+
+    def value(self, obs: Any, action: Any = None) -> Any:
+        return super().value(obs, action[:, 0])
 
 
 class Sequences(Model):
@@ -156,6 +167,7 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "dqn": lambda: (DQN(QNetwork(ACT_DIM, (8,)), lr=linear(1e-2, 1e-3, 4), sync_every=2), DISCRETE),
     "ddqn": lambda: (DDQN(QNetwork(ACT_DIM, (8,)), lr=1e-2, sync_every=3), DISCRETE),
     "ddpg": lambda: (DDPG(Critics(gaussian=False, twins=False), tau=0.1, actor_lr=linear(1e-2, 0.1, 4)), CONTINUOUS),
+    "bootstrapped_ddpg": lambda: (BootstrappedDDPG(OneHead(gaussian=False, twins=False), tau=0.1), CONTINUOUS),
     "td3": lambda: (TD3(Critics(gaussian=False, twins=True), tau=0.1), CONTINUOUS),
     "sac": lambda: (SAC(Critics(gaussian=True, twins=True), tau=0.1, alpha=0.2), CONTINUOUS),
     "sac_with_learned_alpha": lambda: (SAC(Critics(gaussian=True, twins=True), alpha_lr=0.1), CONTINUOUS),

@@ -1,6 +1,7 @@
-"""Methods of a model that have to return a pair: looked at once, before the first update."""
+"""Looks at what the methods of a model return, once, before the first update; such as those that have to be pairs."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from parl_core.algorithm import Algorithm
 from parl_core.errors import ModelContractError
 from parl_core.nested import map_nested
 
-__all__ = ["check_pairs"]
+__all__ = ["check_pairs", "tried_out"]
 
 # More than two, so that what a single critic returns cannot be unpacked as a pair.
 _ROWS = 3
@@ -18,8 +19,6 @@ _ROWS = 3
 
 def check_pairs(algorithm: Algorithm, pairs: Mapping[str, str], obs: Any, action: NDArray[Any]) -> None:
     """Refuse a model of which one of the methods returns something else than a pair.
-
-    Nothing is learned by it, no statistics are counted, and no stream of random numbers goes on.
 
     Args:
         algorithm: whose model is asked.
@@ -31,7 +30,29 @@ def check_pairs(algorithm: Algorithm, pairs: Mapping[str, str], obs: Any, action
         ModelContractError: it names the method, what it returned and what it has to return.
     """
 
-    def rows(array: Any) -> Any:
+    with tried_out(algorithm, obs, action) as (rows, actions, _):
+        for method, wanted in pairs.items():
+            try:
+                found = getattr(algorithm.model, method)(*((rows,) if method == "policy" else (rows, actions)))
+            except Exception:  # any: the update, which is next, raises it again and is explained
+                return
+            _check_pair(algorithm, method, wanted, found)
+
+
+@contextmanager
+def tried_out(algorithm: Algorithm, obs: Any, action: NDArray[Any]) -> Iterator[tuple[Any, Any, int]]:
+    """A context in which the model can be looked at: nothing is learned, counted or drawn by it.
+
+    Args:
+        algorithm: whose model is asked.
+        obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+        action: `[batch, act_dim]`.
+
+    Yields:
+        (observations, actions, rows): tensors of so many equal rows.
+    """
+
+    def repeated(array: Any) -> Any:
         return algorithm._tensor(np.repeat(array[:1], _ROWS, axis=0))
 
     switched = [layer for layer in algorithm._layers_by_mode() if layer.training]
@@ -39,13 +60,7 @@ def check_pairs(algorithm: Algorithm, pairs: Mapping[str, str], obs: Any, action
         layer.training = False
     try:
         with algorithm._no_gradients(), algorithm._drawing_from(0):
-            for method, wanted in pairs.items():
-                inputs = (map_nested(rows, obs),) if method == "policy" else (map_nested(rows, obs), rows(action))
-                try:
-                    found = getattr(algorithm.model, method)(*inputs)
-                except Exception:  # any: the update, which is next, raises it again and is explained
-                    return
-                _check_pair(algorithm, method, wanted, found)
+            yield map_nested(repeated, obs), repeated(action), _ROWS
     finally:
         for layer in switched:
             layer.training = True

@@ -12,6 +12,7 @@ from parl_core.testing.a2c import A2CConformance
 from parl_core.testing.actor_learner import ActorLearnerConformance
 from parl_core.testing.adapter import Adapter
 from parl_core.testing.agent import AgentConformance
+from parl_core.testing.bootstrapped_ddpg import BootstrappedDDPGConformance
 from parl_core.testing.cql import CQLConformance
 from parl_core.testing.ddpg import DDPGConformance
 from parl_core.testing.decision_transformer import DecisionTransformerConformance
@@ -36,6 +37,7 @@ __all__ = [
     "ActorLearnerConformance",
     "Adapter",
     "AgentConformance",
+    "BootstrappedDDPGConformance",
     "CQLConformance",
     "DDPGConformance",
     "DQNConformance",

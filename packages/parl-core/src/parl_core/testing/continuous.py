@@ -295,5 +295,6 @@ def _joins_parts(model: Any, layers: Any) -> None:
 
     model.policy = lambda obs: policy(joined(obs))
     model.value = lambda obs, action: value(joined(obs), action)
-    first = model.Q1
-    model.Q1 = lambda obs, action: first(joined(obs), action)
+    if hasattr(model, "Q1"):
+        first = model.Q1
+        model.Q1 = lambda obs, action: first(joined(obs), action)

@@ -1,6 +1,7 @@
 """`parl.algorithms` on PaddlePaddle; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_paddle.algorithms.a2c import A2C, A3C
+from parl_paddle.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_paddle.algorithms.cql import CQL
 from parl_paddle.algorithms.ddpg import DDPG
 from parl_paddle.algorithms.decision_transformer import DecisionTransformer
@@ -27,6 +28,7 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "BootstrappedDDPG",
     "DecisionTransformer",
     "OfflineQ",
     "PolicyGradient",

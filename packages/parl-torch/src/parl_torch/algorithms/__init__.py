@@ -1,6 +1,7 @@
 """`parl.algorithms` on PyTorch; signatures and meaning are documented in `parl_core.contracts`."""
 
 from parl_torch.algorithms.a2c import A2C, A3C
+from parl_torch.algorithms.bootstrapped_ddpg import BootstrappedDDPG
 from parl_torch.algorithms.cql import CQL
 from parl_torch.algorithms.ddpg import DDPG
 from parl_torch.algorithms.decision_transformer import DecisionTransformer
@@ -27,6 +28,7 @@ __all__ = [
     "PPO",
     "SAC",
     "TD3",
+    "BootstrappedDDPG",
     "DecisionTransformer",
     "OfflineQ",
     "PolicyGradient",

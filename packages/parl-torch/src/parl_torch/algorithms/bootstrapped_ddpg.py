@@ -1,0 +1,96 @@
+"""Bootstrapped DDPG on PyTorch."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from parl_core.contracts import bootstrapped_ddpg as contract
+from parl_torch.algorithm import Algorithm
+
+__all__ = ["BootstrappedDDPG"]
+
+
+class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
+    __doc__ = contract.BootstrappedDDPG.__doc__
+
+    @torch.no_grad()
+    def predict(self, obs: Tensor) -> Tensor:
+        actions: Tensor = self.model.policy(obs)
+        if self.ensemble == "mean":
+            return actions.mean(dim=1)
+        proposals = actions.unbind(dim=1)
+        values = [self.model.value(obs, one.unsqueeze(1).expand_as(actions)).mean(dim=1) for one in proposals]
+        return _picked(actions, torch.stack(values, dim=1).argmax(dim=1))
+
+    @torch.no_grad()
+    def sample(self, obs: Tensor, *, head: Any = None, noise: float = 0.1) -> Tensor:
+        scale = self._checked_noise(noise)
+        actions: Tensor = self.model.policy(obs)
+        rows, heads = actions.shape[:2]
+        if head is None:
+            chosen = torch.randint(heads, (rows,), device=actions.device)
+        else:
+            chosen = self._tensor(self._checked_heads(head, rows, heads))
+        action = _picked(actions, chosen)
+        return (action + scale * self._noise(action)).clamp(-1.0, 1.0)
+
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        *,
+        mask: Tensor | None = None,
+        weights: Tensor | None = None,
+        discount: Tensor | None = None,
+        actor_lr: float | None = None,
+        critic_lr: float | None = None,
+    ) -> tuple[Any, ...]:
+        batch = (obs, action, reward, next_obs, terminal, mask, weights, discount)
+        rate = self._now("critic_lr", self.critic_lr, critic_lr)
+        critic_loss, error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
+        rate = self._now("actor_lr", self.actor_lr, actor_lr)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, mask, lr=rate)
+        self.sync_target()
+        self.updates += 1
+        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
+
+    def _critic_loss(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        reward: Tensor,
+        next_obs: Tensor,
+        terminal: Tensor,
+        mask: Tensor | None,
+        weights: Tensor | None,
+        discount: Tensor | None,
+    ) -> tuple[Tensor, Tensor]:
+        r_t = reward.reshape(-1, 1)
+        with torch.no_grad():
+            going_on = 1.0 - terminal.reshape(-1, 1).to(r_t.dtype)
+            discount_t = (self.gamma if discount is None else discount.reshape(-1, 1)) * going_on
+            a_t = self.target_model.policy(next_obs)
+            target = r_t + discount_t * self.target_model.value(next_obs, a_t)
+        error = target - self.model.value(obs, action.unsqueeze(1).expand_as(a_t))
+        loss = error.square() if weights is None else weights.reshape(-1, 1) * error.square()
+        return _masked_mean(loss, mask), error.mean(dim=1)
+
+    def _actor_loss(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor]:
+        return (-_masked_mean(self.model.value(obs, self.model.policy(obs)), mask),)
+
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.randn_like(like)
+
+
+def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Over batch and heads, `[batch, heads]`; what is masked counts as 0."""
+    return values.mean() if mask is None else (mask * values).mean()
+
+
+def _picked(actions: Tensor, head: Tensor) -> Tensor:
+    """`[batch, act_dim]` of `[batch, heads, act_dim]`, the head of each row."""
+    return actions[torch.arange(len(head), device=head.device), head]
