@@ -172,8 +172,8 @@ RECIPES: dict[str, Recipe] = {
         "SquashedActorCritic",
         {},
         {"actor_lr": 3e-4, "policy_eval_start": 1000, "min_q_weight": 5.0},
-        _PENDULUM_OFFLINE,
-        source="Kumar et al. 2020, appendix F, with fewer steps of imitation",
+        OfflineSettings(batch_size=64),
+        source="Kumar et al. 2020, appendix F, with fewer steps of imitation and smaller batches",
     ),
     "iql-pendulum": Recipe(
         "ImplicitActorCritic", {}, {}, _PENDULUM_OFFLINE, source="Kostrikov et al. 2021, appendix B"
