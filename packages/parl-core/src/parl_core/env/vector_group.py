@@ -217,6 +217,10 @@ class EnvGroup:
             self._name_the_culprit(error, "set_state")
             raise
 
+    def observations(self) -> Any:
+        """The newest observation of every environment, `[count, *obs]`."""
+        return self._stack(self._current)
+
     def close(self) -> None:
         """Close every environment."""
         for env in self._envs:

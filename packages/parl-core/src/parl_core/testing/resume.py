@@ -11,6 +11,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,9 +22,11 @@ import numpy as np
 import pytest
 
 from parl_core import backends
+from parl_core.actors import ActorSystem, open_actors
 from parl_core.env.vector import make_vector_env
 from parl_core.replay import Prioritized
 from parl_core.schedules import linear
+from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
 from parl_core.training.events import Callback, Ended, Update
@@ -39,12 +45,17 @@ class Kind(NamedTuple):
 
     algorithm: str
     env: str
-    loop: OnPolicySettings | OffPolicySettings
+    loop: OnPolicySettings | OffPolicySettings | ActorLearnerSettings
 
 
 def _off_policy(**changes: Any) -> OffPolicySettings:
     given = {"total_steps": 220, "learning_starts": 40, "batch_size": 8, "memory_size": 100, "report_every": 30}
     return OffPolicySettings(**{**given, **changes})
+
+
+def _actors(**changes: Any) -> ActorLearnerSettings:
+    given = {"total_steps": 256, "n_actors": 2, "envs_per_group": 2, "n_steps": 4, "report_every": 30}
+    return ActorLearnerSettings(**{**given, "deterministic": True, **changes})
 
 
 _EPSILON = {"epsilon": linear(1.0, 0.1, 150)}
@@ -54,12 +65,31 @@ KINDS = {
     "DQN": Kind("DQN", "CartPole-v1", _off_policy(n_step=2, exploration=_EPSILON)),
     "prioritised DQN": Kind("DQN", "CartPole-v1", _off_policy(prioritized=Prioritized(), exploration=_EPSILON)),
     "SAC": Kind("SAC", "Pendulum-v1", _off_policy(total_steps=180, train_every=2)),
+    "IMPALA with actors": Kind("IMPALA", "CartPole-v1", _actors(max_lag=1)),
+    "GA3C": Kind("A3C", "CartPole-v1", _actors(max_lag=1, inference="learner", batch_fragments=1)),
+    "A2C with actors": Kind("A2C", "CartPole-v1", _actors(max_lag=0, deterministic=False, gae_lambda=0.9)),
+    "PPO with actors": Kind("PPO", "CartPole-v1", _actors(max_lag=0)),
 }
-"""Every run has two environments, and a checkpoint every 40 steps, in the middle of episodes."""
+"""A checkpoint every 40 steps, in the middle of episodes. Loops without actors have two environments."""
+
+_ARGUMENTS: dict[str, dict[str, Any]] = {"IMPALA": {"sample_batch_steps": 4, "learning_rate": 0.01}}
+
+
+def make_agent(backend: str, kind: str) -> Any:
+    """A new agent, also in actors."""
+    algorithm, env, _ = KINDS[kind]
+    backends.set_backend(backend)
+    return Trained(algorithm, env, backend, (16,), _ARGUMENTS.get(algorithm, {}), seed=3).make_agent()
 
 
 def train(
-    backend: str, kind: str, run: Run, *callbacks: Callback, environments: Any = "auto"
+    backend: str,
+    kind: str,
+    run: Run,
+    *callbacks: Callback,
+    environments: Any = "auto",
+    actors: ActorSystem | None = None,
+    n_actors: int | None = None,
 ) -> tuple[dict[str, Any], Ended]:
     """Train in a run's folder and return all that was learned, and how it ended.
 
@@ -69,10 +99,11 @@ def train(
         run: a new or a resumed one.
         callbacks: besides logs and the best weights.
         environments: see `Checkpoints`.
+        actors: where they live, of loops with some.
+        n_actors: another number of them.
     """
-    algorithm, env, loop = KINDS[kind]
-    backends.set_backend(backend)
-    agent = Trained(algorithm, env, backend, (16,), {}, seed=3).make_agent()
+    _, env, loop = KINDS[kind]
+    agent = make_agent(backend, kind)
     watched: dict[str, Any] = {
         "callbacks": [KeepBest(agent), CsvTables(run), JsonLines(run), *callbacks],
         "checkpoints": Checkpoints(run, every=40, environments=environments),
@@ -80,13 +111,21 @@ def train(
         "evaluate_every": 100,
         "seed": 5,
     }
+    if isinstance(loop, ActorLearnerSettings):
+        there = replace(loop, groups=loop.n_groups, n_actors=n_actors or loop.n_actors)
+        ended = train_actor_learner(agent, partial(make_agent, backend, kind), env, there, actors=actors, **watched)
+        return _learned(agent), ended
     with make_vector_env(env, 2) as envs:
         if isinstance(loop, OnPolicySettings):
             ended = train_on_policy(agent, envs, loop, **watched)
         else:
             ended = train_off_policy(agent, envs, loop, **watched)
+    return _learned(agent), ended
+
+
+def _learned(agent: Any) -> dict[str, Any]:
     state = agent.alg.get_state()
-    return {**state.arrays, **{name: np.array(count) for name, count in state.counters.items()}}, ended
+    return {**state.arrays, **{name: np.array(count) for name, count in state.counters.items()}}
 
 
 class PressCtrlC(Callback):
@@ -166,7 +205,7 @@ class ResumeConformance:
             learned, _ = train(backend, kind, run)
         self._check_equal(learned, tmp_path / "run", whole(kind))
 
-    @pytest.mark.parametrize("kind", ["PPO", "prioritised DQN", "SAC"])
+    @pytest.mark.parametrize("kind", ["PPO", "prioritised DQN", "SAC", "IMPALA with actors", "A2C with actors"])
     def test_a_run_that_was_killed_while_it_wrote_goes_on_from_the_checkpoint_before(
         self, kind: str, whole: Any, tmp_path: Path
     ) -> None:
@@ -195,6 +234,23 @@ class ResumeConformance:
             learned, _ = train(backend, kind, run, environments="reset")
         self._check_equal(learned, tmp_path / "run", (whole, tmp_path / "whole"))
 
+    @pytest.mark.parametrize("kind", ["IMPALA with actors", "A2C with actors"])
+    def test_actors_may_live_elsewhere_and_be_others_after_a_resume(
+        self, kind: str, whole: Any, tmp_path: Path
+    ) -> None:
+        systems: list[tuple[str, dict[str, Any]]] = [("subprocess", {"processes": 1}), ("in-process", {})]
+        if find_spec("parl_remote") is not None:
+            systems.append(("remote", {"cpu_num": 2}))
+        budgets = [StepBudget(90), StepBudget(180)][: len(systems) - 1]
+        run = Run.at(tmp_path / "run")
+        for (system, options), budget in zip_longest(systems, budgets):
+            with run, open_actors(system, **options) as actors:
+                stops = [] if budget is None else [budget]
+                n_actors = 2 if system == "in-process" else 1
+                learned, _ = train(self.backend, kind, run, *stops, actors=actors, n_actors=n_actors)
+            run = Run.resume(tmp_path / "run")
+        self._check_equal(learned, tmp_path / "run", whole(kind))
+
     def _check_equal(self, learned: dict[str, Any], folder: Path, whole: tuple[dict[str, Any], Path]) -> None:
         expected, other = whole
         assert sorted(learned) == sorted(expected)
@@ -205,8 +261,14 @@ class ResumeConformance:
         assert _lines(folder / JsonLines.NAME) == _lines(other / JsonLines.NAME)
 
 
+_OF_A_CLOCK = {"seconds", "speed/steps_per_second"} | {
+    *(f"actors/{part}" for part in ("env", "policy", "idle")),
+    *(f"learner/{part}" for part in ("wait", "receive", "learn", "send", "other")),
+}
+
+
 def _of_no_clock(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in row.items() if name not in ("seconds", "speed/steps_per_second")}
+    return {name: value for name, value in row.items() if name not in _OF_A_CLOCK}
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

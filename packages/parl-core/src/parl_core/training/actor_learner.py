@@ -15,26 +15,27 @@ metrics mean.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
-from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.env.group_step import GroupSpaces
 from parl_core.env.vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.schedules import Schedule, as_schedule
+from parl_core.schedules import as_schedule
 from parl_core.training.acting import tell_dimensions
+from parl_core.training.actor_environments import ActorEnvironments, FragmentCollector, LooseCollector
+from parl_core.training.actor_learner_settings import ActorLearnerSettings
 from parl_core.training.central_inference import CentralInference
+from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
 from parl_core.training.crew import Crew
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended, Episode
+from parl_core.training.events import Callback, Ended
 from parl_core.training.experience import Experience, experience_of
-from parl_core.training.figures import Losses
+from parl_core.training.figures import EndedEpisodes, Latest, Losses
 from parl_core.training.fragment_batch import BatchMemory
 from parl_core.training.fragment_order import AsTheyCome, FragmentOrder, InRounds
 from parl_core.training.fragment_source import CollectedByActors, FragmentSource
@@ -43,96 +44,10 @@ from parl_core.training.learner_metrics import LearnerMetrics
 
 __all__ = ["ActorLearnerSettings", "train_actor_learner"]
 
-Scheduled = float | Schedule
-
-
-@dataclass(frozen=True)
-class ActorLearnerSettings:
-    """Hyper-parameters of the loop; a step is one step of one environment.
-
-    Environments come in groups, each of which one actor steps together and one forward pass serves. With the same
-    groups, `deterministic=True` gives the same bits however many actors there are.
-
-    Attributes:
-        total_steps: that are learned from, over all environments; the last batch is always completed.
-        n_actors: actors, each with `groups / n_actors` groups.
-        groups: of environments; default: one an actor.
-        envs_per_group: environments of one group.
-        n_steps: steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
-        batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
-        max_lag: updates that the weights which acted may lie behind those that learn from it; 0 makes rounds, in which
-            actors and learner take turns, as on-policy algorithms want it. So `(max_lag + 1) * batch_fragments`
-            fragments are under way or wait at most.
-        deterministic: learn from fragments in the order of their numbers and not of their arrival.
-        inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
-        max_wait_s: of inference on the learner: how long one pass waits for more environments once one is ready. With
-            `deterministic`, passes wait for all.
-        gamma: discount of the next step, in [0, 1]; of advantages (A2C, PPO), IMPALA has its own.
-        gae_lambda: how far advantages look ahead, in [0, 1]; 1, A2C's, to the end of the fragment.
-        rates: arguments of the algorithm's `learn` (or `learn_rollout`) by name, such as
-            `{"learning_rate": linear(1e-3, 0.0, 1e6)}`: numbers, or schedules of the steps learned from.
-        report_every: steps between two reports to the callbacks, which get mean losses.
-        timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
-            its start included; who takes longer is replaced. None has no limit. (In this process nothing can be ended.)
-        max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
-            run ends with the last error.
-    """
-
-    total_steps: int = 1_000_000
-    n_actors: int = 2
-    groups: int | None = None
-    envs_per_group: int = 5
-    n_steps: int = 50
-    batch_fragments: int | None = None
-    max_lag: int = 2
-    deterministic: bool = False
-    inference: str = "actors"
-    max_wait_s: float = 0.002
-    gamma: float = 0.99
-    gae_lambda: float = 1.0
-    rates: Mapping[str, Scheduled] = field(default_factory=dict)
-    report_every: int = 10_000
-    timeout_s: float | None = None
-    max_failures: int = 3
-
-    def __post_init__(self) -> None:
-        for name in ("total_steps", "n_actors", "envs_per_group", "n_steps", "report_every"):
-            check_int(name, getattr(self, name))
-        for name in ("groups", "batch_fragments"):
-            if getattr(self, name) is not None:
-                check_int(name, getattr(self, name))
-        for name in ("max_lag", "max_failures"):
-            check_int(name, getattr(self, name), at_least=0)
-        for name in ("gamma", "gae_lambda"):
-            check_fraction(name, getattr(self, name))
-        check_non_negative("max_wait_s", self.max_wait_s)
-        if self.timeout_s is not None:
-            check_positive("timeout_s", self.timeout_s)
-        if self.inference not in ("actors", "learner"):
-            raise HyperparameterError(f"inference must be 'actors' or 'learner', got {self.inference!r}")
-        if self.n_groups % self.n_actors:
-            raise HyperparameterError(
-                f"{self.n_groups} groups cannot be shared evenly by {self.n_actors} actors: give a multiple"
-            )
-        if self.max_lag == 0 and self.fragments_per_batch % self.n_groups:
-            raise HyperparameterError(
-                f"max_lag=0 makes rounds, so batch_fragments must be a multiple of the {self.n_groups} groups, got "
-                f"{self.batch_fragments}; or let max_lag be 1"
-            )
-
-    def with_total_steps(self, total_steps: int) -> "ActorLearnerSettings":
-        """The same with another budget of environment steps."""
-        return replace(self, total_steps=total_steps)
-
-    @property
-    def n_groups(self) -> int:
-        """Groups in all."""
-        return self.n_actors if self.groups is None else self.groups
-
-    @property
-    def fragments_per_batch(self) -> int:
-        """Fragments of one update."""
-        return self.n_groups if self.batch_fragments is None else self.batch_fragments
+_LOOSE = (
+    "fragments are learned from as they come, so a resumed run begins new episodes; set deterministic=True, or leave "
+    'environments at "auto"'
+)
 
 
 def train_actor_learner(
@@ -146,6 +61,7 @@ def train_actor_learner(
     evaluator: Evaluator | None = None,
     evaluate_every: int = 50_000,
     callbacks: Sequence[Callback] = (),
+    checkpoints: Checkpoints | None = None,
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
@@ -162,6 +78,8 @@ def train_actor_learner(
         evaluator: plays episodes with the agent as it is now; None evaluates never.
         evaluate_every: steps between evaluations, rounded up to whole updates.
         callbacks: told of every report and evaluation, and once of the end, however it comes.
+        checkpoints: writes checkpoints, and lets a resumed run go on from its newest one; None for neither. Where
+            `settings.resumes_exactly` does not hold, a resumed run begins new episodes.
         seed: of the environments and of the actions that are drawn in actors.
         clock: seconds from an arbitrary zero.
 
@@ -169,7 +87,8 @@ def train_actor_learner(
         how it ended.
 
     Raises:
-        HyperparameterError: the settings do not suit the algorithm or the environment.
+        HyperparameterError: the settings do not suit the algorithm, the environment or the checkpoints.
+        CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a reward is not finite; callbacks that save have not saved since.
         LostActor: actors ended, or hung, more often in a row than `max_failures` allows.
         KeyboardInterrupt: after the callbacks were told.
@@ -180,43 +99,49 @@ def train_actor_learner(
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     rates = {name: as_schedule(rate) for name, rate in settings.rates.items()}
-    experience = experience_of(
-        agent,
-        n_steps=settings.n_steps,
-        gamma=settings.gamma,
-        gae_lambda=settings.gae_lambda,
-        rng=np.random.default_rng(seed),
-    )
-    order, metrics, memory = _order(settings), LearnerMetrics(settings.max_lag, clock), BatchMemory()
-    with (
-        Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course,
-        _crew(actors, make_agent, env, dict(env_kwargs or {}), settings, seed) as crew,
-    ):
-        source = _source(agent, experience, order, crew, actors.put, settings, seed)
-        version = reported = 0
-        losses = Losses()
-        episodes: list[Episode] = []
-        source.publish(version)
-        while course.goes_on:
-            now = {name: rate(course.step) for name, rate in rates.items()}
-            with metrics.phase("wait"):
-                fragments = source.take()
-            with metrics.phase("receive"):
-                batch = memory.join(fragments)
-            with metrics.phase("learn"):
-                losses.add(experience.learn(batch, now))
-            metrics.learned(version, fragments)
-            course.advance(len(batch))
-            episodes += batch.episodes
-            version += 1
-            with metrics.phase("send"):
-                source.publish(version)
-            if course.step - reported >= settings.report_every or not course.goes_on:
-                reported = course.step
-                so_far = metrics.take(dropped=order.dropped, lost=crew.lost, failed=crew.failed)
-                course.report(losses.take_means(), episodes, now, so_far)
-                episodes = []
-            course.evaluate_when_due()
+    rng = np.random.default_rng(seed)
+    discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
+    experience = experience_of(agent, n_steps=settings.n_steps, **discounts, rng=rng)
+    total = settings.total_steps
+    with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
+        environments = ActorEnvironments(settings.n_groups, settings.envs_per_group)
+        if settings.resumes_exactly:
+            course.watch(environments, seed)
+        elif checkpoints is not None:
+            checkpoints.watch_nothing(_LOOSE)
+        crew = _crew(actors, make_agent, env, dict(env_kwargs or {}), settings, seed, recorded=environments.recorded)
+        with crew:
+            order = _order(settings)
+            source = _source(agent, experience, order, crew, actors.put, settings, seed)
+            environments.live_in(crew, source)
+            version, reported = Latest(0), Latest(0)
+            losses, episodes, metrics = Losses(), EndedEpisodes(), LearnerMetrics(settings.max_lag, clock)
+            remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
+            others = {**remembered, "metrics": metrics, "rng": rng}
+            course.keep(_parts(agent, source, order, crew, settings, version, others))
+            memory = BatchMemory()
+            source.publish(version.value)
+            while course.goes_on:
+                now = {name: rate(course.step) for name, rate in rates.items()}
+                with metrics.phase("wait"):
+                    fragments = source.take()
+                with metrics.phase("receive"):
+                    batch = memory.join(fragments)
+                with metrics.phase("learn"):
+                    losses.add(experience.learn(batch, now))
+                metrics.learned(version.value, fragments)
+                course.advance(len(batch))
+                episodes.add(batch.episodes)
+                version.value += 1
+                with metrics.phase("send"):
+                    source.publish(version.value)
+                if course.step - reported.value >= settings.report_every or not course.goes_on:
+                    reported.value = course.step
+                    so_far = metrics.take(dropped=order.dropped, lost=crew.lost, failed=crew.failed)
+                    course.report(losses.take_means(), episodes.take(), now, so_far)
+                course.evaluate_when_due()
+                course.checkpoint_when_due()
+            course.checkpoint_at_the_end()
     return course.ended
 
 
@@ -238,17 +163,19 @@ def _crew(
     env_kwargs: Mapping[str, Any],
     settings: ActorLearnerSettings,
     seed: int,
+    *,
+    recorded: bool,
 ) -> Crew:
     shares = _shares(settings)
 
-    def hire(actor: int, incarnation: int) -> ActorHandle:
+    def hire(actor: int, lives: Mapping[int, int]) -> ActorHandle:  # noqa: ARG001 - which one it is makes no difference
         what = {
             "env": env,
             "env_kwargs": env_kwargs,
-            "groups": shares[actor],
+            "lives": lives,
             "size": settings.envs_per_group,
             "seed": seed,
-            "incarnation": incarnation,
+            "recorded": recorded,
         }
         if settings.inference == "learner":
             return actors.create(GroupActor, **what)
@@ -258,6 +185,26 @@ def _crew(
     if settings.inference == "actors" and make_agent is None:
         raise HyperparameterError("actors that choose their actions need make_agent; or let inference be 'learner'")
     return Crew(hire, shares, settings.timeout_s, settings.max_failures)
+
+
+def _parts(
+    agent: Any,
+    source: FragmentSource,
+    order: FragmentOrder,
+    crew: Crew,
+    settings: ActorLearnerSettings,
+    version: Latest,
+    others: Mapping[str, Any],
+) -> LoopParts:
+    if not settings.resumes_exactly:
+        return LoopParts(agent, others={**others, "collector": LooseCollector(order, crew, version)})
+    shape = {
+        "n_steps": settings.n_steps,
+        "batch_fragments": settings.fragments_per_batch,
+        "max_lag": settings.max_lag,
+        "inference": settings.inference,
+    }
+    return LoopParts(agent, FragmentCollector(source, crew, shape), others=others)
 
 
 def _source(

@@ -8,38 +8,23 @@ weights never change within a pass and nothing has to be locked.
 """
 
 import time
-from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from parl_core.env.group_step import GroupSpaces, GroupStep, Rows
 from parl_core.nested import Observations, map_nested, rows_of
 from parl_core.training.acting import acts_in_unit_box, into_space
 from parl_core.training.crew import Arrival, Call, Crew
 from parl_core.training.experience import Experience
-from parl_core.training.fragment import Fragment, FragmentWriter, Task
+from parl_core.training.fragment import Fragment
 from parl_core.training.fragment_order import FragmentOrder
+from parl_core.training.fragment_writer import FragmentWriter
 from parl_core.training.group_actor import stream_seed
+from parl_core.training.seat import Seat, step_of, step_state
 
 __all__ = ["CentralInference"]
-
-
-class _Seat:
-    """One group, as the learner sees it."""
-
-    def __init__(self) -> None:
-        self.tasks: deque[Task] = deque()
-        self.writer: FragmentWriter | None = None
-        self.obs: Observations = None  # waits for actions; None while the environments are busy
-        self.chosen: tuple[int, Observations, NDArray[Any], dict[str, NDArray[Any]]] | None = None
-        self.under_way = False
-
-    @property
-    def waits(self) -> bool:
-        """Whether it waits for actions."""
-        return self.writer is not None and not self.under_way and self.obs is not None
 
 
 class CentralInference:
@@ -73,9 +58,10 @@ class CentralInference:
         self._crew, self._order, self._experience = crew, order, experience
         self._n_steps, self._max_wait_s = n_steps, max_wait_s
         self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
-        self._seats = [_Seat() for _ in range(groups)]
+        self._seats = [Seat() for _ in range(groups)]
         self._version = -1
         self._seed, self._passes = seed, 0
+        self._held: list[Arrival] = []  # answers that are to be taken in where the loop would have waited for them
 
     def publish(self, version: int) -> None:
         self._version = version
@@ -87,6 +73,37 @@ class CentralInference:
             self._gather()
             self._act()
         return fragments
+
+    def settle(self) -> None:
+        while self._crew.is_busy:
+            for arrival in self._crew.arrivals():
+                if arrival.failed:
+                    self._take_in(arrival)
+                else:
+                    self._held.append(arrival)
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        self._held = []
+        for seat, obs in zip(self._seats, observations, strict=True):
+            seat.begin_again(obs)
+
+    def get_state(self) -> dict[str, Any]:
+        held = [
+            [call.group, call.method, answer if call.method == "begin" else step_state(answer)]
+            for call, answer, _ in self._held
+        ]
+        seats = [seat.get_state() for seat in self._seats]
+        return {"order": self._order.get_state(), "passes": self._passes, "seats": seats, "held": held}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._order.set_state(state["order"])
+        self._passes = state["passes"]
+        for seat, saved in zip(self._seats, state["seats"], strict=True):
+            seat.set_state(saved)
+        self._held = [
+            Arrival(Call(group, method), answer if method == "begin" else step_of(answer), False)
+            for group, method, answer in state["held"]
+        ]
 
     def _ask(self) -> None:
         for task in self._order.due(self._version):
@@ -108,7 +125,7 @@ class CentralInference:
         deadline = self._deadline() if any(seat.waits for seat in self._seats) else None
         while any(seat.under_way for seat in self._seats):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            arrivals = self._crew.arrivals(left)
+            arrivals, self._held = self._held or self._crew.arrivals(left), []
             for arrival in arrivals:
                 self._take_in(arrival)
             if not arrivals or (deadline is not None and time.monotonic() >= deadline):
@@ -130,7 +147,7 @@ class CentralInference:
         else:
             self._write(seat, group, arrival.answer)
 
-    def _write(self, seat: _Seat, group: int, step: GroupStep) -> None:
+    def _write(self, seat: Seat, group: int, step: GroupStep) -> None:
         assert seat.writer is not None
         assert seat.chosen is not None
         seat.writer.add(*seat.chosen, step)

@@ -20,7 +20,7 @@ from parl_core.checkpoint.journal import Journal, Journaled
 from parl_core.checkpoint.random_state import get_random_state, set_random_state
 from parl_core.checkpoint.store import Checkpoint, CheckpointStore
 from parl_core.checks import check_int
-from parl_core.errors import CheckpointError
+from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training.environments import EnvironmentKeeper, EnvironmentRule
 from parl_core.training.run import Run
 
@@ -108,6 +108,15 @@ class Checkpoints:
             HyperparameterError: they cannot be saved as was asked for.
         """
         self._keeper = EnvironmentKeeper(envs, self._rule, seed)
+
+    def watch_nothing(self, why: str) -> None:
+        """Say that the loop goes on with new episodes, and why.
+
+        Raises:
+            HyperparameterError: exactness was asked for.
+        """
+        if self._rule == "exact":
+            raise HyperparameterError(f'environments="exact" cannot be had here: {why}')
 
     def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
         """Take on the parts of a loop, and where the run is a resumed one bring them to where they were.

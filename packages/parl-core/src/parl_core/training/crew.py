@@ -8,13 +8,13 @@ an environment that raised will be made anew. A group that fails too often in a 
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from parl_core import logger
 from parl_core.actors import ActorFuture, ActorHandle, wait_any
-from parl_core.errors import LostActor
+from parl_core.errors import CheckpointError, LostActor
 
 __all__ = ["Arrival", "Call", "Crew"]
 
@@ -51,7 +51,7 @@ class Crew:
     """Actors with groups of environments each.
 
     Args:
-        hire: makes the actor of this number; the second argument is how many there were before it.
+        hire: makes the actor of this number; the second argument has its groups, and how many actors have held each.
         groups_of: the groups of each actor.
         timeout_s: longest time for one call; None has no limit.
         max_failures: how often in a row the calls of one group may fail before the last error is raised.
@@ -59,7 +59,7 @@ class Crew:
 
     def __init__(
         self,
-        hire: Callable[[int, int], ActorHandle],
+        hire: Callable[[int, Mapping[int, int]], ActorHandle],
         groups_of: Sequence[Sequence[int]],
         timeout_s: float | None,
         max_failures: int,
@@ -72,11 +72,14 @@ class Crew:
         self._groups_of = groups_of
         self._actor_of = {group: actor for actor, groups in enumerate(groups_of) for group in groups}
         self._incarnations = [0] * len(groups_of)
+        self._earlier = dict.fromkeys(
+            sorted(self._actor_of), 0
+        )  # lives of groups in the runs that this one goes on with
         self._failures: Counter[int] = Counter()
         self._members: list[_Member] = []
         try:
             for actor in range(len(groups_of)):
-                self._members.append(_Member(hire(actor, 0)))
+                self._members.append(_Member(hire(actor, self._lives_with(actor))))
         except BaseException:
             self.close()
             raise
@@ -86,13 +89,45 @@ class Crew:
         actor = self._actor_of[group]
         return actor, self._incarnations[actor]
 
+    @property
+    def lives(self) -> list[int]:
+        """How many actors have held each group before the one that has it now."""
+        return [life + self._incarnations[self._actor_of[group]] for group, life in self._earlier.items()]
+
+    def go_on(self, lives: Sequence[int]) -> None:
+        """Go on counting the lives of groups where another run, of as many groups, has stopped."""
+        for group, life in enumerate(lives):
+            self._earlier[group] = life - self._incarnations[self._actor_of[group]]
+        self.call_all([Call(group, "live", (group, life)) for group, life in enumerate(lives)])
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are still to come."""
+        return any(member.calls for member in self._members)
+
     def call(self, group: int, method: str) -> Any:
         """Call a method of the actor that has this group until it succeeds; nothing else may be under way."""
-        while True:
-            self.submit(Call(group, method))
-            (arrival,) = self.arrivals()
-            if not arrival.failed:
-                return arrival.answer
+        (answer,) = self.call_all([Call(group, method)])
+        return answer
+
+    def call_all(self, calls: Sequence[Call]) -> list[Any]:
+        """Make calls, each until it succeeds, and return their answers; nothing else may be under way.
+
+        Raises:
+            CheckpointError: a call raised it, which no second one would mend.
+        """
+        answers: list[Any] = [None] * len(calls)
+        for index, call in enumerate(calls):
+            self.submit(call._replace(tag=index))
+        while self.is_busy:
+            for call, answer, failed in self.arrivals():
+                if isinstance(answer, CheckpointError):
+                    raise answer
+                if failed:
+                    self.submit(call)
+                else:
+                    answers[call.tag] = answer
+        return answers
 
     def succeeded(self, group: int) -> None:
         """Forget the failures of a group, because it has got on."""
@@ -163,8 +198,11 @@ class Crew:
         self._count_failure(call, error)
         logger.warning("actor %d is replaced: %s", actor, error)
         self._incarnations[actor] += 1
-        self._members[actor] = _Member(self._hire(actor, self._incarnations[actor]))
+        self._members[actor] = _Member(self._hire(actor, self._lives_with(actor)))
         return [Arrival(each, error, True) for each in (call, *(owed for owed, _ in member.calls))]
+
+    def _lives_with(self, actor: int) -> dict[int, int]:
+        return {group: self._earlier[group] + self._incarnations[actor] for group in self._groups_of[actor]}
 
     def _count_failure(self, call: Call, error: Exception) -> None:
         self._failures[call.group] += 1

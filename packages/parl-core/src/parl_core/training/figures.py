@@ -1,9 +1,11 @@
-"""What updates return, collected between two reports."""
+"""What updates return, and episodes that ended, collected between two reports."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Figures", "Latest", "Losses"]
+from parl_core.training.events import Episode
+
+__all__ = ["EndedEpisodes", "Figures", "Latest", "Losses"]
 
 
 class Figures:
@@ -66,6 +68,30 @@ class Losses:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned."""
         self._sums, self._count = dict(state["sums"]), int(state["count"])
+
+
+class EndedEpisodes:
+    """Those that ended since the report before."""
+
+    def __init__(self) -> None:
+        self._episodes: list[Episode] = []
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        """Take in some more."""
+        self._episodes += episodes
+
+    def take(self) -> list[Episode]:
+        """Those since the last time."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def get_state(self) -> list[list[float]]:
+        """What a checkpoint holds."""
+        return [[episode.episode_return, episode.length] for episode in self._episodes]
+
+    def set_state(self, state: Sequence[Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._episodes = [Episode(*episode) for episode in state]
 
 
 class Latest:

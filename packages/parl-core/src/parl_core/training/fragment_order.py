@@ -10,8 +10,8 @@ the learner wait. `AsTheyCome` drops what comes from an actor so slow that it is
 """
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from parl_core.training.fragment import Fragment, Task
 
@@ -32,6 +32,15 @@ class FragmentOrder(Protocol):
 
     def take(self, version: int) -> list[Fragment] | None:
         """The fragments of the next batch, None as long as some are missing."""
+
+    def begin_at(self, version: int) -> None:
+        """Go on after `version` updates, with nothing under way and nothing that waits."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds, when all that was asked for has arrived."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
 
 
 class AsTheyCome:
@@ -82,6 +91,15 @@ class AsTheyCome:
             return None
         return [fresh.popleft() for _ in range(self._per_batch)]
 
+    def begin_at(self, version: int) -> None:
+        pass  # rounds may begin anew
+
+    def get_state(self) -> dict[str, Any]:
+        raise NotImplementedError("who comes first cannot be had again")
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        raise NotImplementedError("who comes first cannot be had again")
+
 
 class InRounds:
     """Always the same order.
@@ -111,6 +129,20 @@ class InRounds:
             return None
         self._taken += self._per_batch
         return [self._ready.pop(task) for task in tasks]
+
+    def begin_at(self, version: int) -> None:
+        self._asked = self._taken = version * self._per_batch
+
+    def get_state(self) -> dict[str, Any]:
+        return {
+            "asked": self._asked,
+            "taken": self._taken,
+            "ready": [each.get_state() for each in self._ready.values()],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._asked, self._taken = state["asked"], state["taken"]
+        self._ready = {each.task: each for each in map(Fragment.from_state, state["ready"])}
 
     def _task(self, index: int) -> Task:
         return Task(index % self._groups, index // self._groups)

@@ -4,9 +4,10 @@ take(version) ── order.due ──> actors: collect(task, version, weights) �
 publish(version): the weights are stored once a host, and an actor gets them with its next call
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from parl_core.nested import Observations
 from parl_core.training.crew import Call, Crew
 from parl_core.training.fragment import Fragment, Task
 from parl_core.training.fragment_order import FragmentOrder
@@ -22,6 +23,18 @@ class FragmentSource(Protocol):
 
     def take(self) -> list[Fragment]:
         """The fragments of the next batch; waits only if they are not there yet."""
+
+    def settle(self) -> None:
+        """Wait for all that is under way; in the deterministic mode what is learned from stays the same."""
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        """Every group's environments were reset and observe `[size, *obs]`; nothing was under way."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds, of a deterministic run that has settled."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
 
 
 class CollectedByActors:
@@ -53,6 +66,19 @@ class CollectedByActors:
             self._take_in(None)
         self._take_in(0.0)
         return fragments
+
+    def settle(self) -> None:
+        while self._crew.is_busy:
+            self._take_in(None)
+
+    def begin_again(self, observations: Sequence[Observations]) -> None:
+        pass  # the actors go on from there
+
+    def get_state(self) -> dict[str, Any]:
+        return {"order": self._order.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._order.set_state(state["order"])
 
     def _ask(self) -> None:
         for task in self._order.due(self._version):

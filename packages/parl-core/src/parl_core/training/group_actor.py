@@ -4,7 +4,8 @@
     learner ── collect(task, version, weights) ─────> CollectingActor ──> Fragment                   inference here
 
 Both are ordinary classes, which give the same numbers in this process and in others. What is drawn belongs to groups,
-environments and rounds, never to the actor. After an error a group starts afresh, with new environments and seeds.
+environments and rounds, never to the actor. After an error a group starts afresh, with new environments and seeds, and
+the same in another actor: a group's lives count the actors that have held it before.
 """
 
 import time
@@ -20,7 +21,8 @@ from parl_core.nested import Observations
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.experience import Experience, experience_of
-from parl_core.training.fragment import ActorSeconds, Fragment, FragmentWriter, Task
+from parl_core.training.fragment import ActorSeconds, Fragment, Task
+from parl_core.training.fragment_writer import FragmentWriter
 
 __all__ = ["CollectingActor", "GroupActor", "stream_seed"]
 
@@ -36,38 +38,43 @@ class GroupActor:
     Args:
         env: what each environment is.
         env_kwargs: for `make_env`.
-        groups: which groups, as they are numbered in the whole run.
+        lives: the groups, as they are numbered in the whole run, and how many actors have held each before.
         size: environments of a group.
         seed: of the whole run.
-        incarnation: how many actors have held these groups before.
+        recorded: remember how each environment's episode came about, for `get_state`.
     """
 
     def __init__(
         self,
         env: EnvMaker,
         env_kwargs: Mapping[str, Any],
-        groups: Sequence[int],
+        lives: Mapping[int, int],
         size: int,
         seed: int,
-        incarnation: int = 0,
+        recorded: bool = False,
     ) -> None:
         self._make: Callable[[], EnvGroup] = lambda: EnvGroup(env, size, env_kwargs, False)
-        self._size, self._seed, self._incarnation = size, seed, incarnation
+        self._size, self._seed, self._recorded = size, seed, recorded
         self._open: dict[int, EnvGroup] = {}
         self._spaces: GroupSpaces
-        self._begun = dict.fromkeys(groups, 0)
-        self._groups = list(groups)
+        self._begun = dict.fromkeys(lives, 0)
+        self._lives = dict(lives)
 
     def spaces(self) -> GroupSpaces:
         """What the environments observe and what they do; makes those of the first group."""
-        self._environments(self._groups[0])
+        self._environments(min(self._lives))
         return self._spaces
 
-    def begin(self, group: int) -> Observations:
-        """Make the environments of a group, unless there are some, and reset them: `[size, *obs]`."""
+    def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
+        """Make the environments of a group, unless there are some, and reset them: `[size, *obs]`.
+
+        Args:
+            group: which one.
+            seeds: one an environment; default: those that belong to the group, its lives and its beginnings.
+        """
         environments = self._environments(group)
         try:
-            observations, _ = environments.reset(self._seeds(group), None)
+            observations, _ = environments.reset(self._seeds(group) if seeds is None else seeds, None)
         except Exception:
             self._give_up(group)
             raise
@@ -81,6 +88,34 @@ class GroupActor:
             self._give_up(group)
             raise
 
+    def live(self, group: int, life: int) -> None:
+        """Say how many actors have held a group before; of a resumed run."""
+        self._lives[group] = life
+
+    def get_state(self, group: int) -> dict[str, Any]:
+        """Where a group is, for `set_state` of another actor.
+
+        Raises:
+            CheckpointError: an environment cannot be saved.
+        """
+        is_open = group in self._open and self._begun[group] > 0
+        return {"begun": self._begun[group], "environments": self._open[group].get_state() if is_open else None}
+
+    def set_state(self, group: int, state: Mapping[str, Any]) -> None:
+        """Bring a group to where the saved one was.
+
+        Raises:
+            CheckpointError: an environment did not come to the same observation.
+        """
+        if state["environments"] is not None:
+            self.begin(group)
+            try:
+                self._open[group].set_state(state["environments"])
+            except Exception:
+                self._give_up(group)
+                raise
+        self._begun[group] = state["begun"]
+
     def close(self) -> None:
         """Close all environments."""
         for group in list(self._open):
@@ -90,6 +125,8 @@ class GroupActor:
         if group not in self._open:
             environments = self._make()
             self._spaces = environments.open()
+            if self._recorded:
+                environments.record()
             self._open[group] = environments
         return self._open[group]
 
@@ -97,7 +134,7 @@ class GroupActor:
         self._open.pop(group).close()
 
     def _seeds(self, group: int) -> list[int]:
-        again = self._incarnation, self._begun[group]
+        again = self._lives[group], self._begun[group]
         self._begun[group] += 1
         seed = stream_seed(self._seed, *again) if any(again) else self._seed
         return spawn_seeds(seed, (group + 1) * self._size)[-self._size :]
@@ -143,18 +180,35 @@ class CollectingActor(GroupActor):
             if weights is not None:
                 self._agent.set_weights(weights)
                 self._version = version
-            with self._experience.drawing_from(stream_seed(self._seed, *task, self._incarnation)):
+            with self._experience.drawing_from(stream_seed(self._seed, *task, self._lives[task.group])):
                 fragment, env = self._collect(task)
         finally:
             self._idle_since = time.perf_counter()
         fragment.seconds = ActorSeconds(env, self._idle_since - began - env, idle)
         return fragment
 
+    def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
+        """As `GroupActor`; fragments go on from there."""
+        self._obs[group] = super().begin(group, seeds)
+        return self._obs[group]
+
+    def live(self, group: int, life: int) -> None:
+        """As `GroupActor`; makes the agent, too, as its first weights may be drawn from generators of the process."""
+        super().live(group, life)
+        if self._agent is None:
+            self._set_up()
+
+    def set_state(self, group: int, state: Mapping[str, Any]) -> None:
+        """As `GroupActor`; fragments go on from there."""
+        super().set_state(group, state)
+        if group in self._obs:
+            self._obs[group] = self._open[group].observations()
+
     def _collect(self, task: Task) -> tuple[Fragment, float]:
         group, clock = task.group, time.perf_counter
         if group not in self._obs:
-            self._obs[group] = self.begin(group)
-        obs = self._obs.pop(group)  # so that a group that fails is begun again
+            self.begin(group)
+        obs = self._obs[group]
         step_all, choose, valid = self._open[group].step, self._experience.choose, self._valid
         writer, env = FragmentWriter(task, self._n_steps), 0.0
         try:
@@ -172,6 +226,10 @@ class CollectingActor(GroupActor):
         fragment = writer.finish(obs)
         self._experience.complete(fragment)
         return fragment, env
+
+    def _give_up(self, group: int) -> None:
+        self._obs.pop(group, None)  # so that it is begun again
+        super()._give_up(group)
 
     def _set_up(self) -> None:
         spaces = self.spaces()

@@ -12,14 +12,15 @@
     learner/receive           ... in which samples were joined to batches
     learner/learn             ... that updates took
     learner/send              ... in which weights were stored and calls were sent
-    learner/other             ... of callbacks and evaluations
+    learner/other             ... of callbacks, evaluations and checkpoints
 
 Shares are of the time since the report before. A learner that waits wants more or faster actors; idle actors want a
 faster learner, or a larger max_lag.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -41,6 +42,7 @@ class LearnerMetrics:
     def __init__(self, max_lag: int, clock: Callable[[], float]) -> None:
         self._max_lag, self._clock = max_lag, clock
         self._began = clock()
+        self._lags: list[int]
         self._clear()
 
     @contextmanager
@@ -80,7 +82,15 @@ class LearnerMetrics:
         self._clear()
         return named
 
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds: no times."""
+        return {"lags": list(self._lags)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._lags = list(state["lags"])
+
     def _clear(self) -> None:
-        self._lags: list[int] = []
+        self._lags = []
         self._seconds = np.zeros(len(ActorSeconds._fields))
         self._phases = dict.fromkeys(_PHASES, 0.0)
