@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from parl_core.training.on_policy import train_on_policy as train_on_policy
     from parl_core.training.program_run import open_run as open_run
     from parl_core.training.progress import Progress as Progress
+    from parl_core.training.recording import record_episodes as record_episodes
     from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
     from parl_core.training.run import Run as Run
     from parl_core.training.standard import standard_callbacks as standard_callbacks
@@ -93,6 +94,7 @@ _HOMES = {
     "open_actors": "parl_core.actors",
     "open_run": "parl_core.training.program_run",
     "parse_settings": "parl_core.training.command_line",
+    "record_episodes": "parl_core.training.recording",
     "run_again": "parl_core.training.fresh_process",
     "run_episode": "parl_core.training.episodes",
     "seed_everything": "parl_core.seeding",
@@ -141,6 +143,7 @@ __all__ = [
     "open_actors",
     "open_run",
     "parse_settings",
+    "record_episodes",
     "run_again",
     "run_episode",
     "seed_everything",
