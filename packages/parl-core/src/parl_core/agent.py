@@ -309,7 +309,7 @@ class Agent:
         mask = mask_of(batch, options.get("action_mask"))
         if mask is None:
             return options
-        checked = check_mask(mask)
+        checked = check_mask(mask, getattr(getattr(self.alg, "actions", None), "nvec", None))
         # Networks find a mask among their observations; a choice on the host has to be told of it.
         told = "action_mask" in options or type(self.alg).choose is not Algorithm.choose
         return {**options, "action_mask": checked} if told else options

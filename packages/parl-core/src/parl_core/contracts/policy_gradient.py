@@ -1,6 +1,6 @@
 """The contract of PolicyGradient (REINFORCE)."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,6 +13,7 @@ from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
+from parl_core.errors import ModelContractError
 from parl_core.model import Model
 from parl_core.nested import leaves, map_nested
 from parl_core.optimizer import Optimizer
@@ -27,8 +28,11 @@ class PolicyGradient(OnPolicy):
     usually the discounted return, normalised over the episode (`parl.utils.calc_discount_norm_reward`).
 
     The model's `forward(obs)`, or `policy(obs)` where there is no `forward`, returns action probabilities
-    `[batch, act_dim]` (rows sum to 1), or with `continuous_action` the pair (mean, std) of a Gaussian, each
-    broadcastable to `[batch, act_dim]`.
+    `[batch, act_dim]` (rows sum to 1), with `nvec` those of all parts side by side `[batch, sum(nvec)]` (each part sums
+    to 1), or with `continuous_action` the pair (mean, std) of a Gaussian, each broadcastable to `[batch, act_dim]`.
+
+    Where not every action is always possible, `action_mask` (or an entry of that name in observations that are
+    dictionaries) keeps the others from being chosen; the probabilities of those that are left are divided by their sum.
 
     In the on-policy loop the value of every state counts as 0: pass `gae_lambda=1.0`, so that advantages are discounted
     returns. What follows after the end of a rollout, or after a truncation, counts as nothing: `train_by_episodes`
@@ -38,6 +42,7 @@ class PolicyGradient(OnPolicy):
         model: the policy.
         lr: learning rate of Adam, above 0, or a schedule of the updates taken; default 1e-3 (PARL's QuickStart).
         continuous_action: the policy is a Gaussian; default False.
+        nvec: actions are multi-discrete, with so many choices in each part.
         hyperparas: PARL 1.x's dictionary of the same settings.
         device, compile: see `parl.Algorithm`.
 
@@ -56,29 +61,31 @@ class PolicyGradient(OnPolicy):
         lr: Scheduled | None = None,
         *,
         continuous_action: bool = False,
+        nvec: Sequence[int] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         device: str = "auto",
         compile: bool = False,
     ) -> None:
         settings = merge("PolicyGradient", hyperparas, {"lr": lr}, {"lr": 1e-3})
         self.lr = check_schedule("lr", settings["lr"], check_positive)
-        self.actions = ActionKind.of(continuous_action, None)
+        self.actions = ActionKind.of(continuous_action, nvec)
         self._policy = first_method(model, ("forward", "policy"), "PolicyGradient")
         super().__init__(model, device=device, compile=compile)
         self.optimizer = self._adam(self.model, lr=self._at_start(self.lr))
 
     def predict(self, obs: Any) -> Any:
-        """Return action probabilities `[batch, act_dim]`, or (mean, std), each `[batch, act_dim]`."""
+        """Return action probabilities as the model does, without masks, or (mean, std), each `[batch, act_dim]`."""
         raise NotImplementedError
 
-    def learn(self, obs: Any, action: Any, reward: Any, lr: float | None = None) -> Any:
+    def learn(self, obs: Any, action: Any, reward: Any, lr: float | None = None, *, action_mask: Any = None) -> Any:
         """Take one step.
 
         Args:
             obs: `[batch, ...]`, or a dictionary of such.
-            action: int64 `[batch]` or `[batch, 1]`; float `[batch, act_dim]` when continuous.
+            action: int64 `[batch]` or `[batch, 1]`, or as `ActionKind` says.
             reward: float `[batch]` or `[batch, 1]`, the weight of each log-probability.
             lr: learning rate of this step; default the constructor's.
+            action_mask: bool `[batch, act_dim]`, True where an action was possible.
 
         Returns:
             The loss, a detached scalar.
@@ -119,29 +126,50 @@ class PolicyGradient(OnPolicy):
             clip=clip,
             entropy_coef=entropy_coef or None,
             target_kl=target_kl,
-            action_mask=batch.action_mask,
         )
         weight = batch.advantage - batch.advantage.mean()
         weight = weight / (batch.advantage.std() + 1e-8)
-        columns, options = self.prepare(batch.obs, batch.action, weight, lr)
+        columns, options = self.prepare(batch.obs, batch.action, weight, lr, action_mask=batch.action_mask)
         obs, action, reward = (map_nested(self._tensor, column) for column in columns)
-        loss = self.learn(obs, action, reward, **options)
+        mask = options.pop("action_mask")
+        loss = self.learn(obs, action, reward, **options, action_mask=None if mask is None else self._tensor(mask))
         return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}
 
-    def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> NDArray[Any]:
-        """The most probable action of each row, or with `rng` one drawn from the row's distribution."""
+    def choose(
+        self, output: Any, *, rng: np.random.Generator | None = None, action_mask: Any = None, **options: Any
+    ) -> NDArray[Any]:
+        """The most probable action of each row, or with `rng` one drawn from the row's distribution.
+
+        Args:
+            output: what `predict` returned.
+            rng: draw with it.
+            action_mask: bool `[batch, act_dim]`, True where an action is possible.
+            options: none.
+
+        Raises:
+            ValueError: the mask has another shape, or leaves no action.
+            ModelContractError: the model's output has another shape than the actions need.
+        """
         super().choose(output, rng=rng, **options)
+        mask = self.actions.mask(action_mask)
         if self.actions.continuous:
             mean, std = output
             return np.asarray(mean if rng is None else mean + std * rng.standard_normal(mean.shape, mean.dtype))
-        if rng is None:
-            return np.asarray(output.argmax(axis=1), np.int64)
-        cumulated = np.cumsum(output, axis=1, dtype=np.float64)
-        drawn = rng.random((len(output), 1)) * cumulated[:, -1:]  # scaled: float32 rows do not sum to 1 exactly
-        return np.asarray((cumulated <= drawn).sum(axis=1), np.int64)
+        sizes = self.actions.nvec
+        if output.ndim != 2 or (sizes is not None and output.shape[1] != sum(sizes)):
+            wanted = "act_dim" if sizes is None else sum(sizes)
+            raise ModelContractError(f"PolicyGradient's model must return [batch, {wanted}], got {output.shape}")
+        if mask is not None:
+            if mask.shape != output.shape:
+                raise ValueError(f"action_mask must have shape {output.shape}, got {mask.shape}")
+            # Among actions that the policy never takes, those that are possible are equally good.
+            output = np.where(mask, np.maximum(output, np.finfo(output.dtype).tiny), 0.0)
+        if sizes is None:
+            return _chosen(output, rng)
+        return np.stack([_chosen(part, rng) for part in np.split(output, np.cumsum(sizes)[:-1], axis=1)], axis=1)
 
     def prepare(
-        self, obs: Any, action: Any, reward: Any, lr: float | None = None
+        self, obs: Any, action: Any, reward: Any, lr: float | None = None, *, action_mask: Any = None
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
         columns = {
@@ -149,5 +177,15 @@ class PolicyGradient(OnPolicy):
             "action": self.actions.column("action", action),
             "reward": finite_column("reward", reward),
         }
-        check_rows("PolicyGradient.learn", leaves("", columns))
-        return tuple(columns.values()), {"lr": check_scheduled("lr", lr)}
+        mask = self.actions.mask(action_mask)
+        check_rows("PolicyGradient.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
+        return tuple(columns.values()), {"lr": check_scheduled("lr", lr), "action_mask": mask}
+
+
+def _chosen(weights: NDArray[Any], rng: np.random.Generator | None) -> NDArray[np.int64]:
+    """The heaviest column of each row, or with `rng` one drawn in proportion to the weights."""
+    if rng is None:
+        return np.asarray(weights.argmax(axis=1), np.int64)
+    cumulated = np.cumsum(weights, axis=1, dtype=np.float64)
+    drawn = rng.random((len(weights), 1)) * cumulated[:, -1:]  # scaled: float32 rows do not sum to 1 exactly
+    return np.asarray((cumulated <= drawn).sum(axis=1), np.int64)

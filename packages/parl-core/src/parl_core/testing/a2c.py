@@ -12,7 +12,7 @@ from parl_core.schedules import constant, piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, of_dictionaries, q_values, shared_trunk
 from parl_core.testing.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
-from parl_core.testing.reference_policies import CONTINUOUS, DISCRETE, KINDS, MASKED, Kind, PolicyReference
+from parl_core.testing.reference_policies import CONTINUOUS, DISCRETE, KINDS, MASKED, MULTI_DISCRETE, Kind, PolicyReference
 
 __all__ = ["A2CConformance"]
 
@@ -124,6 +124,14 @@ class A2CConformance(Conformance):
         one = mask[0]
         assert one[plain.predict(obs[0], action_mask=one)]
         assert one[of_dictionary.predict({"state": obs[0], "action_mask": one})]
+
+    def test_a_mask_that_leaves_nothing_of_one_part_is_refused_with_its_row(self) -> None:
+        agent, _ = self._agent(np.random.default_rng(7), MULTI_DISCRETE, FLOAT32)
+        mask = np.ones((4, sum(MULTI_DISCRETE.sizes)), np.bool_)
+        mask[3, : MULTI_DISCRETE.sizes[0]] = False
+        for act in (agent.predict, agent.explore):
+            with pytest.raises(ValueError, match="leaves no action in row 3"):
+                act(np.zeros((4, OBS_DIM), np.float32), action_mask=mask)
 
     def test_a_mask_that_leaves_no_action_is_refused_with_its_row(self) -> None:
         agent, _ = self._agent(np.random.default_rng(7), MASKED, FLOAT32)

@@ -1,16 +1,23 @@
 """What PolicyGradient must do on every backend."""
 
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from parl_core.backends import Backend
 from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
-from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
+from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
 from parl_core.testing.models import (
     ACT_DIM,
     GAUSSIAN_SHAPES,
+    HIDDEN,
     OBS_DIM,
     Q_SHAPES,
     gaussian_actor_critic,
@@ -18,11 +25,12 @@ from parl_core.testing.models import (
 )
 from parl_core.testing.reference import Adam, Dense, log_softmax
 from parl_core.testing.reference_losses import policy_gradient
-from parl_core.testing.reference_policies import CONTINUOUS, PolicyReference
+from parl_core.testing.reference_policies import CONTINUOUS, MASKED, MULTI_DISCRETE, Kind, PolicyReference
 
 __all__ = ["PolicyGradientConformance"]
 
-_NETWORK = Dense(("fc1", "fc2"))
+_NETWORK, _LOGITS = Dense(("fc1", "fc2")), Dense(("pi1", "pi2"))
+_SEVERAL = (MULTI_DISCRETE, MASKED, replace(MULTI_DISCRETE, name="masked_parts", masks=True))
 
 
 class PolicyGradientConformance(Conformance):
@@ -120,6 +128,105 @@ class PolicyGradientConformance(Conformance):
         with pytest.raises(HyperparameterError, match=r"PolicyGradient takes one step .* no use for clip=0.2"):
             one.learn_rollout(rollout, rng=rng, clip=0.2)
 
+    @pytest.mark.parametrize("kind", _SEVERAL, ids=lambda kind: kind.name)
+    def test_updates_with_several_parts_and_masks_agree_with_the_reference(
+        self, precision: Precision, kind: Kind
+    ) -> None:
+        rng = np.random.default_rng(12)
+        agent, weights = self._agent_for(kind, rng, precision)
+        adam = Adam(lr=0.01)
+        for _ in range(3):
+            mask = kind.mask(rng, 16)
+            obs, reward, action = rng.normal(size=(16, OBS_DIM)), rng.normal(size=16), kind.actions(rng, mask, 16)
+            policy = PolicyReference(kind, weights, obs, action, mask)
+            weights = adam.update(weights, policy.backward(-reward / 16, np.zeros(16)))
+            found = agent.learn(obs.astype(precision.dtype), action, reward.astype(precision.dtype), action_mask=mask)
+            assert abs(found + (policy.log_prob * reward).mean()) < precision.tolerance
+        assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    @pytest.mark.parametrize("kind", _SEVERAL, ids=lambda kind: kind.name)
+    def test_what_is_possible_is_drawn_as_often_as_it_is_probable(self, kind: Kind) -> None:
+        rng = np.random.default_rng(13)
+        agent, weights = self._agent_for(kind, rng)
+        rows, mask = 20_000, kind.mask(rng, 1)
+        obs = np.repeat(rng.normal(size=(1, OBS_DIM)).astype(np.float32), rows, axis=0)
+        told = {} if mask is None else {"action_mask": np.repeat(mask, rows, axis=0)}
+        sampled = agent.sample(obs, **told)
+        _, explored, log_prob = agent.explore(obs, **told)
+        for drawn in (sampled, explored):
+            assert drawn.shape == (rows, *kind.shape)
+            for choices in np.unique(drawn, axis=0):
+                action = np.tile(choices, (1, 1)) if kind.shape else choices[None]
+                expected = np.exp(PolicyReference(kind, weights, obs[:1], action, mask).log_prob[0])
+                share = (drawn.reshape(rows, -1) == choices).all(axis=1).mean()
+                assert abs(share - expected) < 0.02  # standard deviation at most 0.0035
+        masks = told["action_mask"][:50] if told else None
+        reference = PolicyReference(kind, weights, obs[:50], explored[:50], masks)
+        np.testing.assert_allclose(log_prob[:50], reference.log_prob, atol=1e-4)
+
+    @pytest.mark.parametrize("kind", _SEVERAL, ids=lambda kind: kind.name)
+    def test_the_best_possible_action_is_predicted_also_for_one_observation(self, kind: Kind) -> None:
+        rng = np.random.default_rng(14)
+        agent, weights = self._agent_for(kind, rng)
+        obs, mask = rng.normal(size=(40, OBS_DIM)).astype(np.float32), kind.mask(rng, 40)
+        logits = _LOGITS.forward(weights, obs)[-1]
+        logits = logits if mask is None else np.where(mask, logits, -np.inf)
+        parts = np.split(logits, np.cumsum(kind.sizes)[:-1], axis=1)
+        expected = np.stack([part.argmax(axis=1) for part in parts], axis=1).reshape(40, *kind.shape)
+        told = [{} if mask is None else {"action_mask": given} for given in (mask, None if mask is None else mask[0])]
+        np.testing.assert_array_equal(agent.predict(obs, **told[0]), expected)
+        np.testing.assert_array_equal(agent.predict(obs[0], **told[1]), expected[0])
+
+    def test_a_possible_action_is_found_where_the_policy_is_sure_of_an_impossible_one(self) -> None:
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", probabilities(self.backend)), seed=1)
+        sure = np.array([[1.0, 0.0, 0.0]], np.float32)
+        mask = np.array([[False, False, True]])
+        for rng in (None, np.random.default_rng(1)):
+            assert agent.alg.choose(sure, rng=rng, action_mask=mask).tolist() == [2]
+
+    def test_masks_may_come_with_the_observations_in_every_call_and_in_rollouts(self) -> None:
+        rng = np.random.default_rng(15)
+        agents = []
+        for _ in range(2):
+            inner = self.model(_of_sizes((ACT_DIM,)), random_weights(np.random.default_rng(16), _shapes(MASKED)))
+            agents.append(self.backend.Agent(self.algorithm("PolicyGradient", _of_dictionary(self.backend, inner))))
+        one, other = agents
+        obs, advantage = rng.normal(size=(64, OBS_DIM)).astype(np.float32), rng.normal(size=64).astype(np.float32)
+        mask = MASKED.mask(rng, 64)
+        assert mask is not None
+        parts = {"state": obs, "action_mask": mask.astype(np.int8)}
+        for action in (one.explore(parts)[1], one.sample(parts), one.predict(parts)):
+            assert mask[np.arange(64), action].all()
+        zeros = np.zeros(64, np.float32)
+        one.learn_rollout(RolloutBatch(parts, action, zeros, advantage, zeros, advantage), rng=rng)
+        same = RolloutBatch({"state": obs}, action, zeros, advantage, zeros, advantage, mask)
+        other.learn_rollout(same, rng=rng)
+        assert_weights_close(one.get_weights(), other.get_weights(), 1e-6)
+
+    @pytest.mark.parametrize(
+        ("settings", "mask", "message"),
+        [
+            ({}, np.ones((2, ACT_DIM + 1)), r"action_mask must have shape \(2, 3\), got \(2, 4\)"),
+            ({}, np.array([[1, 1, 1], [0, 0, 0]]), "leaves no action in row 1"),
+            ({"nvec": (1, 2)}, np.array([[1, 1, 1], [1, 0, 0]]), "leaves no action in row 1"),
+            ({"nvec": (2, 2)}, None, r"must return \[batch, 4\], got \(2, 3\)"),
+            ({"nvec": (2, 0)}, None, r"nvec\[1\] must be at least 1, got 0"),
+        ],
+    )
+    def test_masks_and_sizes_that_do_not_fit_are_refused(self, settings: Any, mask: Any, message: str) -> None:
+        def act() -> None:
+            agent = self.backend.Agent(self.algorithm("PolicyGradient", probabilities(self.backend), **settings))
+            agent.predict(np.zeros((2, OBS_DIM), np.float32), **({} if mask is None else {"action_mask": mask}))
+
+        with pytest.raises((ValueError, ModelContractError), match=message):
+            act()
+
+    def test_a_gaussian_cannot_be_masked(self) -> None:
+        model = gaussian_actor_critic(self.backend)
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", model, continuous_action=True))
+        with pytest.raises(ValueError, match="Gaussian's cannot be masked"):
+            agent.predict(np.zeros((2, OBS_DIM), np.float32), action_mask=np.ones((2, ACT_DIM)))
+
     @pytest.mark.parametrize(
         ("action", "reward", "message"),
         [
@@ -149,3 +256,43 @@ class PolicyGradientConformance(Conformance):
             agent.learn(obs, action, (action == state) - 1.0 / ACT_DIM)
         obs, state = discrete_identity(rng, 200)
         assert (agent.predict(obs) == state).mean() > 0.95
+
+    def _agent_for(self, kind: Kind, rng: np.random.Generator, precision: Precision = FLOAT32) -> tuple[Any, Weights]:
+        weights = random_weights(rng, _shapes(kind))
+        model = self.model(_of_sizes(kind.sizes), weights, precision)
+        return self.backend.Agent(self.algorithm("PolicyGradient", model, lr=0.01, **kind.settings), seed=3), weights
+
+
+def _shapes(kind: Kind) -> dict[str, tuple[int, ...]]:
+    return {name: shape for name, shape in kind.shapes.items() if name.startswith("pi")}
+
+
+def _of_sizes(sizes: tuple[int, ...]) -> Callable[[Backend], Any]:
+    """`forward(obs)`: the probabilities of each part side by side, over one hidden layer (tanh)."""
+
+    def make(backend: Backend) -> Any:
+        layers: Any = backend.layers
+
+        class Parts(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+            def __init__(self) -> None:
+                self.pi1, self.pi2 = layers.fc(size=HIDDEN, act="tanh"), layers.fc(size=sum(sizes))
+
+            def forward(self, obs: Any) -> Any:
+                logits, edges = self.pi2(self.pi1(obs)), np.cumsum((0, *sizes)).tolist()
+                parts = [logits[:, begin:end] for begin, end in itertools.pairwise(edges)]
+                return layers.concat([layers.softmax(part) for part in parts], axis=1)
+
+        return Parts()
+
+    return make
+
+
+def _of_dictionary(backend: Backend, inner: Any) -> Any:
+    class OfDictionary(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.inner = inner
+
+        def forward(self, obs: Any) -> Any:
+            return self.inner(obs["state"])
+
+    return OfDictionary()

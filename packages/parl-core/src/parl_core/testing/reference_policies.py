@@ -60,11 +60,12 @@ class Kind:
         return drawn if len(self.sizes) > 1 else drawn[:, 0]
 
     def mask(self, rng: np.random.Generator, rows: int) -> NDArray[np.bool_] | None:
-        """A mask that leaves at least one action, where this kind has them."""
+        """A mask that leaves at least one action of each part, where this kind has them."""
         if not self.masks:
             return None
         mask = rng.random((rows, sum(self.sizes))) < 0.5
-        mask[np.arange(rows), rng.integers(sum(self.sizes), size=rows)] = True
+        for size, end in zip(self.sizes, np.cumsum(self.sizes), strict=True):
+            mask[np.arange(rows), end - 1 - rng.integers(size, size=rows)] = True
         return mask
 
 
