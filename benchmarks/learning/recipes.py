@@ -112,8 +112,12 @@ RECIPES: dict[str, Recipe] = {
     "a2c-cartpole": Recipe("ActorCritic", {}, {}, _A2C, 8),
     "a2c-acrobot": Recipe("ActorCritic", {}, {}, _A2C, 16),
     "policy_gradient-cartpole": Recipe(algorithm={"lr": 1e-3}, source="PARL's QuickStart"),
-    "dqn-cartpole": Recipe("QNetwork", {"hidden": (256, 256)}, {"lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128}, _DQN_CARTPOLE),
-    "ddqn-cartpole": Recipe("QNetwork", {"hidden": (256, 256)}, {"lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128}, _DQN_CARTPOLE),
+    "dqn-cartpole": Recipe(
+        "QNetwork", {"hidden": (256, 256)}, {"lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128}, _DQN_CARTPOLE
+    ),
+    "ddqn-cartpole": Recipe(
+        "QNetwork", {"hidden": (256, 256)}, {"lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128}, _DQN_CARTPOLE
+    ),
     "dqn-acrobot": Recipe(
         "QNetwork",
         {"hidden": (256, 256)},
