@@ -125,6 +125,21 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(change: dict[s
     np.testing.assert_equal(envs.get_state(), before)
 
 
+def test_one_environment_is_seen_as_the_vector_sees_it_and_teaches_nothing() -> None:
+    envs = normalized(clip_obs=0.5)
+    envs.reset(seed=0)
+    for _ in range(20):
+        step(envs)
+    before, alone = envs.get_state(), Ramp()
+    seen = envs.as_seen(Ramp())
+    plain, _ = alone.reset(seed=3)
+    obs, _ = seen.reset(seed=3)
+    np.testing.assert_array_equal(obs, envs.normalize_obs(plain))
+    assert np.abs(obs).max() == 0.5
+    assert seen.step(0)[1] == alone.step(0)[1]
+    np.testing.assert_equal(envs.get_state(), before)
+
+
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "bad.npz").write_bytes(b"nothing")
     with pytest.raises(CheckpointError, match=r"bad\.npz"):

@@ -1,7 +1,7 @@
 """Running normalisation of a vector of environments, with one set of statistics, which belongs to the checkpoint.
 
     train = NormalizeVector(make_vector_env("HalfCheetah-v5", 8), gamma=0.99)
-    test_env = lambda: wrap_rms(gymnasium.make("HalfCheetah-v5"), gamma=None, test=True, ob_rms=train.ob_rms)
+    test_env = lambda: train.as_seen(gymnasium.make("HalfCheetah-v5"))
     agent.save("run/agent.ckpt"); train.save("run/normalization.npz")
 
 `normalize` has the same for a single environment.
@@ -17,7 +17,9 @@ from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction, check_positive
+from parl_core.env.normalize import VecNormalizeEnv
 from parl_core.env.same_step import AnyVector, in_same_step
+from parl_core.env.wrapping import AnyEnv
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.files import read_snapshot, write_snapshot
 from parl_core.stats import RunningMeanStd
@@ -115,6 +117,18 @@ class NormalizeVector(VectorWrapper):
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
         return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
+
+    def as_seen(self, env: AnyEnv) -> AnyEnv:
+        """One environment whose observations are normalised in the same way, for evaluations: its rewards stay.
+
+        The statistics are these, as they are at any time; they learn nothing from it.
+        """
+        if self.ob_rms is None:
+            return env
+        seen = VecNormalizeEnv(env, ret=False, clipob=self.clip_obs, epsilon=self.epsilon)
+        seen.eval()
+        seen.set_ob_rms(self.ob_rms)
+        return seen
 
     def train(self) -> None:
         """Let the statistics learn from what comes (as they do from the start)."""
