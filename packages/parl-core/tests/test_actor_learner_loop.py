@@ -104,6 +104,7 @@ class OnPolicy:
 
     def __init__(self) -> None:
         self.batches: list[RolloutBatch] = []
+        self.options: dict[str, Any] = {}
 
     def explore(self, obs: Any) -> Any:
         return self.value(obs), np.ones(len(obs), np.int64), np.full(len(obs), -1.0)
@@ -111,8 +112,9 @@ class OnPolicy:
     def value(self, obs: Any) -> Any:
         return 10.0 * obs[:, 0]
 
-    def learn_rollout(self, batch: RolloutBatch, **_: Any) -> dict[str, float]:
+    def learn_rollout(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
         self.batches.append(batch)
+        self.options = options
         return {"policy_loss": 0.0}
 
     def get_weights(self) -> dict[str, Any]:
@@ -223,6 +225,13 @@ def test_advantages_are_those_of_the_rollout_loop() -> None:
     np.testing.assert_allclose(agent.batches[0].advantage, np.tile([6.5, 1.0, 6.0], 6))
     np.testing.assert_allclose(agent.batches[0].return_, np.tile([6.5, 11.0, 6.0], 6))
     np.testing.assert_allclose(agent.batches[0].log_prob, np.full(18, -1.0))
+
+
+def test_passes_over_a_batch_and_rates_are_those_of_the_settings() -> None:
+    agent = OnPolicy()
+    learned(Counting, agent, max_lag=0, epochs=3, minibatch_size=8, rates={"clip": 0.2, "lr": lambda step: step + 1.0})
+    assert isinstance(agent.options.pop("rng"), np.random.Generator)
+    assert agent.options == {"epochs": 3, "minibatch_size": 8, "clip": 0.2, "lr": 25.0}
 
 
 def test_inference_on_the_learner_gives_the_same_kind_of_fragments() -> None:
@@ -424,6 +433,8 @@ def test_environments_are_closed_at_the_end_and_after_an_error() -> None:
         ({"max_lag": -1}, "max_lag must be at least 0"),
         ({"inference": "nowhere"}, "inference must be 'actors' or 'learner', got 'nowhere'"),
         ({"timeout_s": 0.0}, "timeout_s must be above 0"),
+        ({"epochs": 0}, "epochs must be at least 1"),
+        ({"minibatch_size": 64}, "learns once from each batch: leave out epochs and minibatch_size"),
         ({"n_steps": 5}, "sample_batch_steps=4 steps, the loop makes some of n_steps=5"),
     ],
 )

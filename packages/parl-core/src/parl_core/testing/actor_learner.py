@@ -32,7 +32,7 @@ class ActorLearnerConformance(Conformance):
     """Suite of the loop with real algorithms."""
 
     @pytest.mark.parametrize("inference", ["actors", "learner"])
-    @pytest.mark.parametrize("name", ["IMPALA", "A2C", "gaussian A2C"])
+    @pytest.mark.parametrize("name", ["IMPALA", "A2C", "gaussian A2C", "PPO", "gaussian PPO"])
     def test_weights_are_the_same_bits_for_any_number_of_actors(self, name: str, inference: str) -> None:
         alone = self._trained(name, inference, 1)
         for n_actors in (2, 4):
@@ -45,12 +45,13 @@ class ActorLearnerConformance(Conformance):
                 there = self._trained(name, "actors", 2, actors)
                 np.testing.assert_equal(there, self._trained(name, "actors", 1))
 
-    @pytest.mark.parametrize(("name", "lag", "inference"), [("IMPALA", 2, "actors"), ("A3C", 1, "learner")])
+    @pytest.mark.parametrize(
+        ("name", "lag", "inference"), [("IMPALA", 2, "actors"), ("A3C", 1, "learner"), ("PPO", 0, "actors")]
+    )
     def test_it_learns_the_identity_environment(self, name: str, lag: int, inference: str) -> None:
         returns = _Returns()
-        settings = ActorLearnerSettings(
-            total_steps=6_000, n_steps=_STEPS, envs_per_group=8, max_lag=lag, inference=inference, report_every=1_000
-        )
+        sizes: dict[str, Any] = {"total_steps": 6_000, "n_steps": _STEPS, "envs_per_group": 8, "report_every": 1_000}
+        settings = ActorLearnerSettings(**sizes, **_passes(name), max_lag=lag, inference=inference)
         make = partial(_agent, self.backend, name)
         self.adapter.seed(1)
         train_actor_learner(
@@ -67,9 +68,10 @@ class ActorLearnerConformance(Conformance):
             envs_per_group=2,
             n_steps=_STEPS,
             batch_fragments=4,
-            max_lag=0 if name.endswith("A2C") else 1,
+            max_lag=1 if name == "IMPALA" else 0,
             deterministic=True,
             inference=inference,
+            **_passes(name),
         )
         kind = "continuous" if name.startswith("gaussian") else "discrete"
         make = partial(_agent, self.backend, name)
@@ -89,4 +91,9 @@ def _agent(backend: Backend, name: str) -> Any:
     if name == "IMPALA":
         settings["sample_batch_steps"] = _STEPS
     kind = getattr(backend.algorithms, name.removeprefix("gaussian "))
-    return backend.Agent(kind(model(backend), learning_rate=0.01, device="cpu", **settings))
+    rate = "initial_lr" if name.endswith("PPO") else "learning_rate"
+    return backend.Agent(kind(model(backend), **{rate: 0.01}, device="cpu", **settings))
+
+
+def _passes(name: str) -> dict[str, int]:
+    return {"epochs": 2, "minibatch_size": 16} if name.endswith("PPO") else {}

@@ -68,7 +68,7 @@ KINDS = {
     "IMPALA with actors": Kind("IMPALA", "CartPole-v1", _actors(max_lag=1)),
     "GA3C": Kind("A3C", "CartPole-v1", _actors(max_lag=1, inference="learner", batch_fragments=1)),
     "A2C with actors": Kind("A2C", "CartPole-v1", _actors(max_lag=0, deterministic=False, gae_lambda=0.9)),
-    "PPO with actors": Kind("PPO", "CartPole-v1", _actors(max_lag=0)),
+    "PPO with actors": Kind("PPO", "CartPole-v1", _actors(max_lag=0, epochs=2, minibatch_size=12)),
 }
 """A checkpoint every 40 steps, in the middle of episodes. Loops without actors have two environments."""
 

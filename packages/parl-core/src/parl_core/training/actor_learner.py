@@ -101,7 +101,8 @@ def train_actor_learner(
     rates = {name: as_schedule(rate) for name, rate in settings.rates.items()}
     rng = np.random.default_rng(seed)
     discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
-    experience = experience_of(agent, n_steps=settings.n_steps, **discounts, rng=rng)
+    passes = settings.epochs, settings.minibatch_size
+    experience = experience_of(agent, n_steps=settings.n_steps, **discounts, passes=passes, rng=rng)
     total = settings.total_steps
     with Course(total, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         environments = ActorEnvironments(settings.n_groups, settings.envs_per_group)

@@ -35,6 +35,8 @@ class ActorLearnerSettings:
             `deterministic`, passes wait for all.
         gamma: discount of the next step, in [0, 1]; of advantages (A2C, PPO), IMPALA has its own.
         gae_lambda: how far advantages look ahead, in [0, 1]; 1, A2C's, to the end of the fragment.
+        epochs: passes over each batch, of PPO (10 by default); the others always take one.
+        minibatch_size: samples of one gradient step, of PPO (64 by default).
         rates: arguments of the algorithm's `learn` (or `learn_rollout`) by name, such as
             `{"learning_rate": linear(1e-3, 0.0, 1e6)}`: numbers, or schedules of the steps learned from.
         report_every: steps between two reports to the callbacks, which get mean losses.
@@ -56,6 +58,8 @@ class ActorLearnerSettings:
     max_wait_s: float = 0.002
     gamma: float = 0.99
     gae_lambda: float = 1.0
+    epochs: int | None = None
+    minibatch_size: int | None = None
     rates: Mapping[str, Scheduled] = field(default_factory=dict)
     report_every: int = 10_000
     timeout_s: float | None = None
@@ -64,7 +68,7 @@ class ActorLearnerSettings:
     def __post_init__(self) -> None:
         for name in ("total_steps", "n_actors", "envs_per_group", "n_steps", "report_every"):
             check_int(name, getattr(self, name))
-        for name in ("groups", "batch_fragments"):
+        for name in ("groups", "batch_fragments", "epochs", "minibatch_size"):
             if getattr(self, name) is not None:
                 check_int(name, getattr(self, name))
         for name in ("max_lag", "max_failures"):

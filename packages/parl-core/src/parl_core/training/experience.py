@@ -101,12 +101,21 @@ class RolloutExperience:
         agent: `parl.Agent` around one of them.
         gamma: discount of the next step, in [0, 1].
         gae_lambda: how far advantages look ahead, in [0, 1].
+        passes: `epochs` and `minibatch_size` of its `learn_rollout`; None leaves each to the algorithm.
         rng: draws the order of minibatches, of algorithms that have some.
     """
 
-    def __init__(self, agent: Any, gamma: float, gae_lambda: float, rng: np.random.Generator) -> None:
+    def __init__(
+        self,
+        agent: Any,
+        gamma: float,
+        gae_lambda: float,
+        passes: tuple[int | None, int | None],
+        rng: np.random.Generator,
+    ) -> None:
         self._agent = agent
         self._gamma, self._gae_lambda, self._rng = gamma, gae_lambda, rng
+        self._epochs, self._minibatch_size = passes
 
     def drawing_from(self, seed: int) -> AbstractContextManager[None]:
         found: AbstractContextManager[None] = getattr(self._agent, "drawing_from", lambda _: nullcontext())(seed)
@@ -143,12 +152,20 @@ class RolloutExperience:
             log_prob=batch.policy["log_prob"],
             advantage=advantage,
         )
-        losses: dict[str, float] = self._agent.learn_rollout(rollout, rng=self._rng, **rates)
+        losses: dict[str, float] = self._agent.learn_rollout(
+            rollout, epochs=self._epochs, minibatch_size=self._minibatch_size, rng=self._rng, **rates
+        )
         return losses
 
 
 def experience_of(
-    agent: Any, *, n_steps: int, gamma: float, gae_lambda: float, rng: np.random.Generator | None = None
+    agent: Any,
+    *,
+    n_steps: int,
+    gamma: float,
+    gae_lambda: float,
+    passes: tuple[int | None, int | None] = (None, None),
+    rng: np.random.Generator | None = None,
 ) -> Experience:
     """What fits the agent's algorithm.
 
@@ -157,11 +174,12 @@ def experience_of(
         n_steps: steps of a fragment.
         gamma: see `RolloutExperience`; IMPALA has its own.
         gae_lambda: see `RolloutExperience`.
+        passes: see `RolloutExperience`; IMPALA takes one.
         rng: see `RolloutExperience`.
 
     Raises:
         TypeError: it is neither kind of actor-critic.
-        HyperparameterError: IMPALA was made for fragments of another length.
+        HyperparameterError: IMPALA was made for fragments of another length, or is to learn from a batch in passes.
     """
     algorithm = getattr(agent, "alg", agent)
     own_steps = getattr(algorithm, "sample_batch_steps", None)
@@ -171,9 +189,13 @@ def experience_of(
                 f"the algorithm learns from fragments of sample_batch_steps={own_steps} steps, the loop makes some of "
                 f"n_steps={n_steps}: give both the same number"
             )
+        if passes != (None, None):
+            raise HyperparameterError(
+                f"IMPALA learns once from each batch: leave out epochs and minibatch_size, got {passes}"
+            )
         return VTraceExperience(agent)
     if hasattr(algorithm, "learn_rollout"):
-        return RolloutExperience(agent, gamma, gae_lambda, rng if rng is not None else np.random.default_rng())
+        return RolloutExperience(agent, gamma, gae_lambda, passes, rng if rng is not None else np.random.default_rng())
     raise TypeError(
         f"actors and a learner need an agent with IMPALA, A2C, A3C or PPO; {type(algorithm).__name__} learns in "
         "another way: see train_off_policy and train_by_episodes"
