@@ -95,5 +95,5 @@ def _agent(backend: Backend, name: str) -> Any:
     return backend.Agent(kind(model(backend), **{rate: 0.01}, device="cpu", **settings))
 
 
-def _passes(name: str) -> dict[str, int]:
+def _passes(name: str) -> dict[str, Any]:
     return {"epochs": 2, "minibatch_size": 16} if name.endswith("PPO") else {}
