@@ -59,6 +59,13 @@ def test_paddle_comes_before_torch_with_one_log_line(choose: Any, caplog: pytest
     assert "PARL_BACKEND=torch" in record.getMessage()
 
 
+def test_what_is_installed_is_read_once(choose: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose("torch")
+    assert parl.Model.backend == "torch"
+    monkeypatch.setattr(backends, "installed", lambda: pytest.fail("read again"))
+    assert parl.Model.backend == "torch"
+
+
 def test_set_backend_decides_between_several(choose: Any) -> None:
     choose("torch", "paddle")
     parl.set_backend("torch")

@@ -65,12 +65,12 @@ class Backend(Protocol):
 
 
 class _Choice:
-    """The one place that remembers what `set_backend` said and which backends were loaded."""
+    """The one place that remembers what `set_backend` said, what is preferred without it, and what was loaded."""
 
     def __init__(self) -> None:
         self.name: str | None = None
+        self.preferred: str | None = None
         self.loaded: dict[str, Backend] = {}
-        self.told = False
 
 
 _choice = _Choice()
@@ -109,7 +109,11 @@ def current() -> Backend:
         UnknownBackend: `PARL_BACKEND` names none that is known.
         BackendNotInstalled: the chosen one, or any at all, is missing; the message is the `pip install` line.
     """
-    return load(config.backend_choice() or _choice.name or _preferred())
+    name = config.backend_choice() or _choice.name or _choice.preferred
+    if name is None:
+        # Once: reading what is installed takes a millisecond, and `parl.layers` asks at every use.
+        name = _choice.preferred = _preferred()
+    return load(name)
 
 
 def load(name: str) -> Backend:
@@ -133,8 +137,7 @@ def _preferred() -> str:
         raise BackendNotInstalled(
             "no backend is installed; choose one:\n    pip install parl-torch\n    pip install parl-paddle"
         )
-    if len(names) > 1 and not _choice.told:
-        _choice.told = True
+    if len(names) > 1:
         _log.warning(
             "parl: %s are installed, using %s; choose with PARL_BACKEND=%s or parl.set_backend(%r)",
             " and ".join(names),
