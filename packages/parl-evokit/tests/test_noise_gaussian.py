@@ -311,6 +311,25 @@ def test_a_sum_over_many_blocks_is_that_of_its_samples(spec: NoiseSpec, count: i
     assert (found == expected).all()
 
 
+@both_kinds
+@pytest.mark.parametrize("largest", [3, BUDGET, 2**20, 2**34])
+@pytest.mark.parametrize("twos", [0, 5])
+@pytest.mark.parametrize("count", [1, 31, 90])
+def test_a_sum_in_float64_is_that_in_int64_rounded_once(spec: NoiseSpec, largest: int, twos: int, count: int) -> None:
+    draw = random.Random(7)
+    keys = [2 * draw.randrange(2, 2**61) for _ in range(count)]
+    keys += [key + 1 for key in keys]
+    weights = np.array([draw.randint(1, largest) << twos if key % 3 else 0 for key in keys])
+    found = ExactSum(GaussianNoise(spec), keys, weights)
+    whole, rounded = found.part(70, 5000), np.full(5000, np.nan)
+    assert found.part(70, 5000, rounded) is rounded
+    assert (whole == ExactSum(GaussianNoise(spec), keys[::-1], weights[::-1]).part(70, 5000)).all()
+    columns = [GaussianNoise(spec).units(key, 70, 3).tolist() for key in keys]
+    exact = [sum(int(w) * column[c] for w, column in zip(weights, columns, strict=True)) for c in range(3)]
+    assert whole[:3].tolist() == exact
+    assert (rounded == whole.astype(np.float64)).all()
+
+
 @pytest.mark.parametrize(
     "weights", [[947] * 40, [1, 1000] * 20, [32] * 100, [10**9] * 5, [-63, 63, 5] * 30, [7], [947] * 300]
 )

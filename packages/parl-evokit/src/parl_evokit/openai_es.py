@@ -18,6 +18,7 @@ by 1/std, as the original EvoKit does, so that its documented learning rates kee
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,7 +94,7 @@ class ES(Strategy):
         gradient = self._gradient(intake, sampler)
         if self._centres is not None:
             self._centres.remember(sampler)
-        norm = float(np.linalg.norm(gradient))
+        norm = sqrt(float(np.dot(gradient, gradient)))
         parameters = self._optimizer.step(sampler.parameters, gradient, out=gradient)  # a vector less in memory
         return Advance(parameters, sampler.std, norm)
 
@@ -118,14 +119,16 @@ class ES(Strategy):
             terms.append((ExactSum(sampler.noise, group.keys, utilities.weights), factor))
         gradient = np.empty_like(sampler.parameters)
         size = min(PART, len(gradient))
-        whole, term, total = np.empty(size, np.int64), np.empty(size), np.empty(size)
+        term, total = np.empty(size), np.empty(size)
         for start in range(0, len(gradient), PART):
             count = min(PART, len(gradient) - start)
             if count < size:
-                whole, term, total = whole[:count], term[:count], total[:count]
+                term, total = term[:count], total[:count]
             total.fill(0.0)
             for exact, factor in terms:  # youngest first: the order of these float64 sums is fixed
-                total += np.multiply(exact.part(start, count, whole), factor, out=term)
+                exact.part(start, count, term)
+                term *= factor
+                total += term
             gradient[start : start + count] = total
         return gradient
 

@@ -8,7 +8,7 @@ Gradients point uphill on a loss: a step goes against them.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import sqrt
 from typing import Any
 
@@ -58,6 +58,9 @@ class Optimizer(ABC):
         out = np.empty_like(parameters) if out is None else out
         self.steps += 1
         rate = self._rate()
+        if self._size <= CHUNK:
+            np.subtract(parameters, rate * self._direction(gradient, self._state), out=out)
+            return out
         for start in range(0, self._size, CHUNK):
             part = slice(start, start + CHUNK)
             moments = {name: moment[part] for name, moment in self._state.items()}
@@ -174,12 +177,6 @@ def _decay(name: str, value: float) -> float:
 def _power(base: float, exponent: int) -> float:
     """Base ** exponent by squaring: products only, in one order."""
     result = 1.0
-    for bit in _bits(exponent):
-        result = result * result * (base if bit else 1.0)
+    for bit in f"{exponent:b}":  # from the highest to the lowest
+        result = result * result * (base if bit == "1" else 1.0)
     return result
-
-
-def _bits(number: int) -> Iterator[bool]:
-    """From the highest to the lowest."""
-    for place in reversed(range(number.bit_length())):
-        yield bool(number >> place & 1)

@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,9 +108,11 @@ def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerpri
     """Records of many samples of one model; the keys `[n]` are good ones."""
     halves = np.empty((len(noise_keys), 2), np.int64)
     halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
-    infos = [SamplingInfo.__new__(SamplingInfo) for _ in range(len(halves))]
+    infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(halves))))
     for info, key in zip(infos, halves.tolist(), strict=True):
-        info.key, info.model_iter_id, info.fingerprint = key, model_iter_id, fingerprint
+        info.key = key
+        info.model_iter_id = model_iter_id
+        info.fingerprint = fingerprint
     return infos
 
 

@@ -309,7 +309,9 @@ def _report(
     parameters: FlatVector | None = None,
     rolled_back: str = "",
 ) -> UpdateReport:
-    rewards = [reward for group in intake.groups for reward in group.rewards.tolist()]
+    rewards: list[float] = []
+    for group in intake.groups:
+        rewards += group.rewards.tolist()
     control = intake.control
     return UpdateReport(
         model_iter_id=before.model_iter_id + 1,

@@ -3,22 +3,22 @@
 float32 holds every whole number up to 2**24, and products and sums of such numbers exactly as long as they stay below
 that. Units of noise are at most `LARGEST_UNIT` in size. So weights are cut into digits of a few bits, digits are
 multiplied with runs of a few rows by whatever matrix product numpy has (the fastest code there is), and the outcomes,
-exact each, are added up in 64 bits:
+exact each, are added up in 64 bits. What powers of two all weights share comes last (ranks of pairs are all even):
 
-    weight = d0 + 64 * d1 + 4096 * d2 ...         digits from -32 to 31, or small weights as they are
-    sum    = sum over runs and digits of  64**i * (digits of the run @ rows of the run)
+    weight = 2**zeros * (d0 + 64 * d1 + 4096 * d2 ...)         digits from -32 to 31, or small weights as they are
+    sum    = 2**zeros * sum over runs and digits of  64**i * (digits of the run @ rows of the run)
 """
 
 from __future__ import annotations  # so that functions within functions cost nothing to define
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, are_pairs, chunks
+from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, chunks
 from parl_evokit.noise.keys import CONTROL_KEY, check_keys
 from parl_evokit.noise.quantiles import LARGEST_UNIT
 
@@ -29,11 +29,12 @@ DIGIT_BITS = 6
 HALF_DIGIT = 2 ** (DIGIT_BITS - 1)
 FEWEST, LONGEST = 8, 32  # rows of a run
 MOST_RUNS = 2**6  # whose sums 32 bits hold, each below 2**24 in size
-COLUMNS = 2**13  # coordinates summed at a time
+COLUMNS = 2**14  # coordinates summed at a time
 ENTRIES = 2**17  # of noise held at a time: well within a second-level cache
 SMALLEST_ROOM = 2**15  # entries: below that the allocator has memory at hand
-FLOAT64_BUDGET = 2**53 // LARGEST_UNIT**2  # the same for squares in float64
+FLOAT64_SUM, FLOAT64_BUDGET = 2**53 // LARGEST_UNIT, 2**53 // LARGEST_UNIT**2  # the same in float64, and for squares
 Keys = Sequence[int] | NDArray[np.uint64]
+_Number = TypeVar("_Number", np.int64, np.float64)
 
 
 class ExactSum:
@@ -54,12 +55,19 @@ class ExactSum:
     def __init__(
         self, noise: GaussianNoise, keys: Sequence[int] | NDArray[np.uint64], weights: NDArray[np.int64]
     ) -> None:
-        self._noise = noise
         pairs, joined = _joined_pairs(keys, weights)
-        order = np.abs(joined).argsort(kind="stable")  # so that each run gets large weights and small ones
-        pairs, joined = pairs[order], joined[order]
-        digits = _digits(joined)
-        self._runs = _run_count([digit for _, digit in digits])
+        self._zeros = _common_zeros(joined)
+        joined = joined >> self._zeros
+        sizes = np.abs(joined)
+        size = int(sizes.sum())
+        self._fits_float64 = size << self._zeros <= FLOAT64_SUM
+        if 0 < len(pairs) <= LONGEST and size <= BUDGET:  # the usual case of few samples
+            digits, self._runs = [(0, joined)], 1
+        else:
+            order = sizes.argsort(kind="stable")  # so that each run gets large weights and small ones
+            pairs, joined = pairs[order], joined[order]
+            digits = _digits(joined)
+            self._runs = _run_count([digit for _, digit in digits])
         self._run = -(-len(pairs) // max(1, self._runs))
         surplus = self._runs * self._run - len(pairs)  # rows of weight 0 fill up the last ones
 
@@ -71,37 +79,66 @@ class ExactSum:
         self._room = np.empty(0, np.float32)
         self._pairs = dealt(pairs, pairs[0] if len(pairs) else 0).ravel()
         self._digits = [(shift, dealt(digit, 0).astype(np.float32)[:, None]) for shift, digit in digits]
+        self._row_chunk, self._rows_of = noise.row_chunk, noise.rows(self._pairs)
 
-    def part(self, start: int, count: int, out: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """The sum for the coordinates `start` to `start + count - 1`, an array `[count]`: `out`, or a new one."""
-        total = np.empty(count, np.int64) if out is None else out
-        # Computed noise comes in longer rows: to begin one costs as much as a thousand numbers.
-        long = self._run <= ENTRIES // COLUMNS or not self._noise.spec.cached
-        columns = min(self._noise.row_chunk, COLUMNS if long else COLUMNS // 2)
+    def part(self, start: int, count: int, out: NDArray[_Number] | None = None) -> NDArray[_Number]:
+        """The sum for the coordinates `start` to `start + count - 1`.
+
+        Args:
+            start: First coordinate.
+            count: How many coordinates.
+            out: Where it goes, int64 or float64 `[count]`; float64 has what int64 would have, rounded once. Default: a
+                new array of int64.
+
+        Returns:
+            `out`.
+        """
+        if out is not None and out.dtype == np.float64 and not self._fits_float64:
+            out[...] = self.part(start, count)
+            return out
+        total: NDArray[Any] = np.empty(count, np.int64) if out is None else out
+        columns = min(self._row_chunk, COLUMNS)
         at_once = min(MOST_RUNS, max(1, ENTRIES // max(1, self._run * min(count, columns))))
-        rows_of = self._noise.rows(self._pairs)
         for chunk in chunks(count, columns, start):
             size, here = chunk.stop - chunk.start, total[chunk.start - start : chunk.stop - start]
-            sums: list[NDArray[np.int32]] = []
+            sums: list[NDArray[Any]] = []
             begun, waiting = False, 0
             for first in range(0, self._runs, at_once):
                 run_count = min(at_once, self._runs - first)
-                lines = slice(first * self._run, (first + run_count) * self._run)
-                rows = rows_of(lines, chunk.start, size, self._room_for(run_count * self._run, size))
-                rows = rows.reshape(run_count, self._run, size)
-                found = [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
+                found = self._products(first, run_count, chunk.start, size)
+                if run_count < self._runs:
+                    found = [new.astype(np.int32, copy=False) for new in found]
                 sums = [np.add(sum_, new, out=sum_) for sum_, new in zip(sums, found, strict=True)] if sums else found
                 waiting += run_count
                 if waiting + at_once > MOST_RUNS or first + run_count == self._runs:
                     for (shift, _), sum_ in zip(self._digits, sums, strict=True):
                         if begun:
-                            here += sum_.astype(np.int64) << shift
+                            here += sum_.astype(here.dtype) * 2**shift
                         else:
                             here[...], begun = sum_, True  # the lowest digits, whose shift is 0, come first
                     sums, waiting = [], 0
             if not begun:
                 here.fill(0)
+            elif self._zeros:
+                here *= 2**self._zeros
         return total
+
+    def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
+        """For each digit of the weights the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
+        line, count = first * self._run, run_count * self._run
+        fitting = max(1, ENTRIES // size)
+        if count <= fitting:
+            rows = self._rows_of(slice(line, line + count), start, size, self._room_for(count, size))
+            rows = rows.reshape(run_count, self._run, size)
+            return [_product(digits[first : first + run_count], rows) for _, digits in self._digits]
+        sums = [np.zeros(size, np.float32) for _ in self._digits]  # of one run, which float32 holds as a whole
+        for part in chunks(self._run, fitting):
+            rows = self._rows_of(
+                slice(line + part.start, line + part.stop), start, size, self._room_for(part.stop - part.start, size)
+            )
+            for sum_, (_, digits) in zip(sums, self._digits, strict=True):
+                sum_ += digits[first, 0, part] @ rows
+        return sums
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
         """Where large rows go: the same memory each time, for new memory costs more than what is put there."""
@@ -112,11 +149,11 @@ class ExactSum:
         return self._room[: lines * size].reshape(lines, size)
 
 
-def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.int32]:
+def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[Any]:
     """The sum over runs of digits `[runs, 1, rows of a run]` times rows `[runs, rows of a run, size]`, `[size]`."""
-    products: NDArray[np.int32] = np.matmul(digits, rows)[:, 0].astype(np.int32)
-    total: NDArray[np.int32] = products[0] if len(products) == 1 else np.add.reduce(products, 0, np.int32)
-    return total
+    products = np.matmul(digits, rows)[:, 0]
+    total: NDArray[Any] = products[0]
+    return total if len(products) == 1 else np.add.reduce(products.astype(np.int32), 0, np.int32)
 
 
 def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -128,17 +165,31 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
         return numbers, np.zeros(0, np.int64)
     if float(np.abs(weights, dtype=np.float64).sum()) > 2.0**48:
         raise EvolutionError("the weights of a sum may add up to 2**48, these are larger: scale them down")
-    pairs = numbers >> np.uint64(1)
-    if are_pairs(numbers) and not np.count_nonzero(pairs[2::2] <= pairs[:-2:2]):  # as updates have them most often
-        pairs, joined = pairs[::2], weights[::2] - weights[1::2]
+    if _are_ordered_pairs(numbers):  # as updates have them most often; the control key has no twin, so it is not here
+        pairs, joined = numbers[::2] >> np.uint64(1), weights[::2] - weights[1::2]
+        kept = joined != 0
     else:
         signed = np.where(numbers & np.uint64(1), -weights, weights)
+        pairs = numbers >> np.uint64(1)
         order = pairs.argsort()
         pairs = pairs[order]
         first = np.flatnonzero(np.concatenate(([True], pairs[1:] != pairs[:-1])))
         pairs, joined = pairs[first], np.add.reduceat(signed[order], first)
-    kept = (joined != 0) & (pairs != CONTROL_KEY)
-    return pairs[kept], joined[kept]
+        kept = (joined != 0) & (pairs != CONTROL_KEY)
+    return (pairs, joined) if np.count_nonzero(kept) == len(kept) else (pairs[kept], joined[kept])
+
+
+def _are_ordered_pairs(numbers: NDArray[np.uint64]) -> bool:
+    """Whether these are both halves of pairs, ascending."""
+    if len(numbers) % 2 or np.count_nonzero(numbers[1:] <= numbers[:-1]):
+        return False
+    return not np.count_nonzero(numbers[::2] ^ numbers[1::2] != 1)
+
+
+def _common_zeros(weights: NDArray[np.int64]) -> int:
+    """How many of the lowest bits are 0 in all weights, none of which is 0."""
+    bits = int(np.bitwise_or.reduce(weights))
+    return max(0, (bits & -bits).bit_length() - 1)
 
 
 def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:

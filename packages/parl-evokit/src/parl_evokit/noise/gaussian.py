@@ -14,10 +14,9 @@ from __future__ import annotations  # so that functions within functions cost no
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Protocol, cast
+from typing import Protocol, TypeVar, cast
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from parl_evokit.noise.keys import CONTROL_KEY, check_key, check_keys
@@ -34,10 +33,13 @@ CHUNK = 2**16  # coordinates worked on at a time: what a second-level cache hold
 ROW_CHUNK = 2**15  # the same for rows of computed noise, of which several are in work together
 MOST_KEPT = 2**20  # units that are kept for the next call: two megabytes
 LARGEST_GATHERED = 2**12  # parameters up to which gathering many windows at once beats one after the other
-FEW = 4  # samples below which each is perturbed by itself
-LONG_ROW = 2**11  # coordinates from which copying windows one by one beats gathering a few at a time
+LONG_ROW = 2**12  # coordinates from which copying windows one by one beats gathering a few at a time
 PIECE = 2**14  # entries of these few: little enough for the allocator to have memory at hand
+FEW = 4  # samples from which pairs are gathered together
+FEW_WINDOWS = 16  # up to which integers find them sooner than arrays
 GATHER = 2**16  # entries gathered at a time: what a second-level cache holds
+
+_Unit = TypeVar("_Unit", np.int16, np.float32)
 
 
 class RowsOf(Protocol):
@@ -123,7 +125,7 @@ class GaussianNoise:
             return units
         pairs = numbers >> np.uint64(1)
         if self.spec.cached:
-            units = sliding_window_view(self._table, count)[self._window_starts(pairs, np.zeros(1, np.uint64))]
+            units = _windows_at(self._table, self._window_starts(pairs, 0), count)
         else:
             units = quantiles().take(random_bits_of(self.spec.seed, pairs.tolist(), count), mode="wrap")
         odd = (numbers & np.uint64(1)).astype(np.bool_)
@@ -207,15 +209,15 @@ class GaussianNoise:
                 np.multiply(units[run], step, out=out[run])
                 out[run] += parameters
             return out
-        if isinstance(std, np.ndarray) or not self.spec.cached or len(keys) < FEW:
-            for row, key in zip(out, keys, strict=True):
-                self.perturb(parameters, int(key), std, out=row)
-            return out
         numbers = check_keys(keys)
-        if size <= min(LARGEST_GATHERED, self._block) and are_pairs(numbers):
-            self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
-        else:
-            self._perturb_block_by_block(parameters, numbers, std, out)
+        if self.spec.cached and not isinstance(std, np.ndarray):
+            if len(numbers) >= FEW and size <= min(LARGEST_GATHERED, self._block) and are_pairs(numbers):
+                self._add_and_subtract(parameters, numbers[::2] >> np.uint64(1), std, out)
+            else:
+                self._perturb_block_by_block(parameters, numbers, std, out)
+            return out
+        for row, key in zip(out, numbers.tolist(), strict=True):
+            self.perturb(parameters, key, std, out=row)
         return out
 
     def _add_and_subtract(
@@ -223,10 +225,9 @@ class GaussianNoise:
     ) -> None:
         """Both halves of each pair, for models within one window: many windows are gathered at once."""
         size, scaled = len(parameters), self._scaled_by(std)
-        starts = self._window_starts(pairs, np.zeros(1, np.uint64))
-        windows: NDArray[np.float32] = np.ndarray((len(scaled) - size + 1, size), np.float32, scaled, 0, (4, 4))
+        starts = self._window_starts(pairs, 0)
         for run in chunks(len(pairs), max(1, GATHER // max(1, size))):
-            noise, halves = windows[starts[run]], out[2 * run.start : 2 * run.stop]
+            noise, halves = _windows_at(scaled, starts[run], size), out[2 * run.start : 2 * run.stop]
             np.add(parameters, noise, out=halves[::2])
             np.subtract(parameters, noise, out=halves[1::2])
 
@@ -236,10 +237,10 @@ class GaussianNoise:
         """One block of coordinates of all samples after the other, while that of the parameters is in the cache."""
         size, block, scaled = len(parameters), self._block, self._scaled_by(std)
         combine = [np.subtract if odd else np.add for odd in (numbers & np.uint64(1)).tolist()]
-        starts = self._window_starts(numbers >> np.uint64(1), np.arange(-(-size // block), dtype=np.uint64)[:, None])
+        starts = self._starts_by_block(numbers >> np.uint64(1), -(-size // block))
         for part, firsts in zip(chunks(size, block), starts, strict=True):
             here, count = parameters[part], part.stop - part.start
-            for row, add_or_subtract, first in zip(out[:, part], combine, firsts.tolist(), strict=True):
+            for row, add_or_subtract, first in zip(out[:, part], combine, firsts, strict=True):
                 add_or_subtract(here, scaled[first : first + count], row)
         out[numbers == CONTROL_KEY] = parameters
 
@@ -279,16 +280,15 @@ class GaussianNoise:
             nonlocal present, starts
             number, offset = divmod(start, self._block)
             if number != present:  # many calls have the same block
-                present, starts = number, self._window_starts(pairs, np.array([number], np.uint64))
+                present, starts = number, self._window_starts(pairs, number)
             places = starts[run] + offset
             if out is not None and count >= LONG_ROW:
                 _copy_windows(table, places, out)
                 return out
-            windows: NDArray[np.float32] = np.ndarray((len(table) - count + 1, count), np.float32, table, 0, (4, 4))
             if out is None:
-                return windows[places]
-            for part in chunks(len(places), max(1, PIECE // count)):  # a gathering costs less than a copy a row
-                out[part] = windows[places[part]]
+                return _windows_at(table, places, count)
+            for part in chunks(len(places), max(1, PIECE // count)):
+                out[part] = _windows_at(table, places[part], count)
             return out
 
         return from_table
@@ -303,14 +303,24 @@ class GaussianNoise:
             shift = first - number * block
             yield slice(low - start, high - start), slice(low + shift, high + shift)
 
+    def _starts_by_block(self, pairs: NDArray[np.uint64], blocks: int) -> list[list[int]]:
+        """Where in the table each pair's window begins, for one block after the other."""
+        if len(pairs) * blocks <= FEW_WINDOWS:
+            streams = pairs.tolist()
+            return [[splitmix64(pair, number) % self._window_count for pair in streams] for number in range(blocks)]
+        numbers = np.arange(blocks, dtype=np.uint64)[:, None]
+        return cast("list[list[int]]", self._window_starts(pairs, numbers).tolist())
+
     def _block_starts(self, pair: int, blocks: range) -> list[int]:
-        if len(blocks) <= 4:  # below that, integers are faster than arrays
+        if len(blocks) <= FEW_WINDOWS:
             return [splitmix64(pair, number) % self._window_count for number in blocks]
         numbers = np.arange(blocks.start, blocks.stop, dtype=np.uint64)
         return cast("list[int]", self._window_starts(np.array([pair], np.uint64), numbers).tolist())
 
-    def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64]) -> NDArray[np.int64]:
-        return (splitmix64_array(pairs, blocks) % np.uint64(self._window_count)).astype(np.int64)
+    def _window_starts(self, pairs: NDArray[np.uint64], blocks: NDArray[np.uint64] | int) -> NDArray[np.int64]:
+        starts = splitmix64_array(pairs, blocks)
+        starts %= np.uint64(self._window_count)
+        return starts.view(np.int64)
 
     @functools.cached_property
     def _table(self) -> NDArray[np.int16]:
@@ -335,13 +345,21 @@ class GaussianNoise:
         return scaled
 
 
+def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) -> NDArray[_Unit]:
+    """The windows of `count` entries from these places of the table on, a new array `[places, count]`.
+
+    To numpy a window is one item here, so that it is copied at the speed of memory and not number by number.
+    """
+    window = np.dtype((np.void, count * table.itemsize))
+    windows: NDArray[np.void] = np.ndarray((len(table) - count + 1,), window, table, 0, (table.itemsize,))
+    return windows[places].view(table.dtype).reshape(len(places), count)
+
+
 def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: NDArray[np.float32]) -> None:
     """Rows of `out` from these places of the table; as bytes, because assigning arrays takes half as long again."""
     source, target, size = table.data.cast("B"), out.data.cast("B"), out.strides[0]
-    low = 0
-    for place in (places * table.itemsize).tolist():
+    for low, place in zip(range(0, len(target), size), (places * table.itemsize).tolist(), strict=True):
         target[low : low + size] = source[place : place + size]
-        low += size
 
 
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:

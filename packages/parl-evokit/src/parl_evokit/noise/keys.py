@@ -35,6 +35,8 @@ CONTROL_KEY = 0
 KEY_BITS = 62
 HALF_BITS = 31
 HALF_MASK = 2**HALF_BITS - 1
+SURPLUS_BITS = np.uint64(64 - KEY_BITS + 1)  # of 64 random ones, beyond those of a pair
+SIGN_BIT = np.uint64(1)
 
 
 def check_key(key: int) -> int:
@@ -55,7 +57,7 @@ def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
         InvalidKey: See `check_key`.
     """
     numbers = np.asarray(keys, np.uint64)
-    if numbers.size and (int(numbers.max()) >> KEY_BITS or (numbers == CONTROL_KEY + 1).any()):
+    if numbers.size and (int(numbers.max()) >> KEY_BITS or np.count_nonzero(numbers == CONTROL_KEY + 1)):
         for number in numbers.tolist():
             check_key(number)
     return numbers
@@ -107,39 +109,42 @@ class RandomKeys:
 
     def draw(self) -> int:
         """See `KeySource`."""
-        process = os.getpid()
-        while self._waiting:
-            try:
-                owner, key = self._waiting.pop()
-            except IndexError:  # another thread was faster
-                break
-            if owner == process:  # after a fork the parent has the same half; it must not be used twice
-                return key
+        if (waiting := self._waiting_half()) is not None:
+            return waiting
         pair = 0
         while pair == 0:
             pair = secrets.randbits(KEY_BITS - 1)
         if self._mirrored:
-            self._waiting.append((process, 2 * pair + 1))
+            self._waiting.append((os.getpid(), 2 * pair + 1))
         return 2 * pair
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
         """See `KeySource`; one call of the system for all of them."""
-        if n < 1:
-            return np.empty(0, np.uint64)
-        first = self.draw()  # the half that waits, if there is one
+        waiting = self._waiting_half() if n > 0 else None
+        wanted = max(0, n - (waiting is not None))
         halves = 2 if self._mirrored else 1
-        begun = self._mirrored and first % 2 == 0  # its twin is next
-        pairs = -(-(n - 1 - begun) // halves)
-        numbers = np.frombuffer(os.urandom(8 * pairs), np.uint64) >> np.uint64(64 - KEY_BITS + 1)
-        while not numbers.all():
+        numbers = np.frombuffer(os.urandom(8 * -(-wanted // halves)), np.uint64) >> SURPLUS_BITS
+        while np.count_nonzero(numbers) < len(numbers):
             numbers = np.where(numbers, numbers, np.uint64(secrets.randbits(KEY_BITS - 1)))
-        keys = np.repeat(numbers << np.uint64(1), halves)
-        keys[1::2] += np.uint64(self._mirrored)
-        ahead = np.array([first, self.draw()] if begun and n > 1 else [first], np.uint64)
-        drawn = np.concatenate((ahead, keys))
-        if self._mirrored and len(drawn) > n:
-            self._waiting.append((os.getpid(), int(drawn[n])))
-        return drawn[:n]
+        keys = np.empty(halves * len(numbers), np.uint64)
+        even = np.left_shift(numbers, SIGN_BIT, out=keys[::halves])
+        if self._mirrored:
+            np.bitwise_or(even, SIGN_BIT, out=keys[1::2])
+            if wanted % 2:
+                self._waiting.append((os.getpid(), int(keys[-1])))
+                keys = keys[:-1]
+        return keys if waiting is None else np.concatenate((np.array([waiting], np.uint64), keys))
+
+    def _waiting_half(self) -> int | None:
+        """The half of a pair whose other half was drawn before, if there is one; it waits no longer."""
+        while self._waiting:
+            try:
+                owner, key = self._waiting.pop()
+            except IndexError:  # another thread was faster
+                return None
+            if owner == os.getpid():  # after a fork the parent has the same half; it must not be used twice
+                return key
+        return None
 
     def start_pair(self) -> None:
         """See `KeySource`."""

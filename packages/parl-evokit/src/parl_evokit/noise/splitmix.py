@@ -13,6 +13,9 @@ MASK = 2**64 - 1
 GAMMA = 0x9E3779B97F4A7C15
 MIX_1 = 0xBF58476D1CE4E5B9
 MIX_2 = 0x94D049BB133111EB
+# The same for arrays: making such a number takes a third of the time of a short array's product.
+ONE_64, GAMMA_64, MIX_1_64, MIX_2_64 = (np.uint64(number) for number in (1, GAMMA, MIX_1, MIX_2))
+SHIFT_30, SHIFT_27, SHIFT_31 = (np.uint64(bits) for bits in (30, 27, 31))
 
 
 def splitmix64(key: int, n: int) -> int:
@@ -23,10 +26,13 @@ def splitmix64(key: int, n: int) -> int:
     return z ^ (z >> 31)
 
 
-def splitmix64_array(keys: NDArray[np.uint64], n: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def splitmix64_array(keys: NDArray[np.uint64], n: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
     """The same for arrays, which broadcast against each other."""
-    z = keys + (n + np.uint64(1)) * np.uint64(GAMMA)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(MIX_1)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(MIX_2)
-    mixed: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
-    return mixed
+    steps = np.uint64((n + 1) * GAMMA & MASK) if isinstance(n, int) else (n + ONE_64) * GAMMA_64
+    z: NDArray[np.uint64] = keys + steps
+    z ^= z >> SHIFT_30
+    z *= MIX_1_64
+    z ^= z >> SHIFT_27
+    z *= MIX_2_64
+    z ^= z >> SHIFT_31
+    return z
