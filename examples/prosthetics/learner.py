@@ -1,0 +1,249 @@
+"""The loop: simulators play episodes, the learner learns from all that was played, and neither waits for the other.
+
+    simulators ── episodes ──> replay memory ── batch and masks ──> agent.learn
+        ^───── newest weights, a head, target speeds ── tasks <──────────┘
+
+One head is drawn for each episode. A simulator that ends, hangs or raises is replaced by the crew, and its episode is
+lost; the metrics `actors/lost` and `actors/failed` count that.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from simulator import Played, Simulator, Task
+from targets import Curriculum
+
+from parl_core.actors import ActorHandle, ActorSystem
+from parl_core.checks import check_int, check_non_negative, check_positive
+from parl_core.errors import HyperparameterError
+from parl_core.replay import BootstrapMasks, ReplayMemory
+from parl_core.seeding import spawn_seeds
+from parl_core.training.course import Course
+from parl_core.training.crew import Call, Crew
+from parl_core.training.evaluation import Evaluator
+from parl_core.training.events import Callback, Ended, Episode
+from parl_core.training.figures import Figures
+from parl_core.training.finite import check_observations, check_rewards
+from parl_core.training.learner_metrics import LearnerMetrics
+
+__all__ = ["LearnerSettings", "train_with_simulators"]
+
+UPDATES_AT_ONCE = 10
+"""Between two looks at what has arrived."""
+
+
+@dataclass(frozen=True)
+class LearnerSettings:
+    """Hyper-parameters of the loop; a step is one step of one simulator.
+
+    Attributes:
+        total_steps: of all simulators together; the last episode is completed.
+        simulators: actors with one each.
+        heads: of the agent's model.
+        share, masks: of `BootstrapMasks`.
+        noise: standard deviation of what is added to the acting head's actions.
+        learning_starts: steps that are played before the first update.
+        updates_per_step: how many updates are due for each step.
+        batch_size: transitions of one update.
+        memory_size: transitions that are remembered.
+        max_ahead: updates that may be due before simulators pause: what bounds how far they run ahead of the learner.
+        timeout_s: longest time for one episode, the first one's start included; a simulator that takes longer is ended
+            and replaced. None has no limit.
+        max_failures: how often in a row a simulator may raise, hang or end before the run does, with the last error.
+        report_every: steps between two reports to the callbacks.
+        curriculum: target speeds over the training.
+    """
+
+    total_steps: int = 200_000
+    simulators: int = 2
+    heads: int = 5
+    share: float = 0.5
+    masks: str = "bernoulli"
+    noise: float = 0.1
+    learning_starts: int = 5_000
+    updates_per_step: float = 1.0
+    batch_size: int = 128
+    memory_size: int = 200_000
+    max_ahead: int = 1_000
+    timeout_s: float | None = 120.0
+    max_failures: int = 3
+    report_every: int = 2_000
+    curriculum: Curriculum = field(default_factory=Curriculum)
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "simulators", "heads", "batch_size", "max_ahead", "report_every"):
+            check_int(name, getattr(self, name))
+        for name in ("learning_starts", "max_failures"):
+            check_int(name, getattr(self, name), at_least=0)
+        check_positive("updates_per_step", self.updates_per_step)
+        check_non_negative("noise", self.noise)
+        if self.timeout_s is not None:
+            check_positive("timeout_s", self.timeout_s)
+        if check_int("memory_size", self.memory_size) < self.batch_size:
+            raise HyperparameterError(f"memory_size is {self.memory_size}, less than batch_size {self.batch_size}")
+
+
+def train_with_simulators(
+    agent: Any,
+    actors: ActorSystem,
+    make_env: Callable[[], Any],
+    make_agent: Callable[[], Any],
+    settings: LearnerSettings,
+    *,
+    evaluator: Evaluator | None = None,
+    evaluate_every: int = 10_000,
+    callbacks: Sequence[Callback] = (),
+    seed: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Ended:
+    """Train an agent around `BootstrappedDDPG` until the budget is used up or a callback stops it.
+
+    Args:
+        agent: learns.
+        actors: where the simulators live.
+        make_env: makes a simulator there.
+        make_agent: makes an agent with the same model there.
+        settings: hyper-parameters of the loop.
+        evaluator: plays episodes with the agent as it is now; None evaluates never.
+        evaluate_every: steps between evaluations.
+        callbacks: told of every report and evaluation, and once of the end, however it comes.
+        seed: of episodes, heads, masks and batches.
+        clock: seconds from an arbitrary zero.
+
+    Returns:
+        how it ended.
+
+    Raises:
+        DivergedError: a loss, a reward or an observation is not finite.
+        LostActor: simulators ended or hung more often in a row than `max_failures` allows.
+        KeyboardInterrupt: after the callbacks were told.
+        Exception: what a simulator raised more often than that, or the agent or a callback raised.
+    """
+
+    def hire(_actor: int, _lives: Any) -> ActorHandle:
+        return actors.create(Simulator, make_env, make_agent)
+
+    metrics = LearnerMetrics(0, clock)
+    figures = Figures(agent.alg.FIGURES)
+    episodes: list[Played] = []
+    reported = 0
+    with (
+        Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course,
+        Crew(hire, [[i] for i in range(settings.simulators)], settings.timeout_s, settings.max_failures) as crew,
+    ):
+        office = _Office(agent, crew, actors, settings, seed)
+        experience = _Experience(settings, seed)
+        while course.goes_on:
+            with metrics.phase("send"):
+                if experience.due < settings.max_ahead:
+                    office.send(course.step / settings.total_steps)
+            with metrics.phase("wait"):
+                arrived = office.arrived(wait=experience.due < 1.0)
+            with metrics.phase("receive"):
+                for played in arrived:
+                    experience.add(played)
+                    course.advance(len(played))
+            episodes += arrived
+            metrics.learned(office.version, arrived)  # type: ignore[arg-type]  # it looks at version and seconds alone
+            with metrics.phase("learn"):
+                for _ in range(min(UPDATES_AT_ONCE, int(experience.due))):
+                    figures.add(experience.learn(agent))
+                    office.version += 1
+            if course.step - reported >= settings.report_every or not course.goes_on:
+                reported = course.step
+                course.report(figures.take_means(), *_summary(episodes, metrics, crew, settings, course.step))
+                episodes = []
+            course.evaluate_when_due()
+    return course.ended
+
+
+class _Office:
+    """Gives out tasks with the newest weights, and takes in what was played."""
+
+    def __init__(self, agent: Any, crew: Crew, actors: ActorSystem, settings: LearnerSettings, seed: int) -> None:
+        self._agent, self._crew, self._store, self._settings = agent, crew, actors.put, settings
+        self._rng = np.random.default_rng(spawn_seeds(seed, 1)[0])
+        self._idle = list(range(settings.simulators))
+        self._tasks = 0
+        self._stored: Any = None
+        self._stored_version = -1
+        self.version = 0
+        """Updates so far."""
+
+    def send(self, progress: float) -> None:
+        """Let every simulator that has nothing to do play an episode."""
+        if self._idle and self._stored_version != self.version:
+            self._stored, self._stored_version = self._store(self._agent.get_weights()), self.version
+        for simulator in self._idle:
+            self._crew.submit(Call(simulator, "play", (self._task(progress), self.version, self._stored)))
+        self._idle = []
+
+    def arrived(self, *, wait: bool) -> list[Played]:
+        """What has been played; waits for at least one answer only where asked to."""
+        found = []
+        for call, answer, failed in self._crew.arrivals(None if wait else 0.0):
+            self._idle.append(call.group)
+            if not failed:
+                self._crew.succeeded(call.group)
+                found.append(answer)
+        return found
+
+    def _task(self, progress: float) -> Task:
+        settings, number = self._settings, self._tasks
+        self._tasks += 1
+        seed, head = self._rng.integers(2**31), self._rng.integers(settings.heads)
+        return Task(number, int(seed), int(head), settings.noise, settings.curriculum.at(min(progress, 1.0)))
+
+
+class _Experience:
+    """What was played, and how many updates are due for it."""
+
+    def __init__(self, settings: LearnerSettings, seed: int) -> None:
+        self._settings, self._seed = settings, seed
+        self._memory: Any = None
+        self._masks: Any = None
+        self.due = 0.0
+
+    def add(self, played: Played) -> None:
+        """Remember an episode."""
+        check_rewards(played.reward, f"of episode {played.task.number}")
+        check_observations(played.obs, f"in episode {played.task.number}")
+        if self._memory is None:
+            self._open(played)
+        ended = np.zeros((2, len(played)), np.bool_)
+        ended[0 if played.terminated else 1, -1] = True
+        self._memory.append_batch(played.obs[:-1], played.action, played.reward, played.obs[1:], *ended)
+        if len(self._memory) >= self._settings.learning_starts:
+            self.due += len(played) * self._settings.updates_per_step
+
+    def learn(self, agent: Any) -> Any:
+        """Make one of the updates that are due."""
+        self.due -= 1.0
+        batch = self._memory.sample(self._settings.batch_size)
+        mask = None if self._masks is None else self._masks.of(batch.index)
+        return agent.learn(batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminal, mask=mask)
+
+    def _open(self, played: Played) -> None:
+        settings, seeds = self._settings, spawn_seeds(self._seed, 3)[1:]
+        shapes = played.obs.shape[1], played.action.shape[1]
+        self._memory = ReplayMemory(settings.memory_size, *shapes, seed=seeds[0])
+        if settings.heads > 1:
+            self._masks = BootstrapMasks(
+                settings.memory_size, settings.heads, settings.share, settings.masks, seed=seeds[1]
+            )
+
+
+def _summary(
+    episodes: Sequence[Played], metrics: LearnerMetrics, crew: Crew, settings: LearnerSettings, step: int
+) -> tuple[list[Episode], dict[str, float], dict[str, float]]:
+    """Episodes, schedules and metrics of a report."""
+    speeds = settings.curriculum.at(min(step / settings.total_steps, 1.0))
+    so_far = metrics.take(dropped=0, lost=crew.lost, failed=crew.failed)
+    if episodes:
+        so_far["task/speed_error"] = float(np.mean([played.speed_error for played in episodes]))
+    kept = {name: value for name, value in so_far.items() if name not in ("lag/limit", "lag/dropped")}
+    ended = [Episode(float(played.reward.sum()), len(played)) for played in episodes]
+    return ended, {"slowest_target": speeds.low}, kept
