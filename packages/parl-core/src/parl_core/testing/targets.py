@@ -11,6 +11,7 @@ from parl_core.backends import Backend
 from parl_core.model import Weights
 from parl_core.testing.adapter import Conformance, random_weights
 from parl_core.testing.continuous_models import deterministic, squashed, twin
+from parl_core.testing.headed_models import headed
 from parl_core.testing.iql import iql_model
 from parl_core.testing.models import ACT_DIM, OBS_DIM, Q_SHAPES, q_values
 from parl_core.testing.reference import Dense
@@ -26,6 +27,7 @@ _MODELS: dict[str, Callable[[Backend], Any]] = {
     "DQN": q_values,
     "DDQN": q_values,
     "OfflineQ": q_values,
+    "BootstrappedDDPG": headed,
     "DDPG": deterministic,
     "TD3": twin,
     "SAC": squashed,
