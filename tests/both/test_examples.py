@@ -1,6 +1,7 @@
 """Every example runs as a user starts it: from another folder, piped, on the backend of this environment.
 
-An example is a program below `examples/` whose settings have `smoke` and `backend`. Nothing here knows what one learns.
+An example is a program below `examples/` whose settings have `smoke` and `runs`; one without `backend` needs no
+framework. Nothing here knows what one learns.
 """
 
 import os
@@ -35,7 +36,7 @@ def settings_of(program: Path) -> set[str]:
     return set(A_SETTING.findall(program.read_text(encoding="utf-8")))
 
 
-PROGRAMS = sorted(path for path in EXAMPLES.rglob("*.py") if settings_of(path) >= {"smoke", "backend"})
+PROGRAMS = sorted(path for path in EXAMPLES.rglob("*.py") if settings_of(path) >= {"smoke", "runs"})
 NAMES = [str(path.relative_to(EXAMPLES)) for path in PROGRAMS]
 
 
@@ -93,7 +94,8 @@ def test_no_example_is_missing() -> None:
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
 def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Path, tmp_path: Path) -> None:
-    with example(program, "--smoke", "--backend", BACKEND, folder=tmp_path) as (running, mark):
+    backend = ["--backend", BACKEND] if "backend" in settings_of(program) else []
+    with example(program, "--smoke", *backend, folder=tmp_path) as (running, mark):
         output, _ = running.communicate(timeout=SECONDS_TO_RUN)
         assert running.returncode == 0, output
         assert left_behind(mark) == []

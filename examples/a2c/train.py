@@ -1,0 +1,109 @@
+"""A2C: remote actors play with the same weights, the learner takes one step on what all have seen, and so on."""
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated
+
+import parl
+from parl import training
+from parl_core.schedules import linear
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains A2C with remote actors on CartPole-v1, on tasks like it, or on Atari games."""
+
+    env: Annotated[str, "CartPole-v1, Acrobot-v1, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
+    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
+    env_num: Annotated[int, "environments of all actors together; 0 takes the recipe's"] = 0
+    actors: Annotated[int, "remote actors that share them"] = 2
+    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of a run to go on with, with its settings"] = ""
+    smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between kinds of environments."""
+
+    steps: int
+    env_num: int
+    n_steps: int
+    rate: float  # of Adam at the beginning; it falls to 0
+    entropy: float  # weight of its bonus
+    episodes: int  # of an evaluation while training
+
+
+RECIPES = {
+    "discrete": Recipe(500_000, 8, 20, 1e-3, 0.0, 20),
+    "atari": Recipe(10_000_000, 24, 20, 1e-3, 0.01, 4),  # close to PARL's five actors of five environments
+}
+
+
+def make_agent(env, backend):
+    """Called by the learner and in every actor."""
+    if backend:
+        parl.set_backend(backend)
+    networks, fc = parl.networks, parl.layers.fc
+
+    class ActorCritic(parl.Model):
+        """Logits and value over one trunk."""
+
+        def __init__(self):
+            self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((64, 64), "tanh")
+            self.logits, self.values = fc(env.act_dim), fc(1)
+
+        def policy_and_value(self, obs):
+            features = self.trunk(obs)
+            return self.logits(features), self.values(features)
+
+    return parl.Agent(parl.algorithms.A2C(ActorCritic()))
+
+
+def train(agent, env, actors, run, settings):
+    recipe = env.pick(RECIPES)
+    steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
+    loop = training.ActorLearnerSettings(
+        steps,
+        n_actors=settings.actors,
+        envs_per_group=(settings.env_num or recipe.env_num) // settings.actors,
+        n_steps=recipe.n_steps,
+        max_lag=0,  # rounds: actors and learner take turns
+        rates={"lr": linear(recipe.rate, 0.0, steps), "entropy_coef": recipe.entropy},
+        report_every=steps // 100,
+    )
+    training.train_actor_learner(
+        agent,
+        partial(make_agent, env, settings.backend),
+        env.make,
+        loop,
+        actors=actors,
+        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, recipe.episodes, seed=2),
+        evaluate_every=steps // (2 if settings.smoke else 20),
+        callbacks=training.standard_callbacks(run, agent, title=f"A2C on {env.env_id}", goal=env.goal),
+        checkpoints=training.Checkpoints(run, every=max(steps // 20, 1)),
+        seed=settings.seed,
+    )
+    run.save(agent)
+    episodes = 5 * recipe.episodes
+    print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
+
+
+def main(settings):
+    env = training.StandardEnv(settings.env)
+    if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with training.open_run("a2c", settings) as run:
+        training.seed_everything(settings.seed)
+        agent = make_agent(env, settings.backend)
+        with training.choose_actors(settings.actors, settings.address) as actors:
+            train(agent, env, actors, run, settings)
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))

@@ -1,0 +1,138 @@
+"""Evolution strategies by hand: actors get seeds and send returns back, so noise and gradients never travel."""
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+import parl
+from parl import training
+from parl_core.whole_file import whole_file
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices this small are slower on several threads
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Evolves a small network by OpenAI's evolution strategy with remote actors; needs numpy only."""
+
+    env: Annotated[str, "CartPole-v1, Pendulum-v1, Swimmer-v5 or others of these kinds"] = "CartPole-v1"
+    steps: Annotated[int, "environment steps at most"] = 500_000
+    pairs: Annotated[int, "mirrored perturbations of a generation"] = 20
+    hidden: Annotated[int, "units of the hidden layer"] = 16
+    std: Annotated[float, "standard deviation of the perturbations"] = 0.1
+    rate: Annotated[float, "learning rate of Adam"] = 0.05
+    actors: Annotated[int, "remote actors"] = 2
+    address: Annotated[str, "of a running cluster; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, perturbations and episodes"] = 0
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    smoke: Annotated[bool, "few steps only, to see that everything runs"] = False
+
+
+class Policy:
+    """A hidden layer of tanh over one flat vector of weights; predicts and is saved as agents are."""
+
+    training = False
+
+    def __init__(self, env, hidden, seed=0):
+        game = env.make()
+        self.inputs, self.hidden, self.outputs = game.observation_space.shape[0], hidden, env.act_dim
+        self.chooses = env.kind == "discrete"
+        game.close()
+        size = (self.inputs + 1) * hidden + (hidden + 1) * self.outputs
+        self.weights = 0.1 * np.random.default_rng(seed).standard_normal(size)
+
+    def predict(self, obs):
+        """Actions `[n]` or `[n, act_dim]` for observations `[n, inputs]`."""
+        first, last = np.split(self.weights, [(self.inputs + 1) * self.hidden])
+        first, last = first.reshape(-1, self.hidden), last.reshape(-1, self.outputs)
+        outputs = np.tanh(obs @ first[1:] + first[0]) @ last[1:] + last[0]
+        return outputs.argmax(axis=1) if self.chooses else outputs
+
+    def train(self):
+        """Nothing in it differs between training and evaluation."""
+
+    eval = train
+
+    def save(self, path):
+        with whole_file(path) as file:
+            np.save(file, self.weights)
+
+    def restore(self, path):
+        self.weights = np.load(path)
+
+
+@parl.remote_class(wait=False)  # its calls return futures at once
+class Player:
+    """Lives in a process of its own, on this machine or on another one."""
+
+    def __init__(self, env, hidden, std):
+        self.game, self.policy, self.std = env.make(), Policy(env, hidden), std
+
+    def play(self, weights, seed):
+        """Returns and steps of two episodes that begin alike: with weights plus noise, and minus noise."""
+        return [self.episode(weights + sign * self.std * noise(seed, weights.size), seed) for sign in (1.0, -1.0)]
+
+    def episode(self, weights, seed):
+        self.policy.weights = weights
+        space, (obs, _) = self.game.action_space, self.game.reset(seed=seed)
+        total, steps, over = 0.0, 0, False
+        while not over:
+            (action,) = self.policy.predict(obs[None])
+            obs, reward, *ends, _ = self.game.step(
+                action if self.policy.chooses else np.clip(action, space.low, space.high)
+            )
+            total, steps, over = total + float(reward), steps + 1, any(ends)
+        return training.Episode(total, steps)
+
+
+def noise(seed, size):
+    """The same numbers in every process."""
+    return np.random.default_rng(seed).standard_normal(size)
+
+
+def evolve(policy, env, players, run, settings):
+    mean, square = np.zeros_like(policy.weights), np.zeros_like(policy.weights)  # Adam's moments
+    steps, generation = 4_000 if settings.smoke else settings.steps, 0
+    with training.Course(
+        steps,
+        training.standard_callbacks(run, policy, title=f"ES on {env.env_id}", goal=env.goal),
+        evaluator=lambda: training.evaluate(policy, env.make_to_evaluate, episodes=20, seed=2),
+        evaluate_every=steps // 50,
+    ) as course:
+        while course.goes_on:
+            seeds = np.random.SeedSequence([settings.seed, generation]).generate_state(settings.pairs).tolist()
+            weights = parl.put(policy.weights)  # stored once on every host
+            played = list(players.map(lambda player, seed, weights=weights: player.play(weights, seed), seeds))
+            episodes = [episode for pair in played for episode in pair]
+            ranks = np.argsort(np.argsort([episode.episode_return for episode in episodes])) / (len(episodes) - 1) - 0.5
+            pulls = ranks.reshape(-1, 2) @ [1.0, -1.0]  # how much better plus was than minus
+            gradient = sum(pull * noise(seed, mean.size) for pull, seed in zip(pulls, seeds, strict=True))
+            gradient /= 2 * settings.pairs * settings.std
+            generation += 1
+            mean, square = 0.9 * mean + 0.1 * gradient, 0.999 * square + 0.001 * gradient**2
+            step = mean / (1 - 0.9**generation) / (np.sqrt(square / (1 - 0.999**generation)) + 1e-8)
+            policy.weights = policy.weights + settings.rate * step
+            course.advance(sum(episode.length for episode in episodes))
+            course.report({"gradient": float(np.linalg.norm(gradient))}, episodes)
+            course.evaluate_when_due()
+
+
+def main(settings):
+    env = training.StandardEnv(settings.env)
+    with training.open_run("es", settings) as run:
+        policy = Policy(env, settings.hidden, settings.seed)
+        if settings.address:
+            parl.connect(settings.address)
+        else:
+            parl.connect(cpu_num=settings.actors)
+        with parl.ActorPool(Player, settings.actors, args=(env, settings.hidden, settings.std)) as players:
+            evolve(policy, env, players, run, settings)
+        run.save(policy, what="evolved weights")
+        print(f"Return of 100 episodes: {training.evaluate(policy, env.make_to_evaluate, 100, seed=1).mean:.1f}")
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))

@@ -1,0 +1,106 @@
+"""GA3C: actors have environments only; the learner chooses the actions of all, many in one pass of the network."""
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import parl
+from parl import training
+from parl_core.schedules import linear
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains A3C with its inference on the learner, on CartPole-v1, on tasks like it, or on Atari games."""
+
+    env: Annotated[str, "CartPole-v1, Acrobot-v1, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
+    steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
+    actors: Annotated[int, "remote actors"] = 2
+    env_num: Annotated[int, "environments of each actor, in two groups of which one plays and one waits"] = 16
+    max_lag: Annotated[int, "updates that actors may lie behind the learner"] = 1
+    address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of a run to go on with, with its settings"] = ""
+    smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What differs between kinds of environments."""
+
+    steps: int
+    n_steps: int  # of every environment in one update's fragments
+    rate: float  # of Adam at the beginning; it falls to 0
+    episodes: int  # of an evaluation while training
+
+
+RECIPES = {"discrete": Recipe(500_000, 20, 1e-3, 20), "atari": Recipe(10_000_000, 20, 1e-3, 4)}
+
+
+def make_agent(env, backend):
+    if backend:
+        parl.set_backend(backend)
+    networks, fc = parl.networks, parl.layers.fc
+
+    class ActorCritic(parl.Model):
+        """Logits and value over one trunk."""
+
+        def __init__(self):
+            self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((128, 128))
+            self.logits, self.values = fc(env.act_dim), fc(1)
+
+        def policy_and_value(self, obs):
+            features = self.trunk(obs)
+            return self.logits(features), self.values(features)
+
+    return parl.Agent(parl.algorithms.A3C(ActorCritic()))
+
+
+def train(agent, env, actors, run, settings):
+    recipe = env.pick(RECIPES)
+    steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
+    loop = training.ActorLearnerSettings(
+        steps,
+        n_actors=settings.actors,
+        groups=2 * settings.actors,
+        envs_per_group=settings.env_num // 2,
+        n_steps=recipe.n_steps,
+        batch_fragments=2,
+        max_lag=settings.max_lag,
+        inference="learner",
+        rates={"lr": linear(recipe.rate, 0.0, steps), "entropy_coef": 0.01},
+        report_every=steps // 100,
+    )
+    training.train_actor_learner(
+        agent,
+        None,  # actors need no agent
+        env.make,
+        loop,
+        actors=actors,
+        evaluator=lambda: training.evaluate(agent, env.make_to_evaluate, recipe.episodes, seed=2),
+        evaluate_every=steps // (2 if settings.smoke else 20),
+        callbacks=training.standard_callbacks(run, agent, title=f"GA3C on {env.env_id}", goal=env.goal),
+        checkpoints=training.Checkpoints(run, every=max(steps // 20, 1)),
+        seed=settings.seed,
+    )
+    run.save(agent)
+    episodes = 5 * recipe.episodes
+    print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
+
+
+def main(settings):
+    env = training.StandardEnv(settings.env)
+    if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with training.open_run("ga3c", settings) as run:
+        training.seed_everything(settings.seed)
+        agent = make_agent(env, settings.backend)
+        with training.choose_actors(settings.actors, settings.address) as actors:
+            train(agent, env, actors, run, settings)
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))

@@ -1,0 +1,113 @@
+"""IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes who answers first."""
+
+import os
+from concurrent.futures import FIRST_COMPLETED, wait
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+import parl
+from parl import training
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
+
+SAMPLE_STEPS = 50
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains IMPALA on CartPole-v1 with actors written by hand."""
+
+    steps: Annotated[int, "environment steps"] = 1_000_000
+    actors: Annotated[int, "remote actors"] = 2
+    env_num: Annotated[int, "environments of each actor"] = 5
+    address: Annotated[str, "of a running cluster, such as localhost:8010; empty starts a private one"] = ""
+    seed: Annotated[int, "of weights, environments and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
+
+
+def make_agent(backend):
+    if backend:
+        parl.set_backend(backend)
+    networks, fc = parl.networks, parl.layers.fc
+
+    class ActorCritic(parl.Model):
+        def __init__(self):
+            self.trunk, self.logits, self.values = networks.MLP((128, 128)), fc(2), fc(1)
+
+        def policy_and_value(self, obs):
+            features = self.trunk(obs)
+            return self.logits(features), self.values(features)
+
+    return parl.Agent(parl.algorithms.IMPALA(ActorCritic(), sample_batch_steps=SAMPLE_STEPS, gamma=0.99))
+
+
+@parl.remote_class(wait=False)  # its calls return futures at once
+class Actor:
+    """Lives in a process of its own, on this machine or on another one."""
+
+    def __init__(self, backend, env_num, seed):
+        self.agent = make_agent(backend)
+        self.envs = training.make_vector_env("CartPole-v1", env_num)
+        self.obs, _ = self.envs.reset(seed=seed)
+
+    def sample(self, weights):
+        """Play `SAMPLE_STEPS` steps with these weights; rows environment by environment."""
+        self.agent.set_weights(weights)
+        steps, returns = [], []
+        for _ in range(SAMPLE_STEPS):
+            action, logits = self.agent.sample(self.obs)
+            obs, reward, terminated, truncated, infos = self.envs.step(action)
+            steps.append((self.obs, action, logits, reward, terminated | truncated))
+            if "episode" in infos:
+                returns += infos["episode"]["r"][infos["_episode"]].tolist()
+            self.obs = obs
+        columns = [np.concatenate(np.stack(column, axis=1)) for column in zip(*steps, strict=True)]
+        return columns, self.obs, returns
+
+
+def train(agent, run, settings):
+    actors = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
+    weights = parl.put(agent.get_weights())  # stored once on every host
+    calls = {actor.sample(weights): actor for actor in actors}
+    steps = 5_000 if settings.smoke else settings.steps
+    with training.Course(
+        steps,
+        training.standard_callbacks(run, agent, title="IMPALA on CartPole-v1", goal=475.0),
+        evaluator=lambda: training.evaluate(agent, "CartPole-v1", episodes=20, seed=2),
+        evaluate_every=steps // 20,
+    ) as course:
+        while course.goes_on:
+            done, _ = wait(calls, return_when=FIRST_COMPLETED)
+            for call in done:
+                columns, last_obs, returns = call.result()
+                losses, kl = agent.learn(*columns, learning_rate=1e-3, entropy_coeff=-0.01, last_obs=last_obs)
+                weights = parl.put(agent.get_weights())
+                actor = calls.pop(call)
+                calls[actor.sample(weights)] = actor  # it plays on while others are learned from
+                course.advance(SAMPLE_STEPS * settings.env_num)
+                episodes = [training.Episode(episode_return, int(episode_return)) for episode_return in returns]
+                course.report({**losses._asdict(), "kl": kl}, episodes)
+            course.evaluate_when_due()
+
+
+def main(settings):
+    with training.open_run("impala-by-hand", settings) as run:
+        training.seed_everything(settings.seed)
+        agent = make_agent(settings.backend)
+        agent.sample(np.zeros((1, 4), np.float32))  # layers take their shapes from the first batch
+        if settings.address:
+            parl.connect(settings.address)
+        else:
+            parl.connect(cpu_num=settings.actors)
+        train(agent, run, settings)
+        run.save(agent)
+        print(f"Return of 100 episodes: {training.evaluate(agent, 'CartPole-v1', 100, seed=1).mean:.1f}")
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))
