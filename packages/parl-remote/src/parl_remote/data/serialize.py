@@ -15,6 +15,7 @@ import io
 import operator
 import pickle
 import sys
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
@@ -25,7 +26,17 @@ from parl_remote.errors import SerializationError
 from parl_remote.future import FutureTravels
 from parl_remote.transport import Buffer
 
-__all__ = ["dumps", "dumps_arguments", "loads", "pickled", "refusal", "ship_by_value", "stand_in", "with_stand_ins"]
+__all__ = [
+    "dumps",
+    "dumps_arguments",
+    "loads",
+    "look_at_new_modules",
+    "pickled",
+    "refusal",
+    "ship_by_value",
+    "stand_in",
+    "with_stand_ins",
+]
 
 # Below this a copy into the pickle stream is cheaper than one more frame.
 _OUT_OF_BAND_BYTES = 8192
@@ -37,6 +48,9 @@ _MAIN = b"__main__"  # whose names never do
 
 # Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
 _stand_ins: dict[type[Any], Callable[[Any], object]] = {}
+
+# How many modules were loaded when it was last asked which of them other processes cannot import.
+_counted = [0]
 
 _PLAIN_ERRORS = (pickle.PicklingError, TypeError, AttributeError, RecursionError, ValueError, BufferError)
 
@@ -141,6 +155,7 @@ def dumps_arguments(
         SerializationError: It names the argument that cannot be sent.
         FutureTravels: There is a future among or in the arguments.
     """
+    look_at_new_modules()
     if _stand_ins:
         args, kwargs = with_stand_ins(args, kwargs)
     try:
@@ -201,6 +216,15 @@ def ship_by_value(module: ModuleType) -> None:
         _by_value.append(mark)
 
 
+def look_at_new_modules() -> None:
+    """Call `ship_by_value` for the program's own modules that no other process can import; cheap if none is new."""
+    if len(_modules) != _counted[0]:
+        from parl_remote.shipping.unshared import ship_unshared  # here, because it calls `ship_by_value`
+
+        ship_unshared()
+        _counted[0] = len(_modules)
+
+
 @functools.cache
 def _by_value_pickler() -> type[Any]:
     """Cloudpickle's pickler, whose classes do not overwrite the ones that they come back to."""
@@ -222,17 +246,20 @@ def _by_value_pickler() -> type[Any]:
                 return functools.cached_property, (value.func,), state
             if type(value) is _Cached and not _has_name_elsewhere(value):
                 return _cached, (value.__wrapped__, value.cache_parameters())
+            if type(value) is typing.NewType and not _has_name_elsewhere(value):
+                return typing.NewType, (value.__name__, value.__supertype__), value.__dict__
             reduced = super().reducer_override(value)
             if isinstance(value, type) and isinstance(reduced, tuple) and len(reduced) == 6:
                 _complete.add(value)
                 make, arguments, content, _, _, fill = reduced
-                return make, _with_slots(value, arguments), (fill, content), None, None, _fill_once
+                return make, _with_bases(value, _with_slots(value, arguments)), (fill, content), None, None, _fill_once
             return reduced
 
     return Pickler
 
 
-_NAMESPACE = 3  # among the arguments of cloudpickle's `_make_skeleton_class`: what the class has from the beginning
+# Among the arguments of cloudpickle's `_make_skeleton_class`: bases as written, and what the class has at first.
+_BASES, _NAMESPACE = 2, 3
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -240,8 +267,19 @@ def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
     slots = cls.__dict__.get("__slots__")
     if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
         return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
+    if typing.NamedTuple in arguments[_BASES]:
+        return arguments  # which makes the slots itself, and takes none
     namespace = {**arguments[_NAMESPACE], "__slots__": slots}
     return *arguments[:_NAMESPACE], namespace, *arguments[_NAMESPACE + 1 :]
+
+
+def _with_bases(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What makes the class elsewhere, with `TypedDict` as the base of a typed dictionary, whose real one is `dict`."""
+    if type(cls).__name__ != "_TypedDictMeta":
+        return arguments
+    typed = getattr(_modules[type(cls).__module__], "TypedDict", typing.TypedDict)  # typing's, or typing_extensions'
+    generic = [base for base in arguments[_BASES] if typing.get_origin(base) is typing.Generic]
+    return *arguments[:_BASES], (typed, *generic), *arguments[_NAMESPACE:]
 
 
 _Cached = type(functools.cache(repr))  # what `functools.lru_cache` makes; pickle knows it by its name only
