@@ -9,7 +9,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
-from parl_core.replay import Prioritized, ReplayMemory
+from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
 from parl_core.schedules import linear
 from parl_core.training import Callback, Episode, OffPolicySettings, Stop, Update, evaluate, train_off_policy
 from parl_core.training.transitions import TransitionCollector, random_actions
@@ -97,7 +97,7 @@ class Table:
         self.batches.append({"obs": obs, "action": action.copy(), **given})
         if not isinstance(obs, dict):
             discount = self.gamma if given["discount"] is None else given["discount"]
-            now, later = obs[:, 0].astype(int), next_obs[:, 0].astype(int)
+            now, later = (seen.reshape(len(seen), -1)[:, -1].astype(int) for seen in (obs, next_obs))
             target = reward + discount * ~terminal * self.values[later]
             for count in np.unique(now):
                 self.values[count] += 0.5 * (target[now == count].mean() - self.values[count])
@@ -260,6 +260,25 @@ def test_observations_in_parts_are_remembered_and_masks_are_heeded() -> None:
     assert batch["obs"]["count"].dtype == np.float32
     assert set(batch["obs"]["count"][:, 0].tolist()) <= {0.0, 1.0, 2.0, 3.0}
     assert (batch["action"] == 1).all()
+
+
+@pytest.mark.parametrize("num_envs", [1, 2])
+def test_stacked_frames_are_remembered_once_and_come_back_whole(num_envs: int) -> None:
+    def stacked() -> Any:
+        return gymnasium.wrappers.FrameStackObservation(Counting(ends=7), 4)
+
+    class Keeping(Table):
+        def learn(self, obs: Any, *columns: Any, **given: Any) -> Any:
+            return super().learn(obs.copy(), *columns, **given)  # the memory uses its batches again
+
+    runs = []
+    for kind in (FrameReplayMemory, ReplayMemory):
+        memory: Any = kind(100, (4, 1), 0, obs_dtype=np.float32, n_envs=num_envs, seed=4)
+        agent = Keeping()
+        train_off_policy(agent, make_vector_env(stacked, num_envs), settings(), memory=memory, seed=4)
+        runs.append(np.stack([batch["obs"] for batch in agent.batches]))
+    assert runs[0].max() == 6.0  # the last count that is acted on
+    np.testing.assert_array_equal(*runs)
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:

@@ -82,10 +82,8 @@ class TransitionCollector:
         ended = np.flatnonzero(terminated | truncated)
         next_obs = self._led_to(ended, infos) if ended.size else self._obs
         check_observations(next_obs, "after the step just taken")
-        dtype = self._memory.obs.dtype
-        self._memory.append_batch(
-            to_records(obs, dtype), action, reward, to_records(next_obs, dtype), terminated, truncated
-        )
+        stored, led_to = self._as_stored(obs), self._as_stored(next_obs)
+        self._memory.append_batch(stored, action, reward, led_to, terminated, truncated)
         self._returns += reward
         self._lengths += 1
         for i in ended.tolist():
@@ -114,6 +112,9 @@ class TransitionCollector:
         self._obs = state["obs"]
         self._returns, self._lengths = state["returns"], state["lengths"]
         self._episodes = [Episode(*ended) for ended in state["ended"]]
+
+    def _as_stored(self, obs: Any) -> Any:
+        return to_records(obs, self._memory.obs.dtype) if isinstance(obs, Mapping) else obs
 
     def _led_to(self, ended: NDArray[np.int64], infos: Mapping[str, Any]) -> Any:
         def with_last(first: Any, *last: Any) -> Any:
