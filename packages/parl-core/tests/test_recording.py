@@ -1,7 +1,7 @@
 """What a behaviour does is logged as it happened, equally with the same seed."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,6 @@ from parl_core.training.recording import record_episodes
 class Counter(gymnasium.Env[Any, Any]):
     """Observes how many steps it took, in one array that it writes into again and again; ends after three."""
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
     observation_space = gymnasium.spaces.Box(0, 10, (1,), np.float32)
     action_space = gymnasium.spaces.Box(-2.0, 6.0, (1,), np.float32)
 
