@@ -1,0 +1,137 @@
+"""DQN, and its variants by flags, learns CartPole or an Atari game; `--help` lists the settings."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import parl
+from parl import training
+from parl_core.replay import FrameReplayMemory, Prioritized
+from parl_core.schedules import linear
+
+# Networks this small are slower on several threads; read by torch and paddle.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains DQN on an environment with discrete actions: vectors (CartPole-v1) or an Atari game (ALE/Pong-v5)."""
+
+    env: Annotated[str, "registered environment"] = "CartPole-v1"
+    steps: Annotated[int, "of the environment; 0 takes 100,000, or 10 million of a game"] = 0
+    double: Annotated[bool, "the trained network picks the action that the target network values"] = False
+    dueling: Annotated[bool, "the network gives a value of the state and advantages of the actions"] = False
+    n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 1
+    prioritized: Annotated[bool, "transitions with a larger error are drawn more often"] = False
+    episodes: Annotated[int, "of the evaluation after training"] = 100
+    seed: Annotated[int, "of weights, environment and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of an earlier run to go on with; its settings hold"] = ""
+    smoke: Annotated[bool, "train for 1500 steps only, to see that everything runs"] = False
+
+
+LOOPS = {
+    # RL Baselines3 Zoo, hyperparams/dqn.yml, with twice its steps and a learning rate that goes to 0.
+    "discrete": training.OffPolicySettings(
+        total_steps=100_000,
+        learning_starts=1_000,
+        train_every=256,
+        gradient_steps=128,
+        batch_size=64,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.04, 16_000)},
+        rates={"learning_rate": linear(2.3e-3, 0.0, 100_000)},
+    ),
+    # Mnih et al. 2015, extended data table 1, in steps of four frames, with a tenth of the memory.
+    "atari": training.OffPolicySettings(
+        total_steps=10_000_000,
+        learning_starts=50_000,
+        train_every=4,
+        batch_size=32,
+        memory_size=100_000,
+        exploration={"epsilon": linear(1.0, 0.1, 1_000_000)},
+        rates={"learning_rate": 1e-4},
+    ),
+}
+SYNC_EVERY = {"discrete": 128, "atari": 2_500}  # updates
+
+
+def make_agent(env, settings):
+    fc, conv2d = parl.layers.fc, parl.layers.conv2d
+
+    class Vectors(parl.Model):
+        def __init__(self):
+            self.fc_1, self.fc_2 = fc(256, act="relu"), fc(256, act="relu")
+
+        def forward(self, obs):
+            return self.fc_2(self.fc_1(obs))
+
+    class Frames(parl.Model):
+        def __init__(self):
+            self.conv_1, self.conv_2 = conv2d(32, 8, stride=4, act="relu"), conv2d(64, 4, stride=2, act="relu")
+            self.conv_3, self.fc = conv2d(64, 3, act="relu"), fc(512, act="relu")
+
+        def forward(self, obs):
+            return self.fc(self.conv_3(self.conv_2(self.conv_1(parl.layers.cast(obs, "float32") / 255.0))))
+
+    class QNetwork(parl.Model):
+        def __init__(self):
+            self.features = env.pick({"discrete": Vectors, "atari": Frames})()
+            self.advantage = fc(env.act_dim)
+            self.state_value = fc(1) if settings.dueling else None
+
+        def value(self, obs):
+            features = self.features(obs)
+            advantage = self.advantage(features)
+            if self.state_value is None:
+                return advantage  # of one layer alone, the values of the actions
+            mean = parl.layers.reduce_mean(advantage, dim=1, keep_dim=True)
+            return self.state_value(features) + advantage - mean
+
+    algorithm = parl.algorithms.DQN(QNetwork(), double=settings.double, sync_every=env.pick(SYNC_EVERY))
+    return parl.Agent(algorithm, seed=settings.seed)
+
+
+def train(agent, env, run, settings):
+    loop = env.pick(LOOPS)
+    loop = loop.with_total_steps(1500 if settings.smoke else settings.steps or loop.total_steps)
+    loop = replace(loop, n_step=settings.n_step, prioritized=Prioritized() if settings.prioritized else None)
+    memory = None
+    if env.kind == "atari":  # one that has every frame once, not eight times
+        sampling = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
+        memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), seed=settings.seed, **sampling)
+
+    def check():
+        return training.evaluate(agent, env.make_to_evaluate, episodes=20, seed=2)
+
+    title = f"DQN on {settings.env}, seed {settings.seed}"
+    with training.make_vector_env(env.make, num_envs=1) as envs:
+        return training.train_off_policy(
+            agent,
+            envs,
+            loop,
+            memory=memory,
+            evaluator=check,
+            evaluate_every=max(loop.total_steps // 50, 500),
+            callbacks=training.standard_callbacks(run, agent, title=title, goal=env.goal),
+            checkpoints=training.Checkpoints(run, every=max(loop.total_steps // 20, 500)),
+            seed=settings.seed,
+        )
+
+
+def main(settings):
+    with training.open_run("dqn", settings) as run:
+        training.seed_everything(settings.seed)
+        if settings.backend:
+            parl.set_backend(settings.backend)
+        env = training.StandardEnv(settings.env)
+        agent = make_agent(env, settings)
+        train(agent, env, run, settings)
+        best = training.evaluate(agent, env.make_to_evaluate, 5 if settings.smoke else settings.episodes, seed=1)
+        print(f"Mean return of {len(best.episodes)} evaluation episodes: {best.mean:.1f}, deviation {best.std:.1f}")
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))

@@ -1,0 +1,116 @@
+"""SAC, or OAC by `--oac`, learns Pendulum, or any MuJoCo task by `--env`; `--help` lists the settings."""
+
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+import parl
+from parl import training
+
+# Networks this small are slower on several threads; read by torch and paddle.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+GOALS = {"Pendulum-v1": -150.0}  # of an evaluation; two in a row end the run
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Trains SAC (or OAC) on an environment whose observations and actions are vectors of numbers."""
+
+    env: Annotated[str, "registered environment"] = "Pendulum-v1"
+    steps: Annotated[int, "of the environment"] = 20_000
+    learning_starts: Annotated[int, "steps with random actions before the first update"] = 1_000
+    batch_size: Annotated[int, "transitions of one update"] = 256
+    lr: Annotated[float, "learning rate of Adam, of actor and critics"] = 1e-3
+    gamma: Annotated[float, "discount of one step"] = 0.99
+    oac: Annotated[bool, "explore where the critics might be too pessimistic (OAC)"] = False
+    episodes: Annotated[int, "of the evaluation after training"] = 100
+    seed: Annotated[int, "of weights, environment and sampling"] = 0
+    backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
+    runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
+    resume: Annotated[str, "folder of an earlier run to go on with; its settings hold"] = ""
+    smoke: Annotated[bool, "train for 250 steps only, to see that everything runs"] = False
+
+
+def make_agent(act_dim, settings):
+    fc = parl.layers.fc
+
+    class Actor(parl.Model):
+        def __init__(self):
+            self.fc_1, self.fc_2 = fc(256, act="relu"), fc(256, act="relu")
+            self.mean, self.log_std = fc(act_dim), fc(act_dim)
+
+        def forward(self, obs):
+            features = self.fc_2(self.fc_1(obs))
+            return self.mean(features), parl.layers.clip(self.log_std(features), -20.0, 2.0)
+
+    class Critic(parl.Model):
+        def __init__(self):
+            self.fc_1, self.fc_2, self.value = fc(256, act="relu"), fc(256, act="relu"), fc(1)
+
+        def forward(self, obs, action):
+            return self.value(self.fc_2(self.fc_1(parl.layers.concat([obs, action], axis=1))))
+
+    class ActorCritic(parl.Model):
+        def __init__(self):
+            self.actor, self.critic_1, self.critic_2 = Actor(), Critic(), Critic()
+
+        def policy(self, obs):
+            return self.actor(obs)
+
+        def value(self, obs, action):
+            return self.critic_1(obs, action), self.critic_2(obs, action)
+
+        def get_actor_params(self):
+            return list(self.actor.parameters())
+
+    rates = {"actor_lr": settings.lr, "critic_lr": settings.lr}
+    if settings.oac:
+        delta = 23.53 * act_dim / 17  # the paper's is of Humanoid, which has 17 joints
+        algorithm = parl.algorithms.OAC(ActorCritic(), gamma=settings.gamma, delta=delta, **rates)
+    else:
+        algorithm = parl.algorithms.SAC(ActorCritic(), gamma=settings.gamma, **rates)
+    return parl.Agent(algorithm, seed=settings.seed)
+
+
+def train(agent, env, run, settings):
+    steps = 250 if settings.smoke else settings.steps
+    loop = training.OffPolicySettings(
+        steps,
+        learning_starts=min(settings.learning_starts, steps // 2),
+        batch_size=settings.batch_size,
+        memory_size=1_000_000,
+    )
+
+    def check():
+        return training.evaluate(agent, env.make_to_evaluate, episodes=5 if settings.smoke else 20, seed=2)
+
+    title = f"{'OAC' if settings.oac else 'SAC'} on {settings.env}, seed {settings.seed}"
+    with training.make_vector_env(env.make, num_envs=1) as envs:
+        return training.train_off_policy(
+            agent,
+            envs,
+            loop,
+            evaluator=check,
+            evaluate_every=max(steps // 20, 200),
+            callbacks=training.standard_callbacks(run, agent, title=title, goal=GOALS.get(settings.env)),
+            checkpoints=training.Checkpoints(run, every=max(steps // 20, 200)),
+            seed=settings.seed,
+        )
+
+
+def main(settings):
+    with training.open_run("sac", settings) as run:
+        training.seed_everything(settings.seed)
+        if settings.backend:
+            parl.set_backend(settings.backend)
+        env = training.StandardEnv(settings.env)
+        agent = make_agent(env.act_dim, settings)
+        train(agent, env, run, settings)
+        best = training.evaluate(agent, env.make_to_evaluate, 5 if settings.smoke else settings.episodes, seed=1)
+        print(f"Mean return of {len(best.episodes)} evaluation episodes: {best.mean:.1f}, deviation {best.std:.1f}")
+        print(run.inventory())
+
+
+if __name__ == "__main__":
+    main(training.parse_settings(Settings))
