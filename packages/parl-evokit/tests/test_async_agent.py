@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from parl_core.whole_file import whole_file
 from parl_evokit import (
     AsyncESAgent,
     LogWriter,
@@ -104,6 +105,18 @@ def test_samples_whose_model_is_gone_are_kept_and_reported_and_the_others_count(
     assert len(list(agent.warehouse.path.glob("orphans-*.evl"))) == 1
 
 
+def test_what_a_killed_writer_of_orphans_left_goes_with_the_next_update(make: Make) -> None:
+    agent = make()
+    directory = agent.warehouse.path
+    before = set(directory.iterdir())
+    with whole_file(directory / "orphans-0123456789ab.evl"):
+        (left,) = set(directory.iterdir()) - before  # what a kill in this block would leave
+    left.touch()
+    (directory / "orphans-0123456789ab.evl").unlink()
+    agent.update(sampled(agent), [1.0, 2.0, 3.0, 4.0])
+    assert there(agent) == ["model_iter_id-0", "model_iter_id-1"]
+
+
 def test_a_model_stays_while_unread_samples_refer_to_it(make: Make, tmp_path: Path) -> None:
     agent = make(max_to_keep=1, logs=tmp_path / "late")
     late, waiting = sampled(agent), sampled(agent, 1)
@@ -171,7 +184,7 @@ def test_an_update_that_cannot_be_saved_leaves_the_agent_as_it_was(make: Make, m
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("parl_evokit.directories.sync_file", full)
+        patch.setattr("parl_evokit.directories.sync", full)
         with pytest.raises(StorageError, match="No space left on device; it is as it was"):
             agent.update(infos, [1.0, 2.0, 3.0, 4.0])
     assert agent.model_iter_id == 0

@@ -101,7 +101,7 @@ while True:
         agent = newest()
     assert agent.model_iter_id == 1
     assert solver_dir.vector_digest(agent._strategy.mean) == digest
-    left = sorted(path.name for path in base.parent.rglob("*") if ".tmp-" in path.name)
+    left = sorted(path.name for path in base.parent.rglob("*") if ".tmp" in path.name)
     assert not left, (point, left)
     if status == 0:
         break

@@ -213,6 +213,15 @@ def test_the_documents_form_is_read_and_counts_once(tmp_path: Path) -> None:
     assert numbers(read_log(path, contents.ledger).infos) == [0, 1]
 
 
+def test_a_file_in_the_documents_form_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "sampling_log"
+    write_raw(path, [info(1)], [1.0])
+    before = path.read_bytes()
+    with pytest.raises(RecordError, match="2\\*\\*31"):
+        write_raw(path, [info(1), SamplingInfo([2**31, 1])], [1.0, 2.0])
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+
+
 def test_a_file_in_the_documents_form_may_hold_the_bytes_that_begin_a_frame(tmp_path: Path) -> None:
     samples = [SamplingInfo([0x65 | 0x4B << 7, 4], 3, PRINT)]
     path = tmp_path / "sampling_log"

@@ -1,7 +1,7 @@
 """Files that are there whole or not at all."""
 
 import os
-import uuid
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +23,7 @@ def whole_file(path: Path, mode: str = "xb", **options: Any) -> Iterator[IO[Any]
         OSError: it cannot be written. A file of that name is untouched, and nothing else is left, as with any other
             error in the block.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open(mode, **options) as file:
             yield file

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
+from parl_core.whole_file import sync
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.file_locks import is_same_file, open_directory, try_lock
 
-__all__ = ["clear_leftovers", "read_unchanged", "removed", "replacing", "sync_file"]
+__all__ = ["clear_leftovers", "read_unchanged", "removed", "replacing"]
 
 AT_FDCWD = -100
 RENAME_EXCHANGE = 2
@@ -53,7 +54,7 @@ def replacing(directory: Path) -> Iterator[Path]:
             yield fresh
             _sync_tree(fresh)
             _put_in_place(fresh, directory)
-            sync_file(directory.parent)
+            sync(directory.parent)
     except OSError as error:
         raise StorageError(f"{directory} cannot be written: {error}; it is as it was") from error
 
@@ -112,15 +113,6 @@ def read_unchanged(directory: Path, read: Callable[[], T]) -> T:
             return result
 
 
-def sync_file(path: Path) -> None:
-    """Have the system write a file, or a directory's entries, to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _identity(directory: Path) -> tuple[int, int] | None:
     try:
         found = os.stat(directory)
@@ -173,8 +165,8 @@ def _link(source: str, target: str) -> None:
 def _sync_tree(directory: Path) -> None:
     for folder, _, files in os.walk(directory):
         for name in files:
-            sync_file(Path(folder, name))
-        sync_file(Path(folder))
+            sync(Path(folder, name))
+        sync(Path(folder))
 
 
 def _put_in_place(fresh: Path, directory: Path) -> None:

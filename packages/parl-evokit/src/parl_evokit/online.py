@@ -4,7 +4,6 @@ What a service does with its users, `evokit online-sampling` does with episodes 
 """
 
 import contextlib
-import os
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -78,12 +77,8 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
         rewards.append(reward)
 
     yield keep
-    fresh = log.with_name(f"{log.name}.tmp-{secrets.token_hex(6)}")
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
-        write_raw(fresh, infos, rewards)
-        os.replace(fresh, log)
+        write_raw(log, infos, rewards)
     except OSError as error:
         raise StorageError(f"{log} cannot be written: {error}; it is as it was") from error
-    finally:
-        fresh.unlink(missing_ok=True)

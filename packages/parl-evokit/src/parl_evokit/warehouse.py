@@ -7,10 +7,10 @@ warehouse/orphans-*.evl        samples whose model was gone when they came
 import hashlib
 import os
 import re
-import secrets
 from collections.abc import Collection
 from pathlib import Path
 
+from parl_core.whole_file import whole_file
 from parl_evokit.directories import clear_leftovers, removed
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.log.frames import frame
@@ -78,7 +78,7 @@ class Warehouse:
         if not models:
             return []
         clear_leftovers(self.path)
-        for path in self.path.glob("orphans-*.evl.tmp-*"):
+        for path in self.path.glob(".orphans-*.evl.*.tmp"):
             path.unlink(missing_ok=True)
         oldest = max(models) - self._max_to_keep + 1
         gone = [number for number in models if number < oldest and number not in needed]
@@ -102,15 +102,9 @@ class Warehouse:
         name = hashlib.sha256(frames).hexdigest()[:32]
         header = frame(Header(name, 0).encode())
         path = self.path / f"orphans-{name[:12]}.evl"
-        fresh = path.with_name(f"{path.name}.tmp-{secrets.token_hex(6)}")
         try:
-            with fresh.open("xb") as file:
+            with whole_file(path) as file:
                 file.write(header + header + frames)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, path)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error}") from error
-        finally:
-            fresh.unlink(missing_ok=True)
         return path

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 
+from parl_core.whole_file import whole_file
 from parl_evokit.errors import RecordError
 from parl_evokit.records import Record, SamplingInfo
 
@@ -19,8 +20,12 @@ LARGEST_INFO = 1000  # the original's reader has a buffer of this size
 
 
 def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards: Iterable[float]) -> None:
-    """Write a whole file in the documents' form, for programs that read nothing else."""
-    with Path(path).open("wb") as file:
+    """Write a whole file in the documents' form, for programs that read nothing else.
+
+    Raises:
+        OSError: It cannot be written; a file of that name is as it was, as after any other error.
+    """
+    with whole_file(Path(path)) as file:
         for info, reward in zip(infos, rewards, strict=True):
             data = info.SerializeToString()
             file.write(HEAD.pack(reward, len(data)) + data)
