@@ -1,5 +1,8 @@
 """Checkpoints of actors and a learner, with an agent of numpy: what goes on exactly, what does not, what is refused."""
 
+import builtins
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,8 +80,8 @@ class Walk(gymnasium.Env[Any, Any]):
     observation_space: Any = gymnasium.spaces.Dict({"position": gymnasium.spaces.Box(-9, 9, (4,), np.float32)})
     action_space: Any = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, repeatable: bool = True, broken: str = "") -> None:
-        self._repeatable, self._broken = repeatable, broken
+    def __init__(self, repeatable: bool = True, broken: str = "", error: str = "LookupError") -> None:
+        self._repeatable, self._broken, self._error = repeatable, broken, getattr(builtins, error)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -86,7 +89,7 @@ class Walk(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._broken and Path(self._broken).exists():
-            raise LookupError("lost its map")
+            raise self._error("lost its map")
         obs = self._observed()
         ends = self.np_random.random(2) < 0.15
         return obs, float(obs["position"][action]), bool(ends[0]), bool(ends[1]), {}
@@ -298,6 +301,35 @@ def check_resumes(tmp_path: Path, train: Callable[[Run], Linear]) -> Linear:
         resumed = train(run)
     check_the_same(resumed, whole, (tmp_path / "run", tmp_path / "whole"))
     return resumed
+
+
+def test_a_full_disk_stops_training_with_what_is_left_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Fills(Callback):
+        def on_update(self, update: Update) -> None:
+            if update.step >= 70:
+                monkeypatch.setattr(os, "fsync", full)
+
+    with pytest.raises(CheckpointError, match="No space left on device") as failed, Run.at(tmp_path / "run") as run:
+        learn(run, Fills())
+    assert "The newest complete one is that of step 36; training stops here" in str(failed.value)
+    monkeypatch.undo()
+    check_resumes(tmp_path, learn)
+
+
+def test_what_an_environment_raises_while_a_checkpoint_waits_for_it_is_not_the_disks(tmp_path: Path) -> None:
+    class Unplugs(Callback):
+        def on_update(self, update: Update) -> None:
+            if update.step == 36:  # the fragments under way are waited for by the checkpoint of this step
+                (tmp_path / "unplugged").touch()
+
+    env_kwargs = {"broken": str(tmp_path / "unplugged"), "error": "ConnectionError"}
+    with pytest.raises(ConnectionError, match="lost its map"), Run.at(tmp_path / "run") as run:
+        learn(run, Unplugs(), env_kwargs=env_kwargs, inference="learner", report_every=1)
 
 
 def test_a_folder_that_exists_is_no_new_run(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ all weights, targets, moments and counters, and all logged figures but those tha
 import csv
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 import pytest
 
-from parl_core import backends
+from parl_core import backends, logger
 from parl_core.actors import ActorSystem, open_actors
 from parl_core.env.vector import make_vector_env
 from parl_core.replay import Prioritized
@@ -161,6 +162,27 @@ with Run.at(folder) as run:
 """
 
 
+_KILLED_AT_RANDOM = """
+import sys, time
+from parl_core.testing.resume import train
+from parl_core.training.events import Callback
+from parl_core.training.run import Run
+
+backend, kind, folder = sys.argv[1:]
+
+class SayWhenOneIsThere(Callback):
+    said = False
+
+    def on_update(self, update):
+        if update.step > 80 and not self.said:
+            self.said = True
+            print(update.seconds, flush=True)
+
+with Run.at(folder) as run:
+    train(backend, kind, run, SayWhenOneIsThere())
+"""
+
+
 class ResumeConformance:
     """Stopping and resuming changes nothing."""
 
@@ -233,6 +255,25 @@ class ResumeConformance:
         with Run.resume(tmp_path / "run") as run:
             learned, _ = train(backend, kind, run, environments="reset")
         self._check_equal(learned, tmp_path / "run", (whole, tmp_path / "whole"))
+
+    def test_a_run_that_was_killed_at_a_random_moment_goes_on_from_its_last_checkpoint(
+        self, whole: Any, tmp_path: Path
+    ) -> None:
+        backend, kind, folder = self.backend, "DQN", tmp_path / "run"
+        with subprocess.Popen(
+            [sys.executable, "-c", _KILLED_AT_RANDOM, backend, kind, str(folder)], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            so_far = float(process.stdout.readline())  # seconds of about 90 of 220 steps
+            delay = random.SystemRandom().uniform(0.0, 1.5 * so_far)
+            try:
+                process.wait(delay)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        logger.info("killed %.3f s after the first %.3f s", delay, so_far)  # shown where the test fails
+        with Run.resume(folder) as run:
+            learned, _ = train(backend, kind, run)
+        self._check_equal(learned, folder, whole(kind))
 
     @pytest.mark.parametrize("kind", ["IMPALA with actors", "A2C with actors"])
     def test_actors_may_live_elsewhere_and_be_others_after_a_resume(

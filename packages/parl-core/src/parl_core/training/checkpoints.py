@@ -166,15 +166,22 @@ class Checkpoints:
             return
         if not self.exact and parts.memory is not None:
             parts.memory.cut_episodes()
+        played = self._played(parts)  # what environments and actors raise has nothing to do with the disk
         try:
-            self._write(parts, step, loop())
+            self._write(parts, step, loop(), played)
         except OSError as error:
             raise CheckpointError(self._cannot_write(step, error)) from error
         self._written = step
         if not self.exact and self._keeper is not None and parts.collector is not None:
             parts.collector.begin_again(self._keeper.reset_seeds(step))
 
-    def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any]) -> None:
+    def _played(self, parts: LoopParts) -> dict[str, Any]:
+        """The state of what steps the environments; it may wait for them."""
+        if self._keeper is None or parts.collector is None:
+            return {}
+        return {"environments": self._keeper.get_state(), "collector": parts.collector.get_state()}
+
+    def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any], played: Mapping[str, Any]) -> None:
         store, journal = self._folders()
         backend = str(getattr(parts.agent, "BACKEND", ""))
         state: dict[str, Any] = {
@@ -182,10 +189,8 @@ class Checkpoints:
             "random": get_random_state(backend),
             "agent": _agent_state(parts.agent),
             "others": {name: _part_state(part) for name, part in parts.others.items()},
+            **played,
         }
-        if self._keeper is not None and parts.collector is not None:
-            state["environments"] = self._keeper.get_state()
-            state["collector"] = parts.collector.get_state()
         segments: list[str] = []
         if parts.memory is not None:
             state["memory"] = parts.memory.get_state()

@@ -192,14 +192,27 @@ class Crew:
 
     def _replace(self, actor: int, call: Call, error: LostActor) -> list[Arrival]:
         """Put another actor in the place of one that was lost; `call` is the one that it was busy with."""
-        self.lost += 1
         member = self._members[actor]
         member.handle.kill()
+        owed = [call, *(owed for owed, _ in member.calls)]
+        self._lose(actor, call, error)
+        while True:
+            try:
+                handle = self._hire(actor, self._lives_with(actor))
+            except LostActor as lost:
+                self._lose(actor, call, lost)
+            except Exception as failure:
+                failure.add_note(f"in making another actor in the place of actor {actor}, which was lost: {error}")
+                raise
+            else:
+                self._members[actor] = _Member(handle)
+                return [Arrival(each, error, True) for each in owed]
+
+    def _lose(self, actor: int, call: Call, error: LostActor) -> None:
+        self.lost += 1
         self._count_failure(call, error)
         logger.warning("actor %d is replaced: %s", actor, error)
         self._incarnations[actor] += 1
-        self._members[actor] = _Member(self._hire(actor, self._lives_with(actor)))
-        return [Arrival(each, error, True) for each in (call, *(owed for owed, _ in member.calls))]
 
     def _lives_with(self, actor: int) -> dict[int, int]:
         return {group: self._earlier[group] + self._incarnations[actor] for group in self._groups_of[actor]}
