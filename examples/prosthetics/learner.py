@@ -49,6 +49,7 @@ class LearnerSettings:
         updates_per_step: how many updates are due for each step.
         batch_size: transitions of one update.
         memory_size: transitions that are remembered.
+        n_step: rewards that are summed before bootstrapping.
         max_ahead: updates that may be due before simulators pause: what bounds how far they run ahead of the learner.
         timeout_s: longest time for one episode, the first one's start included; a simulator that takes longer is ended
             and replaced. None has no limit.
@@ -67,6 +68,7 @@ class LearnerSettings:
     updates_per_step: float = 1.0
     batch_size: int = 128
     memory_size: int = 200_000
+    n_step: int = 5
     max_ahead: int = 1_000
     timeout_s: float | None = 120.0
     max_failures: int = 3
@@ -74,7 +76,7 @@ class LearnerSettings:
     curriculum: Curriculum = field(default_factory=Curriculum)
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "simulators", "heads", "batch_size", "max_ahead", "report_every"):
+        for name in ("total_steps", "simulators", "heads", "batch_size", "max_ahead", "n_step", "report_every"):
             check_int(name, getattr(self, name))
         for name in ("learning_starts", "max_failures"):
             check_int(name, getattr(self, name), at_least=0)
@@ -144,7 +146,7 @@ def train_with_simulators(
                 arrived = office.arrived(wait=experience.due < 1.0)
             with metrics.phase("receive"):
                 for played in arrived:
-                    experience.add(played)
+                    experience.add(played, agent.alg.gamma)
                     course.advance(len(played))
             episodes += arrived
             metrics.learned(office.version, arrived)  # type: ignore[arg-type]  # it looks at version and seconds alone
@@ -207,12 +209,12 @@ class _Experience:
         self._masks: Any = None
         self.due = 0.0
 
-    def add(self, played: Played) -> None:
-        """Remember an episode."""
+    def add(self, played: Played, gamma: float) -> None:
+        """Remember an episode, whose rewards are discounted with `gamma`."""
         check_rewards(played.reward, f"of episode {played.task.number}")
         check_observations(played.obs, f"in episode {played.task.number}")
         if self._memory is None:
-            self._open(played)
+            self._open(played, gamma)
         ended = np.zeros((2, len(played)), np.bool_)
         ended[0 if played.terminated else 1, -1] = True
         self._memory.append_batch(played.obs[:-1], played.action, played.reward, played.obs[1:], *ended)
@@ -224,12 +226,13 @@ class _Experience:
         self.due -= 1.0
         batch = self._memory.sample(self._settings.batch_size)
         mask = None if self._masks is None else self._masks.of(batch.index)
-        return agent.learn(batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminal, mask=mask)
+        columns = batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminal
+        return agent.learn(*columns, mask=mask, discount=batch.discount)
 
-    def _open(self, played: Played) -> None:
+    def _open(self, played: Played, gamma: float) -> None:
         settings, seeds = self._settings, spawn_seeds(self._seed, 3)[1:]
         shapes = played.obs.shape[1], played.action.shape[1]
-        self._memory = ReplayMemory(settings.memory_size, *shapes, seed=seeds[0])
+        self._memory = ReplayMemory(settings.memory_size, *shapes, n_step=settings.n_step, gamma=gamma, seed=seeds[0])
         if settings.heads > 1:
             self._masks = BootstrapMasks(
                 settings.memory_size, settings.heads, settings.share, settings.masks, seed=seeds[1]

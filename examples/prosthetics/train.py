@@ -27,7 +27,7 @@ class Settings:
     seed: Annotated[int, "of weights, episodes, heads, masks and batches"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
     env: Annotated[str, "walker (MuJoCo) or prosthetics (osim-rl, which must be installed)"] = "walker"
-    steps: Annotated[int, "of all simulators together"] = 200_000
+    steps: Annotated[int, "of all simulators together"] = 100_000
     actors: Annotated[int, "remote actors with a simulator each; 0 keeps one in this process"] = 2
     address: Annotated[str, "of a running cluster for the actors; empty opens a private one of this machine"] = ""
     heads: Annotated[int, "pairs of actor and critic; 1 is plain DDPG"] = 5
@@ -38,6 +38,7 @@ class Settings:
     noise: Annotated[float, "standard deviation of what is added to actions"] = 0.1
     updates: Annotated[float, "for each step"] = 0.5
     batch_size: Annotated[int, "transitions of one update"] = 128
+    n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 5
     timeout: Annotated[float, "seconds that an episode may take before its simulator is replaced"] = 120.0
     episodes: Annotated[int, "of each evaluation"] = 10
     restore: Annotated[str, "saved agent to begin with; empty begins anew"] = ""
@@ -79,6 +80,7 @@ def loop_settings(settings: Settings) -> LearnerSettings:
         noise=settings.noise,
         updates_per_step=settings.updates,
         batch_size=settings.batch_size,
+        n_step=settings.n_step,
         timeout_s=settings.timeout if settings.actors else None,
     )
     return replace(loop, **SMOKE) if settings.smoke else loop
@@ -98,10 +100,12 @@ class SpeedErrors(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 def main(settings: Settings) -> None:
+    if settings.smoke:
+        settings = replace(settings, actors=min(settings.actors, 1))
     with training.Run("prosthetics", settings.runs) as run:
         training.seed_everything(settings.seed)
         loop = loop_settings(settings)
-        environment = partial(make_env, settings.env, SMOKE_EPISODE if settings.smoke else 500)
+        environment = partial(make_env, settings.env, SMOKE_EPISODE if settings.smoke else 250)
         env = environment()
         agent_maker = partial(make_agent, settings, env.action_space.shape[0])
         agent = agent_maker()

@@ -25,7 +25,7 @@ class TargetSpeedWalker(gymnasium.Wrapper[NDArray[np.float32], Any, NDArray[np.f
         mean_steps: how long a target stays, on average, in steps of this environment.
     """
 
-    def __init__(self, speeds: Speeds = SPEEDS, frame_skip: int = 2, mean_steps: float = 150.0) -> None:
+    def __init__(self, speeds: Speeds = SPEEDS, frame_skip: int = 4, mean_steps: float = 75.0) -> None:
         super().__init__(gymnasium.make("Walker2d-v5", max_episode_steps=-1))
         self._speeds, self._frame_skip, self._mean_steps = speeds, frame_skip, mean_steps
         space: Any = self.env.observation_space

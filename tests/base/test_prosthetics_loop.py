@@ -19,7 +19,7 @@ from parl_core.errors import DivergedError, HyperparameterError, LostActor
 from parl_core.training.events import Callback, Ended, Update
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "prosthetics"
-HEADS, STEPS = 3, 5
+HEADS, STEPS, GAMMA = 3, 5, 0.9
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ class Agent:
     """Its action is the head that acts; weights are the number of updates."""
 
     def __init__(self) -> None:
-        self.alg = SimpleNamespace(FIGURES=("critic_loss", "actor_loss"))
+        self.alg = SimpleNamespace(FIGURES=("critic_loss", "actor_loss"), gamma=GAMMA)
         self.updates = 0
         self.batches: list[Any] = []
 
@@ -57,9 +57,9 @@ class Agent:
         assert noise == 0.1
         return np.full(1, 0.1 * head + 0.001 * min(self.updates, 90), np.float32)
 
-    def learn(self, *columns: Any, mask: Any) -> tuple[float, float]:
+    def learn(self, *columns: Any, mask: Any, discount: Any) -> tuple[float, float]:
         self.updates += 1
-        self.batches.append([np.array(column) for column in (*columns, mask)])
+        self.batches.append([np.array(column) for column in (*columns, mask, discount)])
         return 1.0, 2.0
 
 
@@ -117,6 +117,7 @@ def train(example: Any, actors: Any, make_env: Any, **changed: Any) -> tuple[Age
         "learning_starts": 20,
         "batch_size": 8,
         "memory_size": 1000,
+        "n_step": 1,
         "report_every": 50,
         "timeout_s": None,
         **changed,
@@ -133,7 +134,7 @@ def test_updates_follow_steps_by_their_ratio_and_heads_take_turns(example: Any) 
     assert seen.ended.step == 200
     assert agent.updates == pytest.approx(0.5 * (200 - 20 + STEPS), abs=3)
     columns = zip(*agent.batches, strict=True)
-    obs, action, reward, next_obs, terminal, mask = (np.concatenate(column) for column in columns)
+    obs, action, reward, next_obs, terminal, mask = (np.concatenate(column) for column in list(columns)[:-1])
     np.testing.assert_array_equal(next_obs[:, 0], obs[:, 0] + 1)
     np.testing.assert_array_equal(terminal, obs[:, 0] == STEPS - 1)
     np.testing.assert_array_equal(action[:, 0], reward)
@@ -144,6 +145,17 @@ def test_updates_follow_steps_by_their_ratio_and_heads_take_turns(example: Any) 
     for transition, one in zip(obs.tolist(), mask.tolist(), strict=True):
         own.setdefault(tuple(transition), set()).add(tuple(one))
     assert max(len(masks) for masks in own.values()) == 1  # the same whenever it is drawn
+
+
+def test_rewards_of_several_steps_are_summed_within_their_episode(example: Any) -> None:
+    with InProcessActors() as actors:
+        agent, _ = train(example, actors, Line, n_step=3)
+    obs, action, reward, next_obs, _, _, discount = (np.concatenate(rows) for rows in zip(*agent.batches, strict=True))
+    steps = np.minimum(3, STEPS - obs[:, 0])
+    np.testing.assert_array_equal(next_obs[:, 0], obs[:, 0] + steps)
+    np.testing.assert_array_equal(next_obs[:, 1], obs[:, 1])
+    np.testing.assert_allclose(discount, GAMMA**steps, rtol=1e-6)
+    np.testing.assert_allclose(reward, action[:, 0] * (1.0 - GAMMA**steps) / (1.0 - GAMMA), rtol=1e-5)
 
 
 def test_simulators_act_with_the_newest_weights_and_the_curriculums_speeds(example: Any) -> None:
@@ -163,7 +175,7 @@ def test_simulators_act_with_the_newest_weights_and_the_curriculums_speeds(examp
 def test_one_head_learns_from_everything(example: Any) -> None:
     with InProcessActors() as actors:
         agent, _ = train(example, actors, Line, heads=1)
-    assert agent.batches[0][-1].tolist() is None
+    assert agent.batches[0][-2].tolist() is None
 
 
 @pytest.mark.parametrize("fault", ["die", "hang"])
