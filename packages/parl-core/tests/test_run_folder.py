@@ -2,6 +2,8 @@
 
 import io
 import signal
+import subprocess
+import sys
 import threading
 from datetime import datetime
 from pathlib import Path
@@ -137,3 +139,16 @@ def test_handlers_are_given_back_and_a_programs_own_handler_is_left_alone(tmp_pa
 def test_a_tilde_is_the_home_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     assert Run("x", "~/runs").path.parent == tmp_path / "runs"
+
+
+def test_a_second_ctrl_c_while_the_interpreter_ends_shows_no_traceback(tmp_path: Path) -> None:
+    program = """
+import atexit, os, signal
+from parl_core.training import Run
+atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT))
+with Run("r"):
+    os.kill(os.getpid(), signal.SIGINT)
+"""
+    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr == "\nInterrupted. Nothing was saved yet.\n"

@@ -8,6 +8,7 @@ Extension modules clear errors while they import others, and exceptions in callb
 printed; a `KeyboardInterrupt` that falls there is gone, and may leave a module half imported.
 """
 
+import atexit
 import os
 import signal
 import threading
@@ -51,6 +52,8 @@ class Interruption:
             self._watching = False
             signal.signal(signal.SIGINT, signal.default_int_handler)
             signal.signal(signal.SIGALRM, self._alarm_before)
+            if self.happened:  # who presses again while the interpreter ends wants no traceback of its last callbacks
+                atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
 
     def _pressed(self, number: int, frame: FrameType | None) -> None:
         if not self.happened:
