@@ -1,5 +1,6 @@
 """Wrappers for any task, on small environments whose every number is known."""
 
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -10,7 +11,9 @@ from parl.env import ActionMappingWrapper, CompatWrapper, VectorEnv, is_gym_vers
 from parl.env.mujoco_wrappers import MonitorEnv, get_ob_rms, get_wrapper_by_cls, wrap_rms
 from parl.utils.rl_utils import action_mapping
 from parl_core.env.normalize import VecNormalizeEnv
-from parl_core.errors import HyperparameterError
+from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.vector import make_vector_env
+from parl_core.errors import CheckpointError, HyperparameterError
 
 
 class Counter(gymnasium.Env[np.ndarray, Any]):
@@ -218,6 +221,35 @@ def test_saved_statistics_normalise_as_before() -> None:
     for env in (trained, fresh):
         env.unwrapped.episode = 0  # type: ignore[attr-defined]  # so that both see the same
     assert np.array_equal(play(trained, 2), play(fresh, 2))
+
+
+def test_statistics_in_a_file_are_those_of_a_vector_and_of_one_environment_alike(tmp_path: Path) -> None:
+    envs = NormalizeVector(make_vector_env(lambda: Counter(length=20), 2), gamma=0.9)
+    envs.reset(seed=0)
+    for _ in range(30):
+        envs.step(np.zeros(2, np.int64))
+    path = envs.save(tmp_path / "observations.npz")
+    tested = wrap_rms(Counter(length=20), gamma=None, test=True)  # in a program that has no vector
+    before, _ = tested.reset()
+    tested.restore(path)
+    tested.unwrapped.episode = 0  # type: ignore[attr-defined]  # so that it shows the same again
+    after, _ = tested.reset()
+    np.testing.assert_array_equal(after, envs.normalize_obs(before))
+    trained = wrap_rms(Counter(length=20), gamma=0.9)
+    trained.restore(path)
+    np.testing.assert_equal(trained.get_state(), envs.get_state())
+    envs.restore(trained.save(tmp_path / "again"))
+
+
+def test_a_file_that_does_not_fit_one_environment_changes_nothing(tmp_path: Path) -> None:
+    trained, tested = wrap_rms(Counter(length=20), gamma=0.9), wrap_rms(Counter(length=20), gamma=None, test=True)
+    np.savez(tmp_path / "small.npz", ob_mean=np.zeros(2))
+    for env in (trained, tested):
+        before = env.get_state()
+        with pytest.raises(CheckpointError, match=r"small\.npz: the saved normalisation lacks ob_var, ob_count"):
+            env.restore(tmp_path / "small.npz")
+        np.testing.assert_equal(env.get_state(), before)
+    assert tested.ob_rms is None
 
 
 def test_a_test_environment_uses_the_statistics_of_training_and_leaves_them_alone() -> None:

@@ -8,8 +8,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import gymnasium
+import numpy as np
 import pytest
 
+from parl_core.env.normalize import wrap_rms
+from parl_core.env.saved_statistics import statistics_of
 from parl_core.errors import HyperparameterError
 from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, learner_metrics, standard_callbacks
 from parl_core.training.curve import LearningCurve
@@ -101,6 +105,40 @@ def test_after_an_error_the_file_holds_the_best_and_the_agent_stays_as_it_is(sto
     keeper.on_end(ended(stop))
     assert agent.number == 2
     assert (run.path / "best.ckpt").read_text() == "1"
+
+
+class WithStatistics(Weights):
+    """Saves the statistics of an environment beside its number."""
+
+    def save(self, path: Path, normalization: Any = None) -> None:
+        super().save(path)
+        statistics_of(normalization).save(f"{path}.npz")
+
+    def restore(self, path: Path, normalization: Any = None) -> None:
+        super().restore(path)
+        statistics_of(normalization).restore(f"{path}.npz")
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_the_best_agent_comes_back_with_the_statistics_that_it_had(in_memory: bool, tmp_path: Path) -> None:
+    env = wrap_rms(gymnasium.make("Pendulum-v1"), gamma=0.9)
+    env.reset(seed=1)
+    agent = WithStatistics()
+    keeper = KeepBest(
+        agent, None if in_memory else Run("r", tmp_path), normalization=gymnasium.wrappers.TimeLimit(env, 9)
+    )
+    found = []
+    for step, mean in ((1, 5.0), (2, 1.0)):
+        agent.number = step
+        env.step(np.ones(1, np.float32))
+        found.append(env.get_state())
+        keeper.on_evaluation(evaluation(step, mean))
+    restored = KeepBest(agent, None, normalization=env)
+    restored.set_state(keeper.get_state())
+    assert not np.array_equal(found[0]["ob_mean"], found[1]["ob_mean"])
+    (restored if in_memory else keeper).on_end(ended())
+    assert agent.number == 1
+    np.testing.assert_equal(env.get_state(), found[0])
 
 
 def test_without_evaluations_there_is_no_best_and_the_agent_stays_as_it_is(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from parl_core import agent_file
+from parl_core import agent_file, logger
 from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.batching import batched, unbatched
@@ -22,6 +22,7 @@ from parl_core.checks import check_finite
 from parl_core.contracts.masks import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.env.saved_statistics import statistics_of
 from parl_core.errors import CheckpointError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
 from parl_core.nested import leaves, map_nested
@@ -247,21 +248,29 @@ class Agent:
         """
         self.alg.set_weights(weights)
 
-    def save(self, save_path: str | os.PathLike[str], model: Any = None) -> None:
+    def save(self, save_path: str | os.PathLike[str], model: Any = None, *, normalization: Any = None) -> None:
         """Save everything that `restore` needs to go on: models, targets, optimizer, counters.
 
         Args:
             save_path: a file (`./model.ckpt`), or a directory (`./model_dir`) that will hold `agent.safetensors`.
             model: save the weights of this model alone.
+            normalization: the environment whose running statistics this agent's observations are normalised by
+                (`NormalizeVector`, or what `wrap_rms` gives), to save them with it: without them it is of no use.
+
+        Raises:
+            TypeError: `normalization` is or wraps no environment with running statistics.
         """
+        statistics = {} if normalization is None else statistics_of(normalization).get_state()
         state = self.alg.get_state() if model is None else AlgorithmState(_prefixed(model.get_weights(portable=True)))
-        agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND))
+        agent_file.write(save_path, SavedAgent(state, type(self.alg).__name__, self.BACKEND, statistics))
 
     def restore(
         self,
         save_path: str | os.PathLike[str],
         model: Any = None,
         map_location: Any = None,  # noqa: ARG002 - PARL 2.x's programs pass it
+        *,
+        normalization: Any = None,
     ) -> None:
         """Continue from a saved file, of this or of the other backend.
 
@@ -269,21 +278,40 @@ class Agent:
             save_path: what `save` was given.
             model: restore only this model's weights.
             map_location: of PARL 2.x, and without effect: the weights go to where the models are.
+            normalization: the environment that takes the statistics that were saved with the agent. Where there are
+                some and nobody takes them, a warning says so.
 
         Raises:
-            CheckpointError: there is no such file, it is damaged, or it does not fit. The agent is as before, except
-                that layers without shapes may have taken some.
+            CheckpointError: there is no such file, it is damaged, or it does not fit, or it has no statistics and
+                `normalization` was given. The agent and the statistics are as before, except that layers without shapes
+                may have taken some.
+            TypeError: as of `save`.
         """
+        environment = None if normalization is None else statistics_of(normalization)
         saved = agent_file.read(save_path)
+        file = agent_file.locate(save_path)
+        if environment is not None and not saved.normalization:
+            raise CheckpointError(f"{file} holds no statistics; save the agent by agent.save(path, normalization=envs)")
+        before = None if environment is None else environment.get_state()
         try:
+            if environment is not None:
+                environment.set_state(saved.normalization)
+            elif saved.normalization and model is None:
+                logger.warning(
+                    "%s holds statistics by which the agent's observations were normalised, and nobody takes them: "
+                    "agent.restore(path, normalization=env), with env of NormalizeVector(envs) or wrap_rms(env, ...)",
+                    file,
+                )
             if model is None:
                 self.alg.set_state(saved.state)
             else:
                 model.set_weights(_unprefixed(saved.state.arrays), portable=True)
         except (WeightsMismatchError, CheckpointError) as error:
+            if environment is not None and before:
+                environment.set_state(before)
             raise CheckpointError(
-                f"{agent_file.locate(save_path)}, written by {saved.algorithm} on {saved.backend}, does "
-                f"not fit this {type(self.alg).__name__}: {error}"
+                f"{file}, written by {saved.algorithm} on {saved.backend}, does not fit this "
+                f"{type(self.alg).__name__}: {error}"
             ) from error
 
     # Shared

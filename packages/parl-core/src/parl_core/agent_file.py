@@ -4,10 +4,11 @@
     <path>/agent.safetensors    when it has none (`./model_dir`) or is a directory already
 
 Arrays are named `<attribute of the algorithm>/<name>` (see `AlgorithmState`), in PyTorch's names and layouts: a linear
-layer's weight is `[out, in]`. The metadata entry `parl` is a JSON object: `format` ("parl-agent"), `version` (1),
-`algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which finds numbers
-that a disk or a transfer changed; a file put together by other programs may leave it out. Nothing is ever unpickled. A
-file is written under a temporary name and renamed, so a reader sees the old one or the new one, whole.
+layer's weight is `[out, in]`. Running statistics of observations, where they were saved with the agent, are float64
+arrays named `environment.normalization/<name>`. The metadata entry `parl` is a JSON object: `format` ("parl-agent"),
+`version` (1), `algorithm`, `backend`, `counters`, and `crc32` of the arrays' bytes in the order of their names, which
+finds numbers that a disk or a transfer changed; a file put together by other programs may leave it out. Nothing is ever
+unpickled. A file is written under a temporary name and renamed, so a reader sees the old one or the new one, whole.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import json
 import os
 import struct
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = ["SavedAgent", "locate", "read", "write"]
 
 _FORMAT, _VERSION = "parl-agent", 1
 _NAME_IN_DIRECTORY = "agent.safetensors"
+_STATISTICS = "environment.normalization/"  # with a dot, which no attribute of an algorithm has
 _LENGTH = struct.Struct("<Q")  # safetensors begins with the length of its JSON header
 
 
@@ -40,11 +42,13 @@ class SavedAgent:
         state: arrays and counters.
         algorithm: class name of the algorithm that wrote it, for messages.
         backend: `torch` or `paddle`, for messages.
+        normalization: statistics by which observations were normalised; empty where none were saved.
     """
 
     state: AlgorithmState
     algorithm: str
     backend: str
+    normalization: Weights = field(default_factory=dict)
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
@@ -60,7 +64,8 @@ def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
     from safetensors.numpy import save
 
     target = locate(path)
-    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in saved.state.arrays.items()}
+    named = saved.state.arrays | {f"{_STATISTICS}{name}": array for name, array in saved.normalization.items()}
+    arrays = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in named.items()}
     metadata = {
         "format": _FORMAT,
         "version": _VERSION,
@@ -99,8 +104,10 @@ def read(path: str | os.PathLike[str]) -> SavedAgent:
     metadata = _metadata(file, header.get("__metadata__", {}))
     if metadata.get("crc32", found := _checksum(arrays)) != found:
         raise CheckpointError(f"{file} is damaged: its arrays are not the ones that were written (another checksum)")
-    state = AlgorithmState(dict(arrays), dict(metadata["counters"]))
-    return SavedAgent(state, str(metadata["algorithm"]), str(metadata["backend"]))
+    statistics = {name.removeprefix(_STATISTICS): arrays[name] for name in arrays if name.startswith(_STATISTICS)}
+    own = {name: array for name, array in arrays.items() if not name.startswith(_STATISTICS)}
+    state = AlgorithmState(own, dict(metadata["counters"]))
+    return SavedAgent(state, str(metadata["algorithm"]), str(metadata["backend"]), statistics)
 
 
 def _checksum(arrays: Weights) -> int:

@@ -59,7 +59,9 @@ class Agent(contract.Agent):
         """`executor`, as PARL 1.x calls it."""
         return self.executor
 
-    def save(self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None) -> None:
+    def save(
+        self, save_path: str | os.PathLike[str], model: Any = None, *, program: Any = None, normalization: Any = None
+    ) -> None:
         """Save as `parl_core.agent.Agent.save` says.
 
         Args:
@@ -67,15 +69,22 @@ class Agent(contract.Agent):
             model: save the weights of this model alone.
             program: for agents that build programs: one whose parameters are this agent's; default
                 `self.learn_program`. It may also be given in the place of `model`.
+            normalization: as of `parl_core.agent.Agent.save`.
 
         Raises:
             ValueError: the agent builds programs, none was given and there is no `self.learn_program`; or the given one
                 has no parameters of this agent.
         """
-        super().save(save_path, self._model_to_store(model, program))
+        super().save(save_path, self._model_to_store(model, program), normalization=normalization)
 
     def restore(
-        self, save_path: str | os.PathLike[str], model: Any = None, map_location: Any = None, *, program: Any = None
+        self,
+        save_path: str | os.PathLike[str],
+        model: Any = None,
+        map_location: Any = None,
+        *,
+        program: Any = None,
+        normalization: Any = None,
     ) -> None:
         """Continue as `parl_core.agent.Agent.restore` says; `program` is that of `save`.
 
@@ -83,7 +92,8 @@ class Agent(contract.Agent):
             CheckpointError: there is no such file, it is damaged, or it does not fit; the agent is unchanged.
             ValueError: as `save`.
         """
-        super().restore(save_path, self._model_to_store(model, program), map_location)
+        model = self._model_to_store(model, program)
+        super().restore(save_path, model, map_location, normalization=normalization)
 
     def save_inference_model(
         self,

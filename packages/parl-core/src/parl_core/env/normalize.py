@@ -1,5 +1,6 @@
 """Observations and rewards of about unit size, as continuous-control tasks need them; the statistics can be saved."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -7,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.env.monitor import MonitorEnv
+from parl_core.env.saved_statistics import SavedStatistics
 from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step, get_wrapper_by_cls
-from parl_core.errors import HyperparameterError
+from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.stats import RunningMeanStd
 
 __all__ = ["TimeLimitMaskEnv", "VecNormalizeEnv", "get_ob_rms", "wrap_rms"]
@@ -25,7 +27,7 @@ class TimeLimitMaskEnv(AnyWrapper):
         return obs, float(reward), terminated, truncated, info
 
 
-class VecNormalizeEnv(AnyWrapper):
+class VecNormalizeEnv(SavedStatistics, AnyWrapper):
     """Shifts and scales observations by their running mean and standard deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the discounted sum of past rewards, and not shifted, so that
@@ -58,6 +60,7 @@ class VecNormalizeEnv(AnyWrapper):
         space = env.observation_space
         if not isinstance(space, gymnasium.spaces.Box):
             raise HyperparameterError(f"VecNormalizeEnv needs a Box observation space, got {space}")
+        self._shape = space.shape if ob else None
         self.ob_rms = RunningMeanStd(space.shape) if ob else None
         self.ret_rms = RunningMeanStd() if ret else None
         if ob:
@@ -101,26 +104,32 @@ class VecNormalizeEnv(AnyWrapper):
         """Use these statistics of observations, such as those of the environment that was trained on."""
         self.ob_rms = ob_rms
 
-    def state_dict(self) -> dict[str, NDArray[np.float64]]:
-        """Return all statistics as arrays, for a checkpoint or `numpy.savez`."""
-        parts = {"ob": self.ob_rms, "ret": self.ret_rms}
-        return {
-            f"{part}_{name}": np.asarray(value)
-            for part, rms in parts.items()
-            if rms is not None
-            for name, value in rms.state_dict().items()
-        }
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """As of the base; statistics of observations are made where `set_ob_rms(None)`, or `wrap_rms`, left none."""
+        before = self.ob_rms
+        if self.ob_rms is None and self._shape is not None:
+            self.ob_rms = RunningMeanStd(self._shape)
+        try:
+            super().set_state(state)
+        except CheckpointError:
+            self.ob_rms = before
+            raise
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned, of an environment with the same observations.
+    def _statistics(self) -> dict[str, RunningMeanStd]:
+        both = {"ob": self.ob_rms, "ret": self.ret_rms}
+        return {part: rms for part, rms in both.items() if rms is not None}
+
+    def state_dict(self) -> dict[str, NDArray[np.float64]]:
+        """Return all statistics as arrays, as `get_state` does; PyTorch's name."""
+        return self.get_state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take over what `state_dict` returned, as `set_state` does.
 
         Raises:
-            ValueError: the statistics are of another shape.
-            KeyError: they are missing.
+            CheckpointError: as of `set_state`.
         """
-        for part, rms in (("ob", self.ob_rms), ("ret", self.ret_rms)):
-            if rms is not None:
-                rms.load_state_dict({name: state[f"{part}_{name}"] for name in ("mean", "var", "count")})
+        self.set_state(state)
 
     def _normalized(self, obs: Any) -> Any:
         if self.ob_rms is None:
@@ -149,7 +158,8 @@ def wrap_rms(
         env: its observation space is a `Box`.
         gamma: discount for scaling rewards; not used when testing.
         test: whether to leave rewards and statistics alone.
-        ob_rms: statistics of the environment that was trained on (`get_ob_rms`), for testing.
+        ob_rms: statistics of the environment that was trained on (`get_ob_rms`), for testing. Without them observations
+            stay what they are until some are restored: `restore(path)`, or `agent.restore(path, normalization=env)`.
 
     Raises:
         HyperparameterError: the observation space is no `Box`, or gamma is missing.

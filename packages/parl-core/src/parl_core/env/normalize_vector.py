@@ -2,13 +2,11 @@
 
     train = NormalizeVector(make_vector_env("HalfCheetah-v5", 8), gamma=0.99)
     test_env = lambda: train.as_seen(gymnasium.make("HalfCheetah-v5"))
-    agent.save("run/agent.ckpt"); train.save("run/normalization.npz")
+    agent.save("run/agent.ckpt", normalization=train)
 
 `normalize` has the same for a single environment.
 """
 
-import os
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -19,15 +17,15 @@ from numpy.typing import NDArray
 from parl_core.checks import check_fraction, check_positive
 from parl_core.env.normalize import VecNormalizeEnv
 from parl_core.env.same_step import AnyVector, in_same_step
+from parl_core.env.saved_statistics import SavedStatistics
 from parl_core.env.wrapping import AnyEnv
-from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.replay.files import read_snapshot, write_snapshot
+from parl_core.errors import HyperparameterError
 from parl_core.stats import RunningMeanStd
 
 __all__ = ["NormalizeVector"]
 
 
-class NormalizeVector(VectorWrapper):
+class NormalizeVector(SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
@@ -138,35 +136,6 @@ class NormalizeVector(VectorWrapper):
         """Keep the statistics as they are."""
         self.training = False
 
-    def get_state(self) -> dict[str, NDArray[np.float64]]:
-        """Copies of all statistics, by name."""
-        return {
-            f"{part}_{name}": np.array(value, np.float64)
-            for part, rms in self._statistics().items()
-            for name, value in rms.state_dict().items()
-        }
-
-    def set_state(self, state: dict[str, Any]) -> None:
-        """Go on from what `get_state` returned, of environments with the same observations.
-
-        Raises:
-            CheckpointError: statistics are missing, of another shape, or not finite; nothing was changed.
-        """
-        loaded: dict[str, RunningMeanStd] = {}
-        for part, rms in self._statistics().items():
-            names = {name: f"{part}_{name}" for name in ("mean", "var", "count")}
-            if missing := [name for name in names.values() if name not in state]:
-                raise CheckpointError(f"the saved normalisation lacks {', '.join(missing)}; it has {sorted(state)}")
-            if spoiled := [name for name in names.values() if not np.isfinite(state[name]).all()]:
-                raise CheckpointError(f"the saved normalisation is not finite in {', '.join(spoiled)}")
-            loaded[part] = RunningMeanStd(rms.mean.shape)
-            try:
-                loaded[part].load_state_dict({name: state[key] for name, key in names.items()})
-            except ValueError as error:
-                raise CheckpointError(str(error)) from error
-        for part, rms in self._statistics().items():  # into the objects that are there: others may share them
-            rms.load_state_dict(loaded[part].state_dict())
-
     def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
         """What a checkpoint of a run holds: the statistics, and the discounted sums of the running episodes."""
         return {**self.get_state(), "sums": self._sums.copy()}
@@ -179,18 +148,6 @@ class NormalizeVector(VectorWrapper):
         """
         self.set_state(state)
         self._sums = np.array(state["sums"], np.float64)
-
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the statistics to an `.npz` file, under its name only when it is complete, and return its path."""
-        return write_snapshot(path, self.get_state())
-
-    def restore(self, path: str | os.PathLike[str]) -> None:
-        """Go on from a file of `save`.
-
-        Raises:
-            CheckpointError: it is missing, damaged, or of other observations.
-        """
-        self.set_state(dict(read_snapshot(path, set(self.get_state()))))
 
     def _statistics(self) -> dict[str, RunningMeanStd]:
         both = {"ob": self.ob_rms, "ret": self.ret_rms}

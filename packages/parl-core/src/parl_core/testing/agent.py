@@ -1,12 +1,16 @@
 """What `parl.Agent` must do on every backend: one or many observations, saving and restoring, divergence."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
+import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.env.normalize import wrap_rms
+from parl_core.env.normalize_vector import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, ModelContractError
 from parl_core.model import Weights
@@ -187,6 +191,51 @@ class AgentConformance(Conformance):
         restored.restore(tmp_path / "agent.ckpt")
         assert_weights_close(restored.get_weights(), saved.get_weights(), 0.0)
         assert restored.learn(*_batch(3)) == saved.learn(*_batch(3))
+
+    def test_statistics_of_observations_are_saved_with_the_agent_and_restored_in_another_program(
+        self, tmp_path: Path
+    ) -> None:
+        saved, restored = self._agent(), self._agent(seed=2)
+        with closing(NormalizeVector(make_vector_env("CartPole-v1", 2), gamma=0.9)) as envs:
+            envs.reset(seed=1)
+            for _ in range(5):
+                envs.step(np.zeros(2, np.int64))
+            saved.save(tmp_path / "agent.ckpt", normalization=envs)
+            statistics = envs.get_state()
+        env = gymnasium.wrappers.TimeLimit(wrap_rms(gymnasium.make("CartPole-v1"), gamma=None, test=True), 9)
+        restored.restore(tmp_path / "agent.ckpt", normalization=env)
+        _assert_same(restored.get_weights(), saved.get_weights())
+        plain, _ = gymnasium.make("CartPole-v1").reset(seed=3)
+        expected = (plain - statistics["ob_mean"]) / np.sqrt(statistics["ob_var"] + 1e-8)
+        np.testing.assert_allclose(env.reset(seed=3)[0], expected, rtol=1e-6)
+        with closing(NormalizeVector(make_vector_env("CartPole-v1", 1))) as others:
+            restored.restore(tmp_path / "agent.ckpt", normalization=others)
+            np.testing.assert_equal(others.get_state(), statistics)
+
+    def test_statistics_that_nobody_takes_are_told_of_and_missing_ones_are_an_error(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        agent = self._agent()
+        env = wrap_rms(gymnasium.make("CartPole-v1"), gamma=0.9)
+        env.reset(seed=1)
+        agent.save(tmp_path / "with.ckpt", normalization=env)
+        agent.save(tmp_path / "without.ckpt")
+        agent.restore(tmp_path / "without.ckpt")
+        assert caplog.messages == []
+        agent.restore(tmp_path / "with.ckpt")
+        assert "with.ckpt holds statistics" in caplog.text
+        before = env.get_state()
+        with pytest.raises(CheckpointError, match=r"without.ckpt holds no statistics; save .*normalization=envs"):
+            agent.restore(tmp_path / "without.ckpt", normalization=env)
+        self._actor_critic_agent().save(tmp_path / "other.ckpt", normalization=env)
+        env.step(0)
+        before = env.get_state()
+        with pytest.raises(CheckpointError, match="does not fit this DQN"):
+            agent.restore(tmp_path / "other.ckpt", normalization=env)
+        np.testing.assert_equal(env.get_state(), before)
+        with pytest.raises(TypeError, match="normalization= takes an environment with running statistics"):
+            agent.save(tmp_path / "never.ckpt", normalization=gymnasium.make("CartPole-v1"))
+        assert not (tmp_path / "never.ckpt").exists()
 
     def test_an_error_while_a_state_is_taken_over_comes_out_as_it_is(self, monkeypatch: pytest.MonkeyPatch) -> None:
         agent = self._agent()

@@ -106,16 +106,19 @@ class Run:
         """
         self._saved[path] = what
 
-    def save(self, agent: Any, name: str = "agent.ckpt", what: str = "trained agent") -> Path:
+    def save(
+        self, agent: Any, name: str = "agent.ckpt", what: str = "trained agent", *, normalization: Any = None
+    ) -> Path:
         """Save an agent in the folder, note it, and return the file's path.
 
         Args:
             agent: has `save(path)`.
             name: of the file.
             what: see `saved`.
+            normalization: as of `parl.Agent.save`.
         """
         path = self.path / name
-        agent.save(path)
+        agent.save(path, **({} if normalization is None else {"normalization": normalization}))
         self.saved(path, what)
         return path
 

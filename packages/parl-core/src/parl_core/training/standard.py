@@ -1,5 +1,7 @@
 """The callbacks that most runs want, put together."""
 
+from typing import Any
+
 from parl_core.training.curve import LearningCurve
 from parl_core.training.events import Callback, Ended, Stop
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard
@@ -40,6 +42,7 @@ def standard_callbacks(
     max_steps: int | None = None,
     patience: int | None = None,
     steps: str = "environment steps",
+    normalization: Any = None,
 ) -> list[Callback]:
     """Progress on the terminal, TensorBoard, CSV, JSON lines, a learning curve, best and latest weights, when to stop.
 
@@ -53,11 +56,12 @@ def standard_callbacks(
         max_steps: stop there although the loop's own budget goes on, for a run in portions; None for not.
         patience: stop after so many evaluations without improvement; None for never.
         steps: what the loop counts, for the learning curve, such as `"gradient steps"` of an offline one.
+        normalization: the environment whose running statistics belong to the agent (`NormalizeVector`): saved with it.
     """
     callbacks: list[Callback] = [
         _TellInterrupted(run),
-        KeepLatest(agent, run),
-        KeepBest(agent, run),
+        KeepLatest(agent, run, normalization=normalization),
+        KeepBest(agent, run, normalization=normalization),
         TensorBoard(run),
         CsvTables(run),
         JsonLines(run),

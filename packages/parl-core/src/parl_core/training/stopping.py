@@ -5,6 +5,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from parl_core.checks import check_int, check_non_negative, check_positive, check_real
+from parl_core.env.saved_statistics import statistics_of
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.run import Run
 
@@ -119,10 +120,20 @@ class KeepBest(Callback):
         agent: whose weights.
         run: where `name` is saved after every improvement, optimizer and all; None keeps the weights in memory only.
         name: of the file in the run's folder.
+        normalization: the environment whose running statistics belong to the agent; they are kept and put back with it.
     """
 
-    def __init__(self, agent: SavableAgent, run: Run | None = None, name: str = "best.ckpt") -> None:
+    def __init__(
+        self,
+        agent: SavableAgent,
+        run: Run | None = None,
+        name: str = "best.ckpt",
+        *,
+        normalization: Any = None,
+    ) -> None:
         self._agent, self._run, self._name = agent, run, name
+        self._normalization = normalization
+        self._statistics: Any = None
         self._best = -math.inf
         self._weights: Any = None
 
@@ -132,21 +143,27 @@ class KeepBest(Callback):
         self._best = evaluation.mean
         if self._run is None:
             self._weights = self._agent.get_weights()
+            if self._normalization is not None:
+                self._statistics = statistics_of(self._normalization).get_state()
         else:
             what = f"agent after {evaluation.step} steps, evaluated return {evaluation.mean:.1f}"
-            self._run.save(self._agent, self._name, what)
+            self._run.save(self._agent, self._name, what, normalization=self._normalization)
 
     def on_end(self, ended: Ended) -> None:
         if self._best == -math.inf or ended.stop not in (Stop.BUDGET, Stop.CALLBACK):
             return
         if self._run is None:
             self._agent.set_weights(self._weights)
+            if self._statistics is not None:
+                statistics_of(self._normalization).set_state(self._statistics)
         else:
-            self._agent.restore(self._run.path / self._name)
+            agent: Any = self._agent  # which knows the option where it is given
+            options = {} if self._normalization is None else {"normalization": self._normalization}
+            agent.restore(self._run.path / self._name, **options)
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds; of a run with a folder the weights are in its file."""
-        return {"best": self._best, "weights": self._weights}
+        return {"best": self._best, "weights": self._weights, "statistics": self._statistics}
 
     def set_state(self, state: Any) -> None:
         """Go on from what `get_state` returned; a best file that somebody removed is no best any more."""
@@ -156,6 +173,7 @@ class KeepBest(Callback):
                 return
             self._run.saved(path, f"agent with the evaluated return {state['best']:.1f}")
         self._best, self._weights = state["best"], state["weights"]
+        self._statistics = state.get("statistics")
 
 
 class KeepLatest(Callback):
@@ -168,10 +186,12 @@ class KeepLatest(Callback):
         agent: whose weights.
         run: whose folder takes the file.
         name: of the file.
+        normalization: the environment whose running statistics belong to the agent.
     """
 
-    def __init__(self, agent: SavableAgent, run: Run, name: str = "last.ckpt") -> None:
+    def __init__(self, agent: SavableAgent, run: Run, name: str = "last.ckpt", *, normalization: Any = None) -> None:
         self._agent, self._run, self._name = agent, run, name
+        self._normalization = normalization
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
         self._save(evaluation.step)
@@ -181,4 +201,5 @@ class KeepLatest(Callback):
             self._save(ended.step)
 
     def _save(self, step: int) -> None:
-        self._run.save(self._agent, self._name, f"latest agent, after {step} steps")
+        what = f"latest agent, after {step} steps"
+        self._run.save(self._agent, self._name, what, normalization=self._normalization)
