@@ -17,7 +17,7 @@ class Settings:
     env: Annotated[str, "CartPole-v1, Acrobot-v1, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
     steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
     env_num: Annotated[int, "environments of all actors together; 0 takes the recipe's"] = 0
-    actors: Annotated[int, "remote actors that share them"] = 2
+    actors: Annotated[int, "remote actors that share them; 0 plays in this process, for breakpoints"] = 2
     address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
     seed: Annotated[int, "of weights, environments and sampling"] = 0
     backend: Annotated[str, "torch or paddle; empty takes the installed one"] = ""
@@ -67,10 +67,11 @@ def make_agent(env, backend):
 def train(agent, env, actors, run, settings):
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
+    n_actors = max(settings.actors, 1)
     loop = training.ActorLearnerSettings(
         steps,
-        n_actors=settings.actors,
-        envs_per_group=(settings.env_num or recipe.env_num) // settings.actors,
+        n_actors=n_actors,
+        envs_per_group=(settings.env_num or recipe.env_num) // n_actors,
         n_steps=recipe.n_steps,
         max_lag=0,  # rounds: actors and learner take turns
         rates={"lr": linear(recipe.rate, 0.0, steps), "entropy_coef": recipe.entropy},

@@ -15,7 +15,7 @@ class Settings:
 
     env: Annotated[str, "CartPole-v1, Acrobot-v1, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
     steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
-    actors: Annotated[int, "remote actors"] = 2
+    actors: Annotated[int, "remote actors; 0 plays in this process, for breakpoints"] = 2
     env_num: Annotated[int, "environments of each actor, in two groups of which one plays and one waits"] = 16
     max_lag: Annotated[int, "updates that actors may lie behind the learner"] = 1
     address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
@@ -61,10 +61,11 @@ def make_agent(env, backend):
 def train(agent, env, actors, run, settings):
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
+    n_actors = max(settings.actors, 1)
     loop = training.ActorLearnerSettings(
         steps,
-        n_actors=settings.actors,
-        groups=2 * settings.actors,
+        n_actors=n_actors,
+        groups=2 * n_actors,
         envs_per_group=settings.env_num // 2,
         n_steps=recipe.n_steps,
         batch_fragments=2,

@@ -16,7 +16,7 @@ class Settings:
 
     env: Annotated[str, "CartPole-v1, Acrobot-v1, ALE/Pong-v5 or others of these kinds"] = "CartPole-v1"
     steps: Annotated[int, "environment steps; 0 takes the recipe's"] = 0
-    actors: Annotated[int, "remote actors"] = 2
+    actors: Annotated[int, "remote actors; 0 plays in this process, for breakpoints"] = 2
     env_num: Annotated[int, "environments of each actor"] = 5
     max_lag: Annotated[int, "updates that actors may lie behind the learner"] = 2
     address: Annotated[str, "of a running cluster for the actors; empty starts a private one"] = ""
@@ -64,9 +64,10 @@ def make_agent(env, backend):
 def train(agent, env, actors, run, settings):
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
+    n_actors = max(settings.actors, 1)
     loop = training.ActorLearnerSettings(
         steps,
-        n_actors=settings.actors,
+        n_actors=n_actors,
         envs_per_group=settings.env_num,
         n_steps=SAMPLE_STEPS,
         batch_fragments=recipe.fragments,
