@@ -80,6 +80,7 @@ class LearnerSettings:
             check_int(name, getattr(self, name))
         for name in ("learning_starts", "max_failures"):
             check_int(name, getattr(self, name), at_least=0)
+        BootstrapMasks(1, self.heads, self.share, self.masks)  # which checks them
         check_positive("updates_per_step", self.updates_per_step)
         check_non_negative("noise", self.noise)
         if self.timeout_s is not None:
@@ -136,24 +137,24 @@ def train_with_simulators(
         Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course,
         Crew(hire, [[i] for i in range(settings.simulators)], settings.timeout_s, settings.max_failures) as crew,
     ):
-        office = _Office(agent, crew, actors, settings, seed)
+        dispatcher = _Dispatcher(agent, crew, actors, settings, seed)
         experience = _Experience(settings, seed)
         while course.goes_on:
             with metrics.phase("send"):
                 if experience.due < settings.max_ahead:
-                    office.send(course.step / settings.total_steps)
+                    dispatcher.send(course.step / settings.total_steps)
             with metrics.phase("wait"):
-                arrived = office.arrived(wait=experience.due < 1.0)
+                arrived = dispatcher.arrived(wait=experience.due < 1.0)
             with metrics.phase("receive"):
                 for played in arrived:
                     experience.add(played, agent.alg.gamma)
                     course.advance(len(played))
             episodes += arrived
-            metrics.learned(office.version, arrived)  # type: ignore[arg-type]  # it looks at version and seconds alone
+            metrics.learned(dispatcher.version, arrived)  # type: ignore[arg-type]  # it looks at version and seconds alone
             with metrics.phase("learn"):
                 for _ in range(min(UPDATES_AT_ONCE, int(experience.due))):
                     figures.add(experience.learn(agent))
-                    office.version += 1
+                    dispatcher.version += 1
             if course.step - reported >= settings.report_every or not course.goes_on:
                 reported = course.step
                 course.report(figures.take_means(), *_summary(episodes, metrics, crew, settings, course.step))
@@ -162,7 +163,7 @@ def train_with_simulators(
     return course.ended
 
 
-class _Office:
+class _Dispatcher:
     """Gives out tasks with the newest weights, and takes in what was played."""
 
     def __init__(self, agent: Any, crew: Crew, actors: ActorSystem, settings: LearnerSettings, seed: int) -> None:

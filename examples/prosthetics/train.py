@@ -1,6 +1,7 @@
 """Multi-head bootstrapped DDPG learns to keep a target speed, from simulators in remote actors; `--help` lists more."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
@@ -40,7 +41,7 @@ class Settings:
     batch_size: Annotated[int, "transitions of one update"] = 128
     n_step: Annotated[int, "rewards that are summed before bootstrapping"] = 5
     timeout: Annotated[float, "seconds that an episode may take before its simulator is replaced"] = 120.0
-    episodes: Annotated[int, "of each evaluation"] = 10
+    episodes: Annotated[int, "of each of the 20 evaluations; 0 for none, as they run in this process"] = 10
     restore: Annotated[str, "saved agent to begin with; empty begins anew"] = ""
     runs: Annotated[str, "folder in which every run gets a new one"] = "runs"
     smoke: Annotated[bool, "a few episodes and updates only, to see that everything runs"] = False
@@ -99,6 +100,13 @@ class SpeedErrors(gymnasium.Wrapper[Any, Any, Any, Any]):
         return result
 
 
+def report(agent: Any, environment: Callable[[], Any], episodes: int) -> None:
+    errors: list[float] = []
+    played = training.evaluate(agent, lambda: SpeedErrors(environment(), errors), episodes, seed=1)
+    print(f"Mean return of {episodes} evaluation episodes: {played.mean:.1f}")
+    print(f"Mean distance from the target speed: {np.mean(errors):.2f} m/s")
+
+
 def main(settings: Settings) -> None:
     if settings.smoke:
         settings = replace(settings, actors=min(settings.actors, 1))
@@ -113,7 +121,7 @@ def main(settings: Settings) -> None:
         env.close()
         if settings.restore:
             agent.restore(settings.restore)
-        episodes = 2 if settings.smoke else settings.episodes
+        episodes = min(2, settings.episodes) if settings.smoke else settings.episodes
 
         def check() -> training.Evaluation:
             return training.evaluate(agent, environment, episodes, seed=2)
@@ -126,16 +134,14 @@ def main(settings: Settings) -> None:
                 environment,
                 agent_maker,
                 loop,
-                evaluator=check,
-                evaluate_every=loop.total_steps // (2 if settings.smoke else 20),
+                evaluator=check if episodes else None,
+                evaluate_every=max(1, loop.total_steps // (2 if settings.smoke else 20)),
                 callbacks=training.standard_callbacks(run, agent, title=title),
                 seed=settings.seed,
             )
         run.save(agent)
-        errors: list[float] = []
-        trained = training.evaluate(agent, lambda: SpeedErrors(environment(), errors), 2 * episodes, seed=1)
-        print(f"Mean return of {2 * episodes} evaluation episodes: {trained.mean:.1f}")
-        print(f"Mean distance from the target speed: {np.mean(errors):.2f} m/s")
+        if episodes:
+            report(agent, environment, 2 * episodes)
         print(run.inventory())
 
 
