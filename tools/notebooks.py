@@ -1,0 +1,145 @@
+"""The course's notebooks, made from its scripts: a cell of each is a `# %%` of the other.
+
+    python tools/notebooks.py               compare the notebooks with the scripts; exit 1 on a difference
+    python tools/notebooks.py --write NAME  make and run the notebooks whose names contain NAME, with their pictures
+
+`--write` needs nbclient, ipykernel and a backend: `hatch run torch:python tools/notebooks.py --write`. Comparing needs
+nothing but Python.
+"""
+
+import base64
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[1]
+COURSE = ROOT / "examples" / "course"
+LARGEST = 250_000  # bytes: what one still likes to open in a browser
+LONGEST_S = 600.0  # for one cell, also on a busy machine
+
+
+class Cell(NamedTuple):
+    """A cell of a notebook: `kind` is `markdown` or `code`."""
+
+    kind: str
+    source: str
+
+
+def cells_of(script: str) -> list[Cell]:
+    """The cells of a script in the percent format.
+
+    Raises:
+        ValueError: there is text before the first `# %%`, or a line of markdown is no comment.
+    """
+    cells: list[tuple[str, list[str]]] = []
+    for number, line in enumerate(script.splitlines(), start=1):
+        if line.startswith("# %%"):
+            cells.append(("markdown" if "[markdown]" in line else "code", []))
+        elif not cells and line.strip():
+            raise ValueError(f"line {number} is before the first `# %%`: {line}")
+        elif cells and cells[-1][0] == "markdown" and line and not line.startswith("#"):
+            raise ValueError(f"line {number} is in a cell of markdown, and no comment: {line}")
+        elif cells:
+            cells[-1][1].append(line[2:] if cells[-1][0] == "markdown" else line)
+    return [Cell(kind, "\n".join(lines).strip("\n")) for kind, lines in cells]
+
+
+def cells_in(notebook: dict[str, Any]) -> list[Cell]:
+    return [Cell(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+
+
+def pictures_in(notebook: dict[str, Any]) -> dict[str, bytes]:
+    """The PNG of each `show(figure, "name", ...)`, by name."""
+    found: dict[str, bytes] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            names = re.findall(r'\bshow\(figure, "([^"]+)"', "".join(cell["source"]))
+            shown = [output["data"]["image/png"] for output in cell["outputs"] if "image/png" in output.get("data", {})]
+            found |= {name: base64.b64decode("".join(png)) for name, png in zip(names, shown, strict=False)}
+    return found
+
+
+def picture_file(name: str) -> Path:
+    """Where the READMEs find a picture."""
+    return COURSE / "pictures" / f"{name}.png"
+
+
+def problems(script: Path) -> list[str]:
+    """What is wrong with the notebook of a script, one line each."""
+    path = script.with_suffix(".ipynb")
+    write = f"python tools/notebooks.py --write {script.stem}"
+    if not path.exists():
+        return [f"{path.name} is missing: {write}"]
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    found = []
+    if cells_in(notebook) != cells_of(script.read_text(encoding="utf-8")):
+        found.append(f"{path.name} is not made from {script.name} as it is now: {write}")
+    code = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    outputs = [output for cell in code for output in cell["outputs"]]
+    if any(cell["execution_count"] is None for cell in code):
+        found.append(f"{path.name} was not run to its end: {write}")
+    if any(output["output_type"] == "error" for output in outputs):
+        found.append(f"{path.name} has an error among its outputs: correct the script, then {write}")
+    pictures = pictures_in(notebook)
+    if not pictures:
+        found.append(f"{path.name} has no picture: use pictures.show")
+    for name, png in pictures.items():
+        if not picture_file(name).exists() or picture_file(name).read_bytes() != png:
+            found.append(f"{picture_file(name).name} is not the picture in {path.name}: {write}")
+    if path.stat().st_size > LARGEST:
+        found.append(f"{path.name} has {path.stat().st_size:,} bytes, more than {LARGEST:,}: draw smaller pictures")
+    return found
+
+
+def write(script: Path) -> None:
+    """Run the cells of a script and keep them with what they print and draw."""
+    import nbformat
+    from nbclient import NotebookClient
+
+    make = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
+    cells = cells_of(script.read_text(encoding="utf-8"))
+    notebook = nbformat.v4.new_notebook(
+        cells=[make[cell.kind](cell.source, id=f"cell-{number}") for number, cell in enumerate(cells)],
+        metadata={
+            "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+            "language_info": {"name": "python"},
+        },
+    )
+    NotebookClient(
+        notebook, timeout=LONGEST_S, record_timing=False, resources={"metadata": {"path": str(script.parent)}}
+    ).execute()
+    notebook.metadata.language_info = {"name": "python"}  # the kernel adds the version of this Python
+    path = script.with_suffix(".ipynb")
+    unfinished = path.with_suffix(".ipynb.new")
+    nbformat.write(notebook, unfinished)
+    unfinished.replace(path)
+    keep_pictures(path)
+
+
+def keep_pictures(path: Path) -> None:
+    """Put the pictures of a notebook where the READMEs show them."""
+    for name, png in pictures_in(json.loads(path.read_text(encoding="utf-8"))).items():
+        picture_file(name).parent.mkdir(exist_ok=True)
+        picture_file(name).write_bytes(png)
+
+
+def main(arguments: list[str]) -> int:
+    scripts = sorted(COURSE.glob("lesson_*.py"))
+    if arguments[:1] == ["--write"]:
+        chosen = [script for script in scripts if all(part in script.stem for part in arguments[1:])]
+        if not chosen:
+            print(f"no lesson is called so; there are {', '.join(script.stem for script in scripts)}")
+            return 1
+        for script in chosen:
+            print(f"running {script.name}", flush=True)
+            write(script)
+        scripts = chosen
+    found = [problem for script in scripts for problem in problems(script)]
+    print("\n".join(found), end="\n" if found else "")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
