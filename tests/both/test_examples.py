@@ -22,7 +22,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BACKEND = backends.current().name
 
 # A folder that is not here yet is found all the same; one that is gone is missed.
-EXPECTED = {"cql", "ddpg", "dqn", "offline_q", "quickstart", "sac", "td3"}
+EXPECTED = {"cql", "ddpg", "dqn", "offline_q", "prosthetics", "quickstart", "sac", "td3"}
 
 A_SETTING = re.compile(r"^    (\w+): Annotated\[", re.MULTILINE)
 A_SAVED_FILE = re.compile(r"^  (\S.*?): \S", re.MULTILINE)
