@@ -178,9 +178,9 @@ def test_the_settings_and_the_solver_have_their_place_in_the_order(agent: ESAgen
         without_config.init_solver()
     with pytest.raises(SolverError, match=r"call init_solver\(\) or load_solver\(\) before it"):
         without_config.clone()
-    with pytest.raises(SolverError, match="came twice"):
+    with pytest.raises(SolverError, match="would make a second solver"):
         agent.init_solver()
-    with pytest.raises(SolverError, match="came twice"):
+    with pytest.raises(SolverError, match="would make a second solver"):
         agent.load_solver(model_dir)
     with pytest.raises(SolverError, match="with its settings"):
         agent.load_config({})

@@ -1,11 +1,32 @@
-"""Odd input to searches by ask and tell: refused before anything changes, or taken for what it means."""
+"""Odd input to searches, logs and agents: refused before anything changes, or taken for what it means."""
 
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
-from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, InvalidReward, LayoutMismatch, NothingToUpdate, SepCMAES
+from parl_evokit import (
+    ARS,
+    CMAES,
+    ES,
+    GA,
+    PGPE,
+    SNES,
+    ConfigError,
+    ESAgent,
+    InvalidReward,
+    LayoutMismatch,
+    LogError,
+    LogWriter,
+    NothingToUpdate,
+    RecordError,
+    SamplingInfo,
+    SepCMAES,
+    SolverError,
+    mlp,
+    read_log,
+)
 from parl_evokit.strategy import Strategy
 
 KINDS: dict[str, type[Strategy]] = {
@@ -186,3 +207,79 @@ def test_known_solutions_that_are_no_numbers_are_named() -> None:
     for spread in (0.0, np.inf, np.nan, 1e200):
         with pytest.raises(ValueError, match="spread is a standard deviation"):
             CMAES.warm_start([[1.0]], [1.0], spread=spread)
+
+
+@pytest.mark.parametrize(
+    ("sample", "message"),
+    [
+        (7, "sample 1 is no SamplingInfo but of type int"),
+        (b"\x08\x01", "sample 1 is no SamplingInfo but of type bytes"),
+        (SamplingInfo([5, 6], 2**70), "model_iter_id is 0 to 2"),
+        (SamplingInfo([5, 6], 0, 2**40), "a fingerprint is 0 to 2"),
+        (SamplingInfo([5, 6], cast("int", "first")), "sample 1, .*first.*, is no record"),
+    ],
+)
+def test_what_is_no_record_is_refused_with_its_place(sample: Any, message: str) -> None:
+    es = ES(np.ones(3))
+    infos = es.ask(4)
+    with pytest.raises(RecordError, match=message):
+        es.tell([infos[0], sample, *infos[2:]], [1.0, 2.0, 3.0, 4.0])
+    assert es.tell(infos, [1.0, 2.0, 3.0, 4.0]).used == 4
+
+
+@pytest.mark.parametrize("key", [[5, "six"], [5.5, 6], [5, None], [2**70, 1], [-1, 6], [5], [5, 6, 7]])
+def test_keys_that_are_not_two_integers_are_set_aside(key: Any) -> None:
+    es = ES(np.ones(3))
+    infos = es.ask(4)
+    infos[1].key = key
+    report = es.tell(infos, [1.0, 2.0, 3.0, 4.0])
+    assert (report.used, report.set_aside.bad_key) == (3, 1)
+
+
+def test_rewards_and_starts_that_are_no_numbers_are_refused() -> None:
+    es = ES(np.ones(3))
+    rewards: Any = (float(number) for number in range(4))
+    with pytest.raises(InvalidReward, match="a sequence of numbers, not a generator"):
+        es.tell(es.ask(4), rewards)
+    start: Any = ["a", "b"]
+    with pytest.raises(LayoutMismatch, match="a vector of numbers"):
+        ES(start)
+
+
+def test_a_reward_that_is_no_number_is_not_logged(tmp_path: Path) -> None:
+    reward: Any = "good"
+    with LogWriter(tmp_path) as log:
+        with pytest.raises(RecordError, match="a reward is a number, not 'good'"):
+            log.reward(SamplingInfo([5, 6]), reward)
+        log.reward(SamplingInfo([5, 6]), 1.0)
+    assert read_log(tmp_path).rewards == [1.0]
+
+
+def test_a_segment_without_a_whole_frame_is_damage_unless_it_is_just_begun(tmp_path: Path) -> None:
+    with LogWriter(tmp_path) as log:
+        log.reward(SamplingInfo([5, 6]), 1.0)
+    begun, noise = tmp_path / "0.evl", tmp_path / "1.evl"
+    begun.write_bytes(b"\xe5\x4b" * 90)
+    assert read_log(tmp_path).rewards == [1.0]
+    noise.write_bytes(bytes(5000))
+    with pytest.raises(LogError, match=r"1.evl: 5000 of 5000 bytes are damaged.*or move the file away"):
+        read_log(tmp_path)
+    contents = read_log(tmp_path, max_damage=1.0)
+    assert (contents.rewards, contents.damaged_bytes) == ([1.0], 5000)
+
+
+def test_a_file_is_not_replaced_by_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    agent = ESAgent({}, mlp([3, 2]))
+    for save in (agent.save, agent.save_solver, agent.save_inference_model):
+        with pytest.raises(SolverError, match="notes is a file"):
+            save(tmp_path / "notes")
+    assert (tmp_path / "notes").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("source", "message"), [(3, "not of type int"), ({"sed": 18}, "did you mean seed")])
+def test_settings_of_another_kind_and_fields_of_the_flat_form_that_are_mistyped_are_told(
+    source: Any, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ESAgent(source)

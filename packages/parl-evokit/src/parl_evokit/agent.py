@@ -285,7 +285,10 @@ class ESAgent:
 
     def _new_strategy(self, verb: str) -> Strategy:
         if self._strategy is not None:
-            raise SolverError(f"{verb}() came twice: this agent has a solver already")
+            raise SolverError(
+                f"{verb}() would make a second solver: init_solver(), load_solver() or ESAgent(config, model) has made "
+                "one before; begin with a new agent"
+            )
         model = self._having_model(verb)
         if self._config is None:
             raise SolverError(f"{verb}() needs the settings: call load_config() before it")

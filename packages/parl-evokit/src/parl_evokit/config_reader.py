@@ -47,6 +47,8 @@ def load_config(source: "Config | Mapping[str, Any] | str | PathLike[str]") -> C
         return source
     if isinstance(source, Mapping):
         return _build(Config, _nested(_block_of(source)), "the dictionary")
+    if not isinstance(source, str | PathLike):
+        raise ConfigError(f"settings are a path, a dictionary or a Config, not of type {type(source).__name__}")
     path = Path(fspath(source))
     readers = {".prototxt": parse_prototxt, ".toml": _parse_toml, ".json": _parse_json}
     if path.suffix not in readers:
@@ -143,7 +145,8 @@ def _build(kind: type[T], block: Block, where: str) -> T:
     values: dict[str, Any] = {}
     for field in block.fields:
         if field.name not in hints:
-            raise ConfigError(_at(field) + _unknown(field.name, list(hints), where))
+            flat = [name for name, *rest in FLAT if not rest] if kind is Config else []
+            raise ConfigError(_at(field) + _unknown(field.name, [*hints, *flat], where))
         hint = hints[field.name]
         if typing.get_origin(hint) is tuple:
             values[field.name] = (*values.get(field.name, ()), _scalar(field, typing.get_args(hint)[0]))

@@ -39,12 +39,14 @@ def replacing(directory: Path) -> Iterator[Path]:
         directory: It need not exist; parents are made. Where it is a symbolic link, that which it leads to is replaced.
 
     Raises:
-        SolverError: It holds the current directory, which would vanish under this process.
+        SolverError: It holds the current directory, which would vanish under this process, or it is a file.
         StorageError: The disk is full, or a permission is missing.
     """
     directory = Path(os.path.realpath(directory))
     if Path.cwd().is_relative_to(directory):
         raise SolverError(f"{directory} holds the current directory and cannot be replaced: save into one below it")
+    if directory.exists() and not directory.is_dir():
+        raise SolverError(f"{directory} is a file; weights and solver need a directory: give another name")
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         clear_leftovers(directory.parent, directory.name)

@@ -1,15 +1,17 @@
 """Many samples as columns: what updates and logs work on, where a list of objects would be slow and large."""
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 from math import fsum
+from operator import index
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.errors import InvalidKey, InvalidReward
+from parl_evokit.errors import InvalidKey, InvalidReward, RecordError
 from parl_evokit.noise import CONTROL_KEY, split_key
 from parl_evokit.noise.keys import HALF_BITS, HALF_MASK
 from parl_evokit.records import SamplingInfo
@@ -44,8 +46,11 @@ class Samples:
 
         Raises:
             InvalidReward: They differ in number, or a reward is no number.
+            RecordError: A record is no `SamplingInfo`, or has a number that its wire form cannot hold.
         """
         n = len(infos)
+        if not hasattr(rewards, "__len__"):
+            raise InvalidReward(f"rewards are a sequence of numbers, not a {type(rewards).__name__}")
         if n != len(rewards):
             raise InvalidReward(f"{n} samples came with {len(rewards)} rewards: give one reward for each")
         try:
@@ -56,13 +61,12 @@ class Samples:
             raise InvalidReward(f"rewards are one number a sample, an array ({n},), not one of shape {numbers.shape}")
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and will be set aside
             values = numbers.astype(np.float32)
-        return cls(
-            noise_keys(infos),
-            _column([info.model_iter_id for info in infos], np.int64),
-            _column([info.fingerprint for info in infos], np.uint32),
-            values,
-            np.ones(n, np.uint32),
-        )
+        try:
+            models = _column([info.model_iter_id for info in infos], np.int64)
+            fingerprints = _column([info.fingerprint for info in infos], np.uint32)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise _wrong_info(infos) from error
+        return cls(noise_keys(infos), models, fingerprints, values, np.ones(n, np.uint32))
 
     @classmethod
     def concatenated(cls, parts: Sequence["Samples"]) -> "Samples":
@@ -127,10 +131,10 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
     """The records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
     keys_of = [info.key for info in infos]
     try:
-        flat = np.fromiter(chain.from_iterable(keys_of), np.int64)
-    except (ValueError, OverflowError, TypeError):  # not all are integers
-        flat = np.empty(0, np.int64)
-    halves = flat.view(np.uint64)  # where a negative number is a large one
+        flat = array("Q", list(chain.from_iterable(keys_of)))  # numpy's own conversion would cut off fractions
+        halves = np.frombuffer(flat, np.uint64)
+    except (OverflowError, TypeError, ValueError):  # not all are integers of 64 bits, or there are none
+        halves = np.empty(0, np.uint64)
     if not halves.size or set(map(len, keys_of)) != {2} or int(halves.max()) > HALF_MASK:
         return np.array([_key(info) for info in infos], np.uint64)
     keys: NDArray[np.uint64] = halves[::2] << np.uint64(HALF_BITS) | halves[1::2]
@@ -149,9 +153,20 @@ def _all_equal(column: NDArray[Any]) -> bool:
 
 def _key(info: SamplingInfo) -> int:
     try:
-        return info.noise_key
-    except InvalidKey:
+        return index(info.noise_key)
+    except (InvalidKey, TypeError):  # a float is no key either
         return NO_KEY
+
+
+def _wrong_info(infos: Sequence[object]) -> RecordError:
+    for place, info in enumerate(infos):
+        if not isinstance(info, SamplingInfo):
+            return RecordError(f"sample {place} is no SamplingInfo but of type {type(info).__name__}")
+        try:
+            info.SerializeToString()
+        except (RecordError, TypeError) as error:
+            return RecordError(f"sample {place}, {info!r}, is no record: {error}")
+    return RecordError("a sample is no record")
 
 
 def _mean(rewards: list[float], counts: list[int]) -> float:

@@ -16,7 +16,7 @@ from os import PathLike
 from parl_evokit.log.columns import Decoded
 from parl_evokit.log.files import LogFile, files_of, look_into
 from parl_evokit.log.raw_files import read_raw_file
-from parl_evokit.log.segments import SegmentReport, read_segment
+from parl_evokit.log.segments import SegmentReport, nameless_segment, read_segment, require_little_damage
 from parl_evokit.log.waiting import joined_rewards, young
 from parl_evokit.records import SamplingInfo
 from parl_evokit.samples import Samples
@@ -107,8 +107,11 @@ def read_log(
             known[report.segment] = known_to
             reports.append(report)
             parts.append(part)
-        elif file.header is None:  # nothing but the beginning of a first write
-            reports.append(SegmentReport(path, "", 0, [], file.size))
+        elif file.header is None:
+            report = nameless_segment(file)
+            if until is None:
+                require_little_damage(report, {}, file.size, max_damage)
+            reports.append(report)
         else:
             segments.setdefault(file.header.segment, []).append(file)
     for segment, copies in segments.items():

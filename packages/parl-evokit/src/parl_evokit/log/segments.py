@@ -10,11 +10,11 @@ from pathlib import Path
 
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log.columns import Decoded, decode
-from parl_evokit.log.files import LogFile, stretch_of
+from parl_evokit.log.files import HEADERS, LogFile, stretch_of
 from parl_evokit.log.frames import HEAD, Scan, scan
 from parl_evokit.log.header import is_header
 
-__all__ = ["SegmentReport", "read_segment"]
+__all__ = ["SegmentReport", "nameless_segment", "read_segment", "require_little_damage"]
 
 
 @dataclass
@@ -87,7 +87,7 @@ def read_segment(
         if len(copies) > 1:
             counted.update(own)
         report = SegmentReport(copy.path, header.segment, len(own), found.damage, max(0, limit - found.end))
-        _require_little_damage(report, frames if len(copies) > 1 else {}, copy.size, max_damage)
+        require_little_damage(report, frames if len(copies) > 1 else {}, copy.size, max_damage)
         reports.append(report)
     payloads = scans[0].payloads if len(copies) == 1 else [frames[place] for place in sorted(frames)]
     try:
@@ -96,6 +96,13 @@ def read_segment(
         names = ", ".join(str(copy.path) for copy in copies)
         raise LogError(f"{names} has a whole frame that is not a record: {error}") from error
     return reports, part, max(used, *(found.end for found in scans))
+
+
+def nameless_segment(file: LogFile) -> SegmentReport:
+    """What a file is in which no frame holds: the beginning of a first write, or damaged from end to end."""
+    if file.size <= HEADERS:
+        return SegmentReport(file.path, "", 0, [], file.size)
+    return SegmentReport(file.path, "", 0, [(0, file.size)], 0)
 
 
 def _scan(path: Path, used: int, limit: int) -> Scan:
@@ -120,12 +127,23 @@ def _united(scans: Sequence[Scan]) -> dict[int, bytes]:
     return frames
 
 
-def _require_little_damage(report: SegmentReport, others: dict[int, bytes], size: int, max_damage: float) -> None:
+def require_little_damage(report: SegmentReport, others: dict[int, bytes], size: int, max_damage: float) -> None:
+    """Refuse a file of which too much is damaged.
+
+    Args:
+        report: What was found in it.
+        others: Frames of all copies by place: what they have is not lost.
+        size: Of the file.
+        max_damage: The part of it that may be lost.
+
+    Raises:
+        LogError: More than that is.
+    """
     lost = report.damaged_bytes
     for start, end in report.damage:
         lost -= sum(HEAD.size + len(payload) for place, payload in others.items() if start <= place < end)
     if lost > max_damage * size:
         raise LogError(
             f"{report.path}: {lost} of {size} bytes are damaged, more than max_damage={max_damage:g} allows; "
-            f"{report.records} new records are good. Give a larger max_damage to use them"
+            f"{report.records} new records are good. Give a larger max_damage to use them, or move the file away"
         )

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from types import TracebackType
 
-from parl_evokit.errors import LogError
+from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log.frames import frame
 from parl_evokit.log.header import Header
 from parl_evokit.records import SamplingInfo, encode_sample
@@ -58,10 +58,14 @@ class LogWriter:
         """Note a sample's reward, whoever served it; several rewards of one sample count by their mean.
 
         Raises:
-            RecordError: The reward is no 32-bit float.
+            RecordError: The reward is no number, or none that 32 bits hold.
             LogError: The disk is full; records before this one are there, and later ones may be written.
         """
-        self._append(info, float(reward))
+        try:
+            number = float(reward)
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"a reward is a number, not {reward!r}") from error
+        self._append(info, number)
 
     def sync(self) -> None:
         """Have the system write everything to disk.
