@@ -85,8 +85,11 @@ class LearnerSettings:
         check_non_negative("noise", self.noise)
         if self.timeout_s is not None:
             check_positive("timeout_s", self.timeout_s)
-        if check_int("memory_size", self.memory_size) < self.batch_size:
-            raise HyperparameterError(f"memory_size is {self.memory_size}, less than batch_size {self.batch_size}")
+        if check_int("memory_size", self.memory_size) < max(self.batch_size, self.learning_starts):
+            raise HyperparameterError(
+                f"memory_size is {self.memory_size}, less than batch_size {self.batch_size} or learning_starts "
+                f"{self.learning_starts}: make it larger"
+            )
 
 
 def train_with_simulators(
