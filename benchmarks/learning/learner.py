@@ -25,7 +25,14 @@ from parl_core.env.normalize_vector import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.offline import OfflineDataset
 from parl_core.seeding import seed_everything
-from parl_core.training import evaluate, train_by_episodes, train_on_policy
+from parl_core.training import (
+    ActorLearnerSettings,
+    evaluate,
+    open_actors,
+    train_actor_learner,
+    train_by_episodes,
+    train_on_policy,
+)
 from parl_core.training.events import Evaluation
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.offline import OfflineSettings, train_offline
@@ -85,6 +92,12 @@ def train(key: str, seed: int, *, share: float = 1.0, progress: Callable[[float]
         loop = replace(recipe.loop, updates=steps, report_every=every)
         ended = train_offline(agent, logged(gate.env).scaled_rewards(recipe.reward_scale), loop, **common)
         curve = [(one.step, one.mean) for one in ended.evaluations]
+    elif isinstance(recipe.loop, ActorLearnerSettings):
+        loop = recipe.loop.with_total_steps(steps)
+        make = partial(_agent_in_actor, backends.current().name, key, seed)
+        with open_actors("remote", cpu_num=loop.n_actors) as actors:
+            ended = train_actor_learner(agent, make, _maker(gate.env), loop, actors=actors, **common)
+        steps, curve = ended.step, [(one.step, one.mean) for one in ended.evaluations]
     else:
         loop = recipe.loop.with_total_steps(steps)
         run = train_off_policy if isinstance(loop, OffPolicySettings) else train_on_policy
@@ -115,6 +128,11 @@ def _agent(gate: Gate, recipe: Recipe, seed: int) -> Any:
         networks = minatar_networks if gate.env in GAMES else import_module(f"parl_{backend.name}.networks")
         model = getattr(networks, recipe.network)(act_dim, **recipe.sizes)
     return parl.Agent(algorithm(model, **recipe.algorithm), seed=seed, obs_ndim=len(obs_shape))
+
+
+def _agent_in_actor(backend: str, key: str, seed: int) -> Any:
+    parl.set_backend(backend)
+    return _agent(GATES[key], RECIPES[key], seed)
 
 
 def _maker(env_id: str) -> Callable[[], Any]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from parl_core.schedules import linear
-from parl_core.training import OnPolicySettings
+from parl_core.training import ActorLearnerSettings, OnPolicySettings
 from parl_core.training.off_policy import OffPolicySettings
 from parl_core.training.offline import OfflineSettings
 
@@ -111,6 +111,22 @@ RECIPES: dict[str, Recipe] = {
     ),
     "a2c-cartpole": Recipe("ActorCritic", {}, {}, _A2C, 8),
     "a2c-acrobot": Recipe("ActorCritic", {}, {}, _A2C, 16),
+    "impala-cartpole": Recipe(
+        "ActorCritic",
+        {},
+        {"sample_batch_steps": 50, "entropy_coeff": -0.01},
+        ActorLearnerSettings(
+            n_actors=2,
+            envs_per_group=5,
+            n_steps=50,
+            batch_fragments=2,
+            max_lag=1,
+            deterministic=True,
+            rates={"learning_rate": linear(2e-3, 0.0, 400_000)},
+        ),
+        source="Espeholt et al. 2018, table D.3 (discount, weights of value and entropy, gradient norm); batches of 500 "
+        "and fragments of 50 steps as RLlib has by default, Adam's rate and the network own",
+    ),
     "policy_gradient-cartpole": Recipe(algorithm={"lr": 1e-3}, source="PARL's QuickStart"),
     "dqn-cartpole": Recipe(
         "QNetwork", {"hidden": (256, 256)}, {"lr": linear(2.3e-3, 0.0, 50_000), "sync_every": 128}, _DQN_CARTPOLE
