@@ -144,7 +144,7 @@ GATES: dict[str, Gate] = {
         relative_to="data",
         deviations=(*_LOGGED, "asked for the return of the best tenth of the logged episodes"),
     ),
-    "offline_q-cartpole": Gate("OfflineQ", "CartPole-v1", 10_000, relative_to="data", deviations=_LOGGED),
+    "offline_q-cartpole": Gate("OfflineQ", "CartPole-v1", 20_000, relative_to="data", deviations=_LOGGED),
     "ppo-halfcheetah": Gate(
         "PPO",
         "HalfCheetah-v5",
