@@ -124,8 +124,8 @@ RECIPES: dict[str, Recipe] = {
             deterministic=True,
             rates={"learning_rate": linear(2e-3, 0.0, 400_000)},
         ),
-        source="Espeholt et al. 2018, table D.3 (discount, weights of value and entropy, gradient norm); batches of 500 "
-        "and fragments of 50 steps as RLlib has by default, Adam's rate and the network own",
+        source="Espeholt et al. 2018, table D.3 (discount, weights of value and entropy, gradient norm); batches of "
+        "500 and fragments of 50 steps as RLlib has by default, Adam's rate and the network own",
     ),
     "policy_gradient-cartpole": Recipe(algorithm={"lr": 1e-3}, source="PARL's QuickStart"),
     "dqn-cartpole": Recipe(
