@@ -139,6 +139,17 @@ class Algorithm:
         """Check and convert numpy arguments of `learn`, before they become tensors; here they pass unchanged."""
         return args, kwargs
 
+    def settle_shapes(self, obs: Any, action: Any) -> None:
+        """Let lazily shaped layers that acting does not run, such as critics, see their first batch.
+
+        The loops call it before they begin, so that a checkpoint can be written before the first update; here it does
+        nothing. Nothing is learned or drawn by it.
+
+        Args:
+            obs: `[n, ...]`, or a dictionary of such.
+            action: of the agent, `[n, ...]`.
+        """
+
     def train(self) -> None:
         """Put the models into training mode (dropout and batch statistics active), except for targets."""
         for name, model in self._models().items():

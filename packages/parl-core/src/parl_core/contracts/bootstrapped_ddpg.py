@@ -163,6 +163,10 @@ class BootstrappedDDPG(ContinuousActorCritic):
                 return 0
         return int(found[1])
 
+    def _run_model(self, obs: Any, action: Any) -> None:
+        del action  # which is of one head
+        self.model.value(obs, self.model.policy(obs))
+
     def _misshapen(self, method: str, wanted: str, found: Any, expected: Any) -> ModelContractError:
         return ModelContractError(
             f"{type(self.model).__name__}.{method} has to return {wanted} for BootstrappedDDPG, here "

@@ -10,6 +10,7 @@ environment, whichever finite ones it has.
 """
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.pairs import check_pairs
+from parl_core.contracts.pairs import check_pairs, tried_out
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.contracts.transitions import transition_columns
@@ -158,7 +159,18 @@ class ContinuousActorCritic(CountingUpdates):
         rates = {"actor_lr": actor_lr, "critic_lr": critic_lr}
         return columns, {**extra, **{name: check_scheduled(name, rate) for name, rate in rates.items()}}
 
+    def settle_shapes(self, obs: Any, action: Any) -> None:
+        """Run actor and critics once where they have lazily shaped layers."""
+        if not self.model._waiting():
+            return
+        with tried_out(self, obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains it
+            self._run_model(rows, actions)
+
     # Shared
+
+    def _run_model(self, obs: Any, action: Any) -> None:
+        self.model.policy(obs)
+        self.model.value(obs, action)
 
     def _listed(self, method: str) -> Iterable[Any]:
         """The parameters that a method of the model lists; PARL 1.x's models know only the actor's."""

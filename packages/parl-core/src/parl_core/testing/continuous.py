@@ -247,6 +247,22 @@ class ContinuousConformance(Conformance):
         assert found == pytest.approx(expected, abs=1e-6)
         np.testing.assert_allclose(parts.predict(split[0]), plain.predict(columns[0]), atol=1e-6)
 
+    def test_an_agent_that_has_not_learned_yet_can_be_saved_once_its_shapes_are_settled(self, tmp_path: Path) -> None:
+        columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
+        learned = []
+        for settled in (False, True):
+            self.adapter.seed(5)
+            agent = self.without_noise(self.backend.Agent(self.algorithm(self.NAME, self.make(self.backend)), seed=1))
+            action = agent.predict(columns[0])
+            if settled:
+                agent.alg.settle_shapes(columns[0], action)
+                agent.save(tmp_path / "agent.ckpt")
+            self.adapter.seed(6)
+            agent.learn(*columns)
+            learned.append(agent.get_weights())
+        for name, array in learned[0].items():
+            np.testing.assert_array_equal(learned[1][name], array, err_msg=name)
+
     def test_it_learns_the_identity_environment(self) -> None:
         rng = np.random.default_rng(8)
         algorithm = self.algorithm(self.NAME, self.make(self.backend, deep=True), **self.identity_settings())

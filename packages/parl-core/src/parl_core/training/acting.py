@@ -221,7 +221,9 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
         return
     if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
         agent.alg.act_dim = int(space.n)
-    valid(agent.predict(obs))
+    action = agent.predict(obs)
+    valid(action)
+    agent.alg.settle_shapes(obs, action)
 
 
 def tell_dimensions(agent: object, space: Any) -> None:
