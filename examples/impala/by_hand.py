@@ -73,12 +73,12 @@ def train(agent, run, settings):
     actors = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
     weights = parl.put(agent.get_weights())  # stored once on every host
     calls = {actor.sample(weights): actor for actor in actors}
-    steps = 5_000 if settings.smoke else settings.steps
+    steps = 1_000 if settings.smoke else settings.steps
     with training.Course(
         steps,
         training.standard_callbacks(run, agent, title="IMPALA on CartPole-v1", goal=475.0),
         evaluator=lambda: training.evaluate(agent, "CartPole-v1", episodes=20, seed=2),
-        evaluate_every=steps // 20,
+        evaluate_every=steps // (2 if settings.smoke else 20),
     ) as course:
         while course.goes_on:
             done, _ = wait(calls, return_when=FIRST_COMPLETED)
