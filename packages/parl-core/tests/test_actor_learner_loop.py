@@ -10,6 +10,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.actors import InProcessActors
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError, LostActor
 from parl_core.subprocess_actors import SubprocessActors
@@ -379,6 +380,42 @@ def test_an_actor_that_dies_is_replaced_and_the_run_goes_on(tmp_path: Path, infe
         )
     assert ended.step == 48
     assert recorder.updates[-1].metrics["actors/lost"] == 1
+
+
+def test_another_actor_that_is_lost_while_it_is_made_counts_as_well(tmp_path: Path) -> None:
+    class Disconnected(Failing):
+        def fail(self) -> None:
+            raise LostActor("the connection closed")
+
+    class Unlucky(InProcessActors):
+        def __init__(self, lost: int) -> None:
+            super().__init__()
+            self._calls, self._lost = 0, lost
+
+        def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> Any:
+            self._calls += 1
+            if 2 < self._calls <= 2 + self._lost:  # after the two that the run begins with
+                raise LostActor("its process ended in the constructor")
+            return super().create(cls, *args, **kwargs)
+
+    def run(lost: int) -> float:
+        recorder = Recorder()
+        train_actor_learner(
+            Actor(),
+            Actor,
+            Disconnected,
+            settings(max_failures=2),
+            actors=Unlucky(lost),
+            env_kwargs={"folder": str(tmp_path), "often": 1},
+            callbacks=[recorder],
+        )
+        return recorder.updates[-1].metrics["actors/lost"]
+
+    assert run(1) == 2
+    (tmp_path / "0").unlink()
+    with pytest.raises(LostActor, match="ended in the constructor") as caught:
+        run(2)
+    assert "failed 3 times in a row; max_failures=2 were allowed" in caught.value.__notes__[-1]
 
 
 def test_an_environment_that_hangs_is_given_up_after_the_timeout(tmp_path: Path) -> None:

@@ -144,9 +144,12 @@ def test_an_environment_that_always_raises_ends_the_run_with_the_remote_tracebac
     assert "failed 2 times in a row; max_failures=1 were allowed" in shown
 
 
-def test_an_actor_that_hangs_is_ended_and_its_room_is_used_again(actors: RemoteActors, tmp_path: Path) -> None:
-    env_kwargs = {"fault": "hang", "marker": str(tmp_path / "done")}
-    ended, metrics = run(actors, env_kwargs=env_kwargs, timeout_s=8.0, deterministic=True)
+@pytest.mark.parametrize("inference", ["actors", "learner"])
+def test_an_actor_that_hangs_is_ended_and_its_room_is_used_again(
+    actors: RemoteActors, tmp_path: Path, inference: str
+) -> None:
+    changes = {"env_kwargs": {"fault": "hang", "marker": str(tmp_path / "done")}, "inference": inference}
+    ended, metrics = run(actors, timeout_s=4.0, max_failures=20, deterministic=True, **changes)
     assert ended.step == 96
     assert metrics["actors/lost"] >= 1  # a busy machine may be slower than the timeout
 
