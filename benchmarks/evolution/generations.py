@@ -6,6 +6,7 @@ import tracemalloc
 from pathlib import Path
 
 import numpy as np
+import timing
 from peers import TABLE, evosax_generation, evotorch_generation, noise_table_generation, our_generation, our_settings
 from timing import Table, in_turns
 
@@ -69,8 +70,8 @@ def first(table: Table, quick: bool) -> None:
         found = {}
         for name, imports in programs.items():
             program = (
-                f"import time; {imports}; t = time.perf_counter(); make({n}, 64, *arguments)(); "
-                "print(time.perf_counter() - t)"
+                f"import time; {imports}; clock = time.{timing.clock.__name__}; t = clock(); "
+                f"make({n}, 64, *arguments)(); print(clock() - t)"
             )
             runs = [
                 subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=HERE)
