@@ -2,8 +2,9 @@
 
     python tools/notebooks.py               compare the notebooks with the scripts; exit 1 on a difference
     python tools/notebooks.py --write NAME  make and run the notebooks whose names contain NAME, with their pictures
+    python tools/notebooks.py --text NAME   take over changed text; results stay, because the code is the same
 
-`--write` needs nbclient, ipykernel and a backend: `hatch run torch:python tools/notebooks.py --write`. Comparing needs
+`--write` needs nbclient, ipykernel and a backend: `hatch run torch:python tools/notebooks.py --write`. The others need
 nothing but Python.
 """
 
@@ -118,6 +119,35 @@ def write(script: Path) -> None:
     keep_pictures(path)
 
 
+def take_text(script: Path) -> None:
+    """Put changed text into a notebook whose code is the script's.
+
+    Raises:
+        ValueError: the code differs, so that its results would not be those of this code.
+    """
+    path = script.with_suffix(".ipynb")
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    cells = cells_of(script.read_text(encoding="utf-8"))
+    ran = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    if ["".join(cell["source"]) for cell in ran] != [cell.source for cell in cells if cell.kind == "code"]:
+        raise ValueError(f"the code of {path.name} differs: python tools/notebooks.py --write {script.stem}")
+    results = iter(ran)
+    notebook["cells"] = [
+        {**next(results), "id": f"cell-{number}"}
+        if cell.kind == "code"
+        else {
+            "cell_type": "markdown",
+            "id": f"cell-{number}",
+            "metadata": {},
+            "source": cell.source.splitlines(keepends=True),
+        }
+        for number, cell in enumerate(cells)
+    ]
+    unfinished = path.with_suffix(".ipynb.new")
+    unfinished.write_text(json.dumps(notebook, indent=1, ensure_ascii=False, sort_keys=True) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+
+
 def keep_pictures(path: Path) -> None:
     """Put the pictures of a notebook where the READMEs show them."""
     for name, png in pictures_in(json.loads(path.read_text(encoding="utf-8"))).items():
@@ -127,14 +157,14 @@ def keep_pictures(path: Path) -> None:
 
 def main(arguments: list[str]) -> int:
     scripts = sorted(COURSE.glob("lesson_*.py"))
-    if arguments[:1] == ["--write"]:
+    if arguments[:1] in (["--write"], ["--text"]):
         chosen = [script for script in scripts if all(part in script.stem for part in arguments[1:])]
         if not chosen:
             print(f"no lesson is called so; there are {', '.join(script.stem for script in scripts)}")
             return 1
         for script in chosen:
-            print(f"running {script.name}", flush=True)
-            write(script)
+            print(script.name, flush=True)
+            (write if arguments[0] == "--write" else take_text)(script)
         scripts = chosen
     found = [problem for script in scripts for problem in problems(script)]
     print("\n".join(found), end="\n" if found else "")

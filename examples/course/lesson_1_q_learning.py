@@ -29,12 +29,12 @@ EPISODES, SEEDS = (60, 2) if settings.smoke else (5000, 5)
 # what to do: the action with the largest Q. And Q has to agree with itself one step later, which is the **Bellman
 # equation**:
 #
-#     Q(s, a) = mean of  r + γ max_b Q(s', b)       over what can happen after a in s
+#     Q(s, a) = mean of  r + γ max_b Q(s', b)      over what can happen after a in s
 #
 # **Q-learning** (Watkins 1989) takes one step at a time and moves its guess a little towards what that step says:
 #
-#     target  = r + γ max_b Q(s', b)                (only r when the episode terminated: nothing follows)
-#     Q(s, a) ← Q(s, a) + α (target - Q(s, a))      (α: how far, the learning rate)
+#     target  = r + γ max_b Q(s', b)               (only r when the episode terminated)
+#     Q(s, a) ← Q(s, a) + α (target - Q(s, a))     (α, the learning rate: how far)
 #
 # No step knows the probabilities of the ice. The mean comes about by itself, because many small moves average.
 
@@ -69,7 +69,7 @@ def train(seed, snapshots=()):
             a = choose(q, s, epsilon, rng)
             s_next, r, terminated, truncated, _ = env.step(a)
             update(q, s, a, r, s_next, terminated)
-            s, over = s_next, terminated or truncated  # truncated: the 100 steps are over, though more could follow
+            s, over = s_next, terminated or truncated  # truncated: its 100 steps are over
         rewards.append(r)
         if episode + 1 in snapshots:
             seen.append(q.copy())

@@ -6,7 +6,8 @@
 # much more? The mean return J of the policy has a gradient that can be estimated from episodes alone (Williams 1992:
 # **REINFORCE**):
 #
-#     ∇J = mean of  Σ_t  ∇ log π(a_t|s_t) · G_t         G_t = r_t + γ r_t+1 + γ² r_t+2 + …   (what came after)
+#     ∇J = mean of  Σ_t  ∇ log π(a_t|s_t) · G_t
+#     G_t = r_t + γ r_t+1 + γ² r_t+2 + …                 what came after the action
 #
 # In words: make every action more probable, in proportion to what followed it. It is on-policy: after each update the
 # old episodes are of a policy that is no more.
@@ -26,6 +27,10 @@ if settings.backend:
     parl.set_backend(settings.backend)
 GAMMA, LR = 0.99, 1e-2
 EPISODES, SEEDS, SAMPLED = (10, 2, 20) if settings.smoke else (150, 5, 500)
+
+# %% [markdown]
+# The same three parts as in lesson 3. The frameworks know how to go down the gradient of a loss, so the loss is the
+# sum above with the sign turned around.
 
 
 # %%
@@ -57,6 +62,11 @@ class PolicyAgent(parl.Agent):
         return int(self.rng.random() < self.predict(obs)[1])
 
 
+# %% [markdown]
+# An episode is played to its end before anything is learned, because G_t is not known earlier.
+
+
+# %%
 def play(env, agent):
     (obs, _), over, steps = env.reset(), False, []
     while not over:
@@ -117,8 +127,8 @@ for ax, (name, values) in zip(axes, estimates.items(), strict=True):
 show(figure, "4-gradient-noise", settings.pictures)
 
 # %% [markdown]
-# The three means (orange) agree within their errors. What one episode says about them scatters three times less in the
-# end, so that nine times fewer episodes tell as much.
+# The three means (orange) estimate the same number, and their errors do not tell them apart. What one episode says
+# about it scatters three times less in the end, so that nine times fewer episodes tell as much.
 #
 # ## And does it matter?
 #

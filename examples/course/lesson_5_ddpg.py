@@ -8,12 +8,13 @@
 #     critic   Q(s, a)   learns lesson 3's target, with the actor's choice in place of the maximum
 #     actor    μ(s)      learns to choose what the critic likes best
 #
-#     target      = r + γ Q'(s', μ'(s'))                     (only r when the episode terminated)
+#     target      = r + γ Q'(s', μ'(s'))             (only r when the episode terminated)
 #     critic loss = mean of (Q(s, a) - target)²
-#     actor loss  = - mean of Q(s, μ(s))                     the gradient runs through the critic into the action
-#     Q' ← (1 - τ) Q' + τ Q,   μ' ← (1 - τ) μ' + τ μ         targets follow slowly, at every update
+#     actor loss  = - mean of Q(s, μ(s))
+#     Q' ← (1 - τ) Q' + τ Q,   μ' ← (1 - τ) μ' + τ μ
 #
-# It learns off-policy from a replay memory, as DQN does. To try things out it adds noise to μ(s).
+# Both targets follow slowly, at every update. DDPG learns off-policy from a replay memory, as DQN does, and tries
+# things out by adding noise to μ(s).
 
 # %%
 import copy
@@ -33,6 +34,11 @@ if settings.backend:
 GAMMA, TAU, LR, BATCH, NOISE, TORQUE = 0.98, 0.005, 1e-3, 64, 0.1, 2.0
 STEPS, WARM_UP = (300, 200) if settings.smoke else (12_000, 1000)
 
+# %% [markdown]
+# ## Two networks in one model
+#
+# Actions are kept in [-1, 1] by a tanh, and multiplied by 2 for Pendulum.
+
 
 # %%
 class ActorCritic(parl.Model):
@@ -41,7 +47,7 @@ class ActorCritic(parl.Model):
         self.act_1, self.act_2, self.act_3 = fc(64, act="relu"), fc(64, act="relu"), fc(1, act="tanh")
         self.q_1, self.q_2, self.q_3 = fc(64, act="relu"), fc(64, act="relu"), fc(1)
 
-    def policy(self, obs):  # in [-1, 1]; times TORQUE it is what Pendulum gets
+    def policy(self, obs):
         return self.act_3(self.act_2(self.act_1(obs)))
 
     def value(self, obs, action):
@@ -54,8 +60,14 @@ class ActorCritic(parl.Model):
         return [parameter for layer in (self.q_1, self.q_2, self.q_3) for parameter in layer.parameters()]
 
 
+# %% [markdown]
+# The actor's gradient runs through the critic: Q(s, μ(s)) depends on the actor's weights through the action. Each
+# loss has an optimizer for its own part of the weights, so that the actor cannot please itself by bending the critic.
+
+
+# %%
 class MyDDPG(parl.Algorithm):
-    ACTS_IN_UNIT_BOX = True  # tells `training.evaluate` to stretch actions from [-1, 1] to the environment's bounds
+    ACTS_IN_UNIT_BOX = True  # so that `training.evaluate` stretches [-1, 1] to the environment's bounds
 
     def __init__(self, model):
         super().__init__(model)
@@ -84,6 +96,14 @@ class MyAgent(parl.Agent):
         return np.clip(action + NOISE * self.rng.standard_normal(action.shape), -1.0, 1.0).astype(np.float32)
 
 
+# %% [markdown]
+# ## The loop
+#
+# As in lesson 3, after 1000 random steps. Pendulum never terminates; after 200 steps it is cut off, and the future
+# counts.
+
+
+# %%
 def train(agent, memory, seed):
     env, returns, total = gym.make("Pendulum-v1"), [], 0.0
     obs, _ = env.reset(seed=seed)
