@@ -2,7 +2,7 @@
 # # Lesson 3: DQN, or Q-learning with a network
 #
 # CartPole's state is four real numbers: position and velocity of a cart, angle and angular velocity of the pole on
-# it. No table has a row for each. So a network takes the table's place: four numbers in, one Q a action out. Every
+# it. No table has a row for each. So a network takes the table's place: four numbers in, one Q an action out. Every
 # step in which the pole stands brings a reward of 1, for at most 500 steps.
 #
 # A network cannot change one entry and leave the others alone. It takes a step down the gradient of a **loss**, the
