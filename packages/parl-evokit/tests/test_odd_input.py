@@ -216,6 +216,7 @@ def test_known_solutions_that_are_no_numbers_are_named() -> None:
         (b"\x08\x01", "sample 1 is no SamplingInfo but of type bytes"),
         (SamplingInfo([5, 6], 2**70), "model_iter_id is 0 to 2"),
         (SamplingInfo([5, 6], 0, 2**40), "a fingerprint is 0 to 2"),
+        (SamplingInfo([5, 6], cast("int", 0.5)), "sample 1, .*model_iter_id=0.5.*, is no record"),
         (SamplingInfo([5, 6], cast("int", "first")), "sample 1, .*first.*, is no record"),
     ],
 )

@@ -143,8 +143,8 @@ def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
 
 def _column(numbers: list[int], kind: type[_Number]) -> NDArray[_Number]:
     if numbers and numbers.count(numbers[0]) == len(numbers):  # the usual case, and several times as fast
-        return np.full(len(numbers), numbers[0], kind)
-    return np.array(numbers, kind)
+        return np.full(len(numbers), index(numbers[0]), kind)
+    return np.array(list(map(index, numbers)), kind)  # numpy's own conversion would cut off fractions
 
 
 def _all_equal(column: NDArray[Any]) -> bool:
