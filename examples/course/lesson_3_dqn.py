@@ -179,9 +179,9 @@ print(f"after 10 updates the weights of the two differ by at most {apart:.0e}")
 # ## Exercises
 #
 # 1. **Renew the target less often**: SYNC_EVERY = 250.
-#    *Idea:* the largest Q among 2000 remembered states is 72 then, which is possible. But targets that stay behind
-#    teach more slowly: after the same 25,000 steps the return is 168. More steps and a smaller LR are the way to
-#    both.
+#    *Idea:* the largest Q among 2000 remembered states falls from 192 to 72, which is possible. But targets that stay
+#    behind teach more slowly: after the same 25,000 steps the return is 168. More steps and a smaller LR are the way
+#    to both.
 # 2. **Double DQN**: let Q choose the action in s', and Q' say what it is worth. Does it mend the scale?
 #    *Idea:* `layers.argmax(self.model(next_obs), axis=1)` and `layers.one_hot` pick it, or take the ready-made
 #    `parl.algorithms.DQN(..., double=True)`. It is meant for a maximum that picks the luckiest of several noisy
