@@ -15,6 +15,7 @@ from parl_core.actors import open_actors, wait_any
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
 from parl_core.subprocess_actors import SubprocessActors
+from parl_core.thread_variables import VARIABLES
 
 DEADLINE_S = 60.0
 pytestmark = pytest.mark.usefixtures("importable_classes")
@@ -39,6 +40,9 @@ class Worker:
 
     def pid(self) -> int:
         return os.getpid()
+
+    def variable(self, name: str) -> str | None:
+        return os.environ.get(name)
 
     def echo(self, value: Any) -> Any:
         return value
@@ -211,3 +215,15 @@ def test_waiting_for_any_does_not_wait_for_all() -> None:
         assert wait_any(futures[:1], DEADLINE_S) == futures[:1]
         with pytest.raises(ActorProcessLost):
             futures[0].result()
+
+
+@pytest.mark.parametrize(("chosen", "threads"), [(None, "1"), ("3", "3")])
+def test_numeric_libraries_get_one_thread_unless_the_user_chose(
+    chosen: str | None, threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", chosen)
+    with SubprocessActors(1) as actors:
+        assert actors.create(Worker).call("variable", "OMP_NUM_THREADS") == threads

@@ -4,7 +4,9 @@
     handle.submit ── frame ──> process ── frame ──> future.result()
 
 Every process is a fresh Python: it does not import the program that made it, so scripts need no `if __name__ ==
-"__main__"`, and no lock or thread is inherited. parl-remote's actors are faster and can be on other machines.
+"__main__"`, and no lock or thread is inherited. Numeric libraries get one thread there, unless OMP_NUM_THREADS or the
+like is set: with more, the small networks of several actors wait for each other's threads. parl-remote's actors are
+faster and can be on other machines.
 """
 
 import os
@@ -23,6 +25,7 @@ from parl_core.actor_process import LENGTH
 from parl_core.actors import ActorFuture, ActorHandle
 from parl_core.checks import check_int
 from parl_core.errors import ActorProcessLost, ParlError
+from parl_core.thread_variables import one_thread_unless_chosen
 
 __all__ = ["SubprocessActors"]
 
@@ -95,7 +98,10 @@ class _Process:
         program = _PROGRAM.format(path=sys.path, link=theirs.fileno(), lifeline=lifeline_end)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", program], stdin=subprocess.DEVNULL, pass_fds=(theirs.fileno(), lifeline_end)
+                [sys.executable, "-c", program],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(), lifeline_end),
+                env=one_thread_unless_chosen(os.environ),
             )
         except BaseException:
             ours.close()

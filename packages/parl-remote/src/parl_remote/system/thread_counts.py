@@ -13,17 +13,9 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 
-__all__ = ["VARIABLES", "chosen_by_user", "chosen_number", "chosen_variables", "limit_numeric_threads", "set_variables"]
+from parl_core.thread_variables import VARIABLES, chosen_variables
 
-VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
+__all__ = ["VARIABLES", "chosen_by_user", "chosen_number", "chosen_variables", "limit_numeric_threads", "set_variables"]
 
 _SETTERS = {  # by what the library's file is called: functions that take the number as a C int
     "openblas": ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"),
@@ -33,11 +25,6 @@ _SETTERS = {  # by what the library's file is called: functions that take the nu
     "libomp": ("omp_set_num_threads",),
 }
 _MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_threads
-
-
-def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """What an environment says about numbers of threads."""
-    return {name: environment[name] for name in VARIABLES if environment.get(name)}
 
 
 def chosen_number(environment: Mapping[str, str]) -> int | None:
