@@ -180,8 +180,7 @@ print(f"after 10 updates the weights of the two differ by at most {apart:.0e}")
 #
 # 1. **Renew the target less often**: SYNC_EVERY = 250.
 #    *Idea:* the largest Q among 2000 remembered states falls from 192 to 72, which is possible. But targets that stay
-#    behind teach more slowly: after the same 25,000 steps the return is 168. More steps and a smaller LR are the way
-#    to both.
+#    behind teach more slowly: after the same 25,000 steps the return is 168. Does it catch up with more steps?
 # 2. **Double DQN**: let Q choose the action in s', and Q' say what it is worth. Does it mend the scale?
 #    *Idea:* `layers.argmax(self.model(next_obs), axis=1)` and `layers.one_hot` pick it, or take the ready-made
 #    `parl.algorithms.DQN(..., double=True)`. It is meant for a maximum that picks the luckiest of several noisy
