@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -182,6 +183,18 @@ def test_on_a_terminal_progress_is_a_bar_with_the_current_return() -> None:
     assert "25%" in shown
     assert "return 20.0  evaluated 40.0" in shown
     assert shown.endswith("Stopped after 1000 steps and 9.0 s: in a test\n")
+
+
+def test_a_terminal_that_knows_no_size_gets_a_bar_too() -> None:
+    ours, theirs = os.openpty()  # of 0 rows and 0 columns
+    with open(theirs, "w") as terminal, open(ours, "rb", buffering=0) as shown:
+        progress = Progress(terminal)
+        progress.on_update(Update(50, 100, 1.0))
+        progress.on_end(Ended(Stop.BUDGET, "100 steps were taken", 100, 2.0))
+        text = b""
+        while b"Stopped" not in text:
+            text += shown.read(1000)
+    assert b"50/100" in text
 
 
 def test_tables_have_a_row_an_event_that_can_be_read_before_the_end(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The progress of a loop on the terminal: a bar where a person watches, plain lines where a file does."""
 
 import math
+import os
 import sys
 import threading
 import time
@@ -77,9 +78,8 @@ class Progress(Callback):
     def _draw(self, update: Update) -> None:
         if self._bar is None:
             initial = 0 if self._began_at is None else self._began_at[0]
-            self._bar = _bar_class()(
-                total=update.total_steps, initial=initial, unit="step", file=self._out, dynamic_ncols=True
-            )
+            size = _bar_size(self._out)
+            self._bar = _bar_class()(total=update.total_steps, initial=initial, unit="step", file=self._out, **size)
         self._bar.set_postfix_str(self._figures(), refresh=False)
         self._bar.update(update.step - self._bar.n)
 
@@ -111,6 +111,15 @@ def _duration(seconds: float) -> str:
     whole = math.ceil(max(seconds, 0.0))
     hours, minutes = divmod(whole // 60, 60)
     return f"{hours}:{minutes:02d}:{whole % 60:02d}" if hours else f"{minutes}:{whole % 60:02d}"
+
+
+def _bar_size(out: TextIO) -> dict[str, Any]:
+    """How large a bar may be; a terminal that knows no size (a container's, that of `script`) would show none."""
+    try:
+        columns, rows = os.get_terminal_size(out.fileno())
+    except (OSError, ValueError):  # nothing that has a file descriptor
+        return {"dynamic_ncols": True}
+    return {"dynamic_ncols": True} if columns and rows else {"ncols": columns or 100, "nrows": rows or 24}
 
 
 def _bar_class() -> Any:
