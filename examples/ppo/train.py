@@ -73,26 +73,27 @@ def train(agent, envs, env, run, settings):
     if settings.smoke:
         evaluate_every, episodes = envs.num_envs * loop.n_steps, 1
         loop = loop.with_total_steps(2 * evaluate_every)
-    make = env.make_to_evaluate
+    make, normalization = env.make_to_evaluate, None
     if env.kind == "continuous":  # observations and rewards of unit size, in an evaluation observations only
-        envs = training.NormalizeVector(envs, gamma=loop.gamma)
+        envs = normalization = training.NormalizeVector(envs, gamma=loop.gamma)
 
         def make():
-            return envs.as_seen(env.make_to_evaluate())
+            return normalization.as_seen(env.make_to_evaluate())
 
+    callbacks = training.standard_callbacks(
+        run, agent, title=f"PPO on {env.env_id}", goal=env.goal, normalization=normalization
+    )
     training.train_on_policy(
         agent,
         envs,
         loop,
         evaluator=lambda: training.evaluate(agent, make, episodes, seed=2),
         evaluate_every=evaluate_every,
-        callbacks=training.standard_callbacks(run, agent, title=f"PPO on {env.env_id}", goal=env.goal),
+        callbacks=callbacks,
         checkpoints=training.Checkpoints(run, every=max(20_000, evaluate_every)),
         seed=settings.seed,
     )
-    run.save(agent)
-    if env.kind == "continuous":
-        run.saved(envs.save(run.path / "observations.npz"), "mean and deviation of observations")
+    run.save(agent, normalization=normalization)
     print(f"Return of {5 * episodes} episodes: {training.evaluate(agent, make, 5 * episodes, seed=1).mean:.1f}")
 
 
