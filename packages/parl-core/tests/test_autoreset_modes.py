@@ -11,6 +11,8 @@ from parl_core.actors import InProcessActors
 from parl_core.env.same_step import SameStep, in_same_step
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.training.off_policy import OffPolicySettings, train_off_policy
+from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 
 LENGTHS = (3, 5, 4)
 MODES = list(AutoresetMode)
@@ -199,3 +201,11 @@ def test_a_vector_without_reset_mask_is_refused_with_one_that_works() -> None:
     kwargs = {"autoreset_mode": AutoresetMode.SAME_STEP}
     told: Any = gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs=kwargs)
     assert in_same_step(told) is told
+
+
+@pytest.mark.parametrize("given", ["CartPole-v1", lambda: Clock(3), Clock(3)], ids=["id", "function", "environment"])
+@pytest.mark.parametrize("loop", [train_on_policy, train_off_policy])
+def test_what_is_no_vector_is_refused_by_the_loops_with_how_to_make_one(given: Any, loop: Any) -> None:
+    settings = OnPolicySettings(total_steps=8) if loop is train_on_policy else OffPolicySettings(total_steps=8)
+    with pytest.raises(HyperparameterError, match=r"a vector of environments, got .*make_vector_env\("):
+        loop(None, given, settings)

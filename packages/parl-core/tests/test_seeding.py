@@ -4,6 +4,7 @@ import random
 import sys
 from collections.abc import Iterator
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -89,3 +90,21 @@ def test_a_framework_imported_after_seed_everything_gets_the_seed_once(monkeypat
 def test_a_seed_out_of_range_is_refused(seed: int) -> None:
     with pytest.raises(HyperparameterError, match="seed must be"):
         seed_everything(seed)
+
+
+@pytest.mark.usefixtures("global_state")
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8, np.uint64])
+def test_numpys_whole_numbers_are_seeds_like_pythons(kind: type[Any]) -> None:
+    def drawn(seed: int) -> tuple[float, ...]:
+        generator = seed_everything(seed)
+        return random.random(), float(np.random.random()), float(generator.random()), *spawn_seeds(seed, 2)
+
+    assert drawn(kind(3)) == drawn(3)
+    assert make_generator(kind(3)).random() == make_generator(3).random()
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "3", True])
+def test_what_is_no_seed_is_refused_wherever_seeds_are_split(seed: Any) -> None:
+    for take in (make_generator, lambda given: spawn_seeds(given, 2)):
+        with pytest.raises(HyperparameterError, match="seed must be"):
+            take(seed)

@@ -29,8 +29,16 @@ _waiting: dict[str, int] = {}  # seeds of frameworks that were not imported yet 
 
 
 def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | None = None) -> np.random.Generator:
-    """Return a generator: the very one that was given, or a new PCG64 from the seed (None: from the system)."""
-    return seed if isinstance(seed, np.random.Generator) else np.random.default_rng(seed)
+    """Return a generator: the very one that was given, or a new PCG64 from the seed (None: from the system).
+
+    Raises:
+        HyperparameterError: the seed is no whole number of at least 0.
+    """
+    if isinstance(seed, np.random.Generator):
+        return seed
+    if seed is None or isinstance(seed, np.random.SeedSequence):
+        return np.random.default_rng(seed)
+    return np.random.default_rng(check_int("seed", seed, at_least=0))
 
 
 def spawn_seeds(seed: int | None, n: int) -> list[int]:
@@ -42,8 +50,12 @@ def spawn_seeds(seed: int | None, n: int) -> list[int]:
     Args:
         seed: of the whole run; None takes it from the system.
         n: how many.
+
+    Raises:
+        HyperparameterError: the seed is no whole number of at least 0.
     """
-    children = np.random.SeedSequence(seed).spawn(n)
+    checked = None if seed is None else check_int("seed", seed, at_least=0)
+    children = np.random.SeedSequence(checked).spawn(n)
     return [int(child.generate_state(1, np.uint32)[0] >> 1) for child in children]
 
 
@@ -92,7 +104,8 @@ def seed_everything(seed: int) -> np.random.Generator:
     Raises:
         HyperparameterError: the seed is out of its range.
     """
-    if check_int("seed", seed, at_least=0) >= 2**32:
+    seed = check_int("seed", seed, at_least=0)  # Python's own, which `random` insists on
+    if seed >= 2**32:
         raise HyperparameterError(f"seed must be below 2**32, got {seed!r}")
     random.seed(seed)
     np.random.seed(seed)

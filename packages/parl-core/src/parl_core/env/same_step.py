@@ -19,7 +19,7 @@ from gymnasium.vector.utils import iterate
 from parl_core.env.group_step import ArraySpaces
 from parl_core.errors import HyperparameterError, ParlError
 
-__all__ = ["SameStep", "in_same_step"]
+__all__ = ["SameStep", "in_same_step", "require_vector"]
 
 AnyVector = GymnasiumVectorEnv[Any, Any, Any]
 
@@ -32,8 +32,9 @@ def in_same_step(envs: AnyVector) -> AnyVector:
             Gymnasium's own, ALE's and PARL's do.
 
     Raises:
-        HyperparameterError: the environments do not say in which mode they are.
+        HyperparameterError: it is no vector environment, or the environments do not say in which mode they are.
     """
+    require_vector(envs)
     mode = envs.metadata.get("autoreset_mode")
     if mode is AutoresetMode.SAME_STEP:
         return envs
@@ -43,6 +44,21 @@ def in_same_step(envs: AnyVector) -> AnyVector:
         f"{type(envs).__name__} does not say when it resets: metadata['autoreset_mode'] is {mode!r}; set it to what "
         "the environment does, an AutoresetMode of gymnasium.vector"
     )
+
+
+def require_vector(envs: object) -> None:
+    """Refuse what is no vector of environments, such as a single one.
+
+    Raises:
+        HyperparameterError: the message says how to make one.
+    """
+    if not hasattr(envs, "num_envs") or not hasattr(envs, "single_observation_space"):
+        given = repr(envs) if isinstance(envs, str) else f"a {type(envs).__name__}"
+        what = "environment id or function" if callable(envs) or isinstance(envs, str) else "single environment"
+        raise HyperparameterError(
+            f"the loops step a vector of environments, got {given}, which is none: of a {what} it is "
+            "training.make_vector_env(id_or_function, num_envs=1)"
+        )
 
 
 class SameStep(VectorWrapper):

@@ -16,10 +16,12 @@ import gymnasium
 import numpy as np
 
 from parl_core.checks import check_fraction, check_int
+from parl_core.env.same_step import require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.replay.records import from_records, storage_of
 from parl_core.schedules import Schedule, as_schedule, linear
+from parl_core.seeding import make_generator
 from parl_core.training.acting import OffPolicyAgent
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -123,7 +125,8 @@ def train_off_policy(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
-    rng = np.random.default_rng(seed)
+    require_vector(envs)
+    rng = make_generator(seed)
     exploration = {name: as_schedule(value) for name, value in settings.exploration.items()}
     rates = {name: as_schedule(value) for name, value in settings.rates.items()}
     beta = None

@@ -10,11 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-import numpy as np
-
 from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
 from parl_core.offline.dataset import OfflineDataset
+from parl_core.seeding import make_generator
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
@@ -94,7 +93,7 @@ def train_offline(
             "use a smaller batch"
         )
     draw: Callable[..., Mapping[str, Any]] = getattr(agent.alg, "draw_batch", OfflineDataset.draw)
-    rng = np.random.default_rng(seed)
+    rng = make_generator(seed)
     figures = Figures(getattr(agent.alg, "FIGURES", ("loss",)))
     with Course(
         settings.updates, callbacks, evaluator, evaluate_every, clock, unit="updates", checkpoints=checkpoints

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import numpy as np
-
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.env.same_step import require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested
 from parl_core.returns import gae
 from parl_core.schedules import Schedule
+from parl_core.seeding import make_generator
 from parl_core.training.acting import OnPolicyAgent
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
@@ -135,7 +135,8 @@ def train_on_policy(
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
-    rng = np.random.default_rng(seed)
+    require_vector(envs)
+    rng = make_generator(seed)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)
         collector = RolloutCollector(agent, envs, settings.n_steps, seed)

@@ -49,8 +49,8 @@ class TransitionCollector:
     def __init__(
         self, agent: OffPolicyAgent, envs: Any, memory: Any, rng: np.random.Generator, seed: int | None = None
     ) -> None:
-        tell_dimensions(agent, envs.single_observation_space)
         self._envs = in_same_step(envs)
+        tell_dimensions(agent, envs.single_observation_space)
         self._agent, self._memory, self._rng = agent, memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
