@@ -10,6 +10,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.env.normalize_vector import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.training import (
@@ -131,6 +132,13 @@ def test_a_rollout_goes_on_where_the_one_before_stopped() -> None:
     np.testing.assert_array_equal(second.obs[:, 1, 0], [4, 0, 1, 2])
     assert first.episodes == ()
     assert second.episodes == (Episode(5.0, 5), Episode(5.0, 5))
+
+
+def test_returns_are_those_of_the_environment_where_a_wrapper_scales_what_is_learned_from() -> None:
+    envs = NormalizeVector(make_vector_env(Counting, 2, env_kwargs={"ends": 5}), obs=False)
+    rollout = RolloutCollector(TenTimesTheCount(), envs, 5, seed=0).collect()
+    assert rollout.episodes == (Episode(5.0, 5), Episode(5.0, 5))
+    assert not np.allclose(rollout.reward, 1.0)
 
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))

@@ -107,7 +107,7 @@ class RolloutCollector:
             self._returns += rewards
             self._lengths += 1
             for i in np.flatnonzero(terminated[t] | truncated[t]).tolist():
-                episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
+                episodes.append(_told(infos, i) or Episode(float(self._returns[i]), int(self._lengths[i])))
                 self._returns[i], self._lengths[i] = 0.0, 0
                 if not terminated[t, i]:
                     last_obs[t, i] = infos["final_obs"][i]
@@ -143,3 +143,11 @@ def _holds_arrays(space: Any) -> bool:
     if isinstance(space, gymnasium.spaces.Dict):
         return bool(space.spaces) and all(_holds_arrays(part) for part in space.spaces.values())
     return isinstance(space, ArraySpaces)
+
+
+def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
+    """The episode as the environment itself saw it, where the vector says so: a wrapper may have scaled its rewards."""
+    told, which = infos.get("episode"), infos.get("_episode")
+    if told is None or which is None or not which[index]:
+        return None
+    return Episode(float(told["r"][index]), int(told["l"][index]))
