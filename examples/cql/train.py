@@ -130,10 +130,11 @@ def main(settings):
             checkpoints=training.Checkpoints(run, every=every),
             seed=settings.seed,
         )
-        agent.restore(run.path / "last.ckpt")  # who has the log alone cannot tell which weights were the best
-        last = training.evaluate(agent, env.make_to_evaluate, episodes, seed=1)
         print(f"Mean return of the logged episodes: {dataset.episode_returns.mean():.1f}")
-        print(f"Mean return of {episodes} evaluation episodes: {last.mean:.1f}, deviation {last.std:.1f}")
+        for name in ("best", "last"):  # the best were chosen by playing; who has the log alone takes the last
+            agent.restore(run.path / f"{name}.ckpt")
+            played = training.evaluate(agent, env.make_to_evaluate, episodes, seed=1)
+            print(f"Mean return of {episodes} episodes, {name} weights: {played.mean:.1f}, deviation {played.std:.1f}")
         print(run.inventory())
 
 
