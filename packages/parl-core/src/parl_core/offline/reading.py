@@ -79,7 +79,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
             dataset = minari.load_dataset(name, download=download)
         except (FileNotFoundError, ValueError, KeyError) as error:
             raise DatasetError(
-                f"Minari cannot load {name!r}: {error}; see `minari list local`, or pass download=True"
+                f"Minari cannot load {name!r}: {str(error).rstrip('.')}; see `minari list local`, or pass download=True"
             ) from error
     else:
         name = str(getattr(getattr(dataset, "spec", None), "dataset_id", "a Minari dataset"))
