@@ -12,7 +12,15 @@ from parl_core.schedules import constant, piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, of_dictionaries, q_values, shared_trunk
 from parl_core.testing.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
-from parl_core.testing.reference_policies import CONTINUOUS, DISCRETE, KINDS, MASKED, MULTI_DISCRETE, Kind, PolicyReference
+from parl_core.testing.reference_policies import (
+    CONTINUOUS,
+    DISCRETE,
+    KINDS,
+    MASKED,
+    MULTI_DISCRETE,
+    Kind,
+    PolicyReference,
+)
 
 __all__ = ["A2CConformance"]
 
