@@ -56,3 +56,8 @@ def test_the_old_dictionary_fills_what_arguments_leave_open() -> None:
 def test_unknown_names_in_the_old_dictionary_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="DQN has no hyper-parameter gama; it has gamma"):
         merge("DQN", {"gama": 0.5}, {}, {"gamma": 0.9})
+
+
+def test_vectors_in_place_of_discrete_actions_are_refused_with_what_learns_from_them() -> None:
+    with pytest.raises(ValueError, match=r"action must have shape \[n\] or \[n, 1\], got \(32, 2\): .* SAC, TD3, CQL"):
+        actions_column("action", np.zeros((32, 2), np.float32))

@@ -27,7 +27,13 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
     Raises:
         ValueError: another shape, numbers that are not whole, or indices that are no actions.
     """
-    array = _column(name, np.asarray(values))
+    given = np.asarray(values)
+    if given.ndim == 2 and given.shape[1] > 1:
+        raise ValueError(
+            f"{name} must have shape [n] or [n, 1], got {given.shape}: these are discrete actions; of vectors of "
+            "numbers SAC, TD3, CQL and IQL learn, of several discrete parts PPO and A2C with nvec="
+        )
+    array = _column(name, given)
     if array.dtype.kind not in "iu":
         raise ValueError(f"{name} must hold whole numbers (action indices), got dtype {array.dtype}")
     if array.size and (array.min() < 0 or (act_dim is not None and array.max() >= act_dim)):
