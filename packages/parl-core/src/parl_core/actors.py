@@ -226,7 +226,7 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
 
 def _wait(futures: Sequence[ActorFuture], timeout_s: float | None) -> None:
     """Sleep until something arrives, which need not be a whole answer."""
-    if isinstance(futures[0], Future):
+    if all(isinstance(future, Future) for future in futures):
         some: list[Any] = list(futures)
         concurrent.futures.wait(some, timeout_s, concurrent.futures.FIRST_COMPLETED)
         return

@@ -2,13 +2,18 @@
 
     crew.submit(Call) ──> actor of that group ──> crew.arrivals() ──> Arrival: an answer, or that the call has failed
 
-What fails is the loop's to ask for again: an actor that ended or did not answer in time has been replaced by then, and
-an environment that raised will be made anew. A group that fails too often in a row ends the run with its last error.
+What fails is the loop's to ask for again: in the place of an actor that ended or did not answer in time another one is
+being made, to which calls go as soon as it is there, and an environment that raised will be made anew. The answers of
+the others come in meanwhile. A group that fails too often in a row ends the run with its last error.
 """
 
+import contextlib
+import os
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -40,11 +45,82 @@ class Arrival(NamedTuple):
     failed: bool
 
 
+class _Hiring(Future[ActorHandle]):
+    """An actor in the making, in a thread of its own: it can take as long as the start and the imports of a Python."""
+
+    def __init__(self, hire: Callable[[], ActorHandle]) -> None:
+        super().__init__()
+        self._reader, self._writer = os.pipe()
+        threading.Thread(target=self._make, args=(hire,), name="hire an actor", daemon=True).start()
+
+    def fileno(self) -> int:
+        """Readable when the actor is there: some futures are waited for in this way."""
+        return self._reader
+
+    def take(self) -> ActorHandle:
+        """Wait for the actor; to be called once."""
+        try:
+            return self.result()
+        finally:
+            os.close(self._reader)
+
+    def dismiss(self) -> None:
+        """End the actor as soon as it is there, without waiting."""
+        self.add_done_callback(_dismiss)
+
+    def _make(self, hire: Callable[[], ActorHandle]) -> None:
+        try:
+            self.set_result(hire())
+        except BaseException as error:  # any: raised where the actor is taken
+            self.set_exception(error)
+        finally:
+            os.close(self._writer)
+
+
+def _dismiss(hiring: Future[ActorHandle]) -> None:
+    with contextlib.suppress(BaseException):  # where it was not made, or its system was closed first, nothing is left
+        assert isinstance(hiring, _Hiring)
+        hiring.take().kill()
+
+
 class _Member:
+    """An actor, or the one that is being made in its place; calls wait for that one, without a future."""
+
     def __init__(self, handle: ActorHandle) -> None:
-        self.handle = handle
-        self.calls: deque[tuple[Call, ActorFuture]] = deque()
+        self.handle: ActorHandle | None = handle
+        self.hiring: _Hiring | None = None
+        self.loss: tuple[Call, LostActor] | None = None  # what the one before was busy with, and what became of it
+        self.calls: deque[tuple[Call, ActorFuture | None]] = deque()
         self.since = time.monotonic()  # when the oldest of them began, as far as can be seen from here
+
+    def submit(self, call: Call) -> None:
+        if not self.calls:
+            self.since = time.monotonic()
+        future = None if self.handle is None else self.handle.submit(call.method, *call.args)
+        self.calls.append((call, future))
+
+    def begin(self, handle: ActorHandle) -> None:
+        """Give what has waited to the actor that is there now."""
+        self.handle, self.hiring, waited, self.calls = handle, None, self.calls, deque()
+        for call, _ in waited:
+            self.submit(call)
+
+    def answered(self) -> tuple[Call, ActorFuture] | None:
+        """The oldest call, if its answer is there."""
+        if not self.calls:
+            return None
+        call, future = self.calls[0]
+        if future is None or not future.done():
+            return None
+        self.calls.popleft()
+        self.since = time.monotonic()
+        return call, future
+
+    def next_event(self) -> ActorFuture:
+        """What to wait for, with calls under way."""
+        found = self.hiring or self.calls[0][1]
+        assert found is not None
+        return found
 
 
 class Crew:
@@ -135,10 +211,7 @@ class Crew:
 
     def submit(self, call: Call) -> None:
         """Send a call; calls for one actor are run in order."""
-        member = self._members[self._actor_of[call.group]]
-        if not member.calls:
-            member.since = time.monotonic()
-        member.calls.append((call, member.handle.submit(call.method, *call.args)))
+        self._members[self._actor_of[call.group]].submit(call)
 
     def arrivals(self, timeout_s: float | None = None) -> list[Arrival]:
         """Wait for answers.
@@ -161,16 +234,18 @@ class Crew:
                 return found
             limits = [left] if left is not None else []
             if self._timeout_s is not None:
-                limits.append(min(member.since for member in waiting) + self._timeout_s - time.monotonic())
-            wait_any([member.calls[0][1] for member in waiting], max(0.0, min(limits)) if limits else None)
+                ends = [member.since + self._timeout_s for member in waiting if member.handle is not None]
+                limits += [end - time.monotonic() for end in ends]
+            wait_any([member.next_event() for member in waiting], max(0.0, min(limits)) if limits else None)
 
     def _collect(self, actor: int) -> list[Arrival]:
         """What this actor has answered; with a lost one, all that it owed has failed."""
         member = self._members[actor]
+        if member.hiring is not None and member.hiring.done():
+            self._welcome(actor, member.hiring)
         found: list[Arrival] = []
-        while member.calls and member.calls[0][1].done():
-            call, future = member.calls.popleft()
-            member.since = time.monotonic()
+        while (answered := member.answered()) is not None:
+            call, future = answered
             try:
                 answer = future.result()
             except LostActor as error:
@@ -181,7 +256,12 @@ class Crew:
                 found.append(Arrival(call, error, True))
             else:
                 found.append(Arrival(call, answer, False))
-        if member.calls and self._timeout_s is not None and time.monotonic() - member.since > self._timeout_s:
+        if (
+            member.calls
+            and member.handle is not None
+            and self._timeout_s is not None
+            and time.monotonic() - member.since > self._timeout_s
+        ):
             call, _ = member.calls.popleft()
             hanging = LostActor(
                 f"actor {actor} was ended because it did not answer {call.method} within timeout_s={self._timeout_s} "
@@ -191,22 +271,35 @@ class Crew:
         return found
 
     def _replace(self, actor: int, call: Call, error: LostActor) -> list[Arrival]:
-        """Put another actor in the place of one that was lost; `call` is the one that it was busy with."""
+        """Have another actor made in the place of one that was lost; `call` is the one that it was busy with."""
         member = self._members[actor]
+        assert member.handle is not None
         member.handle.kill()
         owed = [call, *(owed for owed, _ in member.calls)]
+        member.calls.clear()
+        member.handle = None
+        self._hire_another(actor, call, error)
+        return [Arrival(each, error, True) for each in owed]
+
+    def _hire_another(self, actor: int, call: Call, error: LostActor) -> None:
         self._lose(actor, call, error)
-        while True:
-            try:
-                handle = self._hire(actor, self._lives_with(actor))
-            except LostActor as lost:
-                self._lose(actor, call, lost)
-            except Exception as failure:
-                failure.add_note(f"in making another actor in the place of actor {actor}, which was lost: {error}")
-                raise
-            else:
-                self._members[actor] = _Member(handle)
-                return [Arrival(each, error, True) for each in owed]
+        member, lives = self._members[actor], self._lives_with(actor)
+        member.loss, member.hiring = (call, error), _Hiring(lambda: self._hire(actor, lives))
+
+    def _welcome(self, actor: int, hiring: _Hiring) -> None:
+        """Let the actor begin that has been made; where it was lost meanwhile, have another one made."""
+        member = self._members[actor]
+        assert member.loss is not None
+        call, error = member.loss
+        try:
+            handle = hiring.take()
+        except LostActor as lost:
+            self._hire_another(actor, call, lost)
+        except Exception as failure:
+            failure.add_note(f"in making another actor in the place of actor {actor}, which was lost: {error}")
+            raise
+        else:
+            member.begin(handle)
 
     def _lose(self, actor: int, call: Call, error: LostActor) -> None:
         self.lost += 1
@@ -242,16 +335,20 @@ class Crew:
         members, self._members = self._members, []
         closing = []
         for member in members:
+            if member.hiring is not None:
+                member.hiring.dismiss()
+            if member.handle is None:
+                continue
             for _, future in reversed(member.calls):
                 getattr(future, "cancel", bool)()  # what has not begun need not
             try:
-                closing.append((member, member.handle.submit("close")))
+                closing.append((member.handle, member.handle.submit("close")))
             except Exception:  # any: an actor that is gone needs no closing
                 member.handle.kill()
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        for member, future in closing:
+        for handle, future in closing:
             try:
                 future.result(max(0.0, deadline - time.monotonic()))
             except Exception:  # any: it hangs, is lost, or its environments' own close raised
-                member.handle.kill()
-            member.handle.close()
+                handle.kill()
+            handle.close()
