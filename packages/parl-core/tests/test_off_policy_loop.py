@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from parl_core.env.normalize_vector import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
@@ -348,6 +349,16 @@ def test_episodes_are_handed_over_once() -> None:
         collector.collect(at_random=False, exploration={})
     assert collector.take_episodes() == (Episode(2.0, 2), Episode(2.0, 2))
     assert collector.take_episodes() == ()
+
+
+def test_returns_are_those_of_the_environment_where_a_wrapper_scales_what_is_learned_from() -> None:
+    envs = NormalizeVector(make_vector_env(Counting, 2, env_kwargs={"ends": 5}), obs=False)
+    memory = ReplayMemory(16, 1, 0)
+    collector = TransitionCollector(Table(), envs, memory, np.random.default_rng(0))
+    for _ in range(5):
+        collector.collect(at_random=False, exploration={})
+    assert collector.take_episodes() == (Episode(5.0, 5), Episode(5.0, 5))
+    assert not np.allclose(memory.reward[:10], 1.0)
 
 
 class OutOfOrder(Counting):

@@ -11,6 +11,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from numpy.typing import NDArray
 
 from parl_core.env.group_step import ArraySpaces
 from parl_core.env.same_step import in_same_step
@@ -19,6 +20,7 @@ from parl_core.nested import Observations, map_nested
 from parl_core.training.acting import ExploringAgent, acts_in_unit_box, first_reset, into_space, tell_dimensions
 from parl_core.training.events import Episode
 from parl_core.training.finite import check_observations, check_rewards
+from parl_core.training.running_episodes import RunningEpisodes
 
 __all__ = ["Rollout", "RolloutCollector"]
 
@@ -82,7 +84,7 @@ class RolloutCollector:
             )
         tell_dimensions(agent, envs.single_observation_space)
         self._agent, self._envs, self._n_steps = agent, envs, n_steps
-        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        self._running = RunningEpisodes(envs.num_envs)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
 
@@ -96,7 +98,8 @@ class RolloutCollector:
         obs = map_nested(lambda first: np.empty((self._n_steps, *first.shape), first.dtype), self._obs)
         log_prob, reward, value = (np.empty(shape, np.float32) for _ in range(3))
         terminated, truncated = (np.empty(shape, np.bool_) for _ in range(2))
-        actions, episodes = [], []
+        actions: list[NDArray[Any]] = []
+        episodes: list[Episode] = []
         last_obs: dict[tuple[int, int], Any] = {}  # of truncated episodes, by step and environment
         for t in range(self._n_steps):
             map_nested(lambda kept, now, t=t: np.copyto(kept[t], now), obs, self._obs)
@@ -104,13 +107,10 @@ class RolloutCollector:
             actions.append(action)
             self._obs, rewards, terminated[t], truncated[t], infos = self._envs.step(self._into_space(action))
             reward[t] = rewards
-            self._returns += rewards
-            self._lengths += 1
-            for i in np.flatnonzero(terminated[t] | truncated[t]).tolist():
-                episodes.append(_told(infos, i) or Episode(float(self._returns[i]), int(self._lengths[i])))
-                self._returns[i], self._lengths[i] = 0.0, 0
-                if not terminated[t, i]:
-                    last_obs[t, i] = infos["final_obs"][i]
+            ended = np.flatnonzero(terminated[t] | truncated[t])
+            episodes += self._running.step(rewards, ended, infos)
+            for i in ended[~terminated[t, ended]].tolist():
+                last_obs[t, i] = infos["final_obs"][i]
         check_rewards(reward, "of the rollout")
         check_observations(obs, "of the rollout", leading=2)
         check_observations(self._obs, "after the rollout")
@@ -128,26 +128,19 @@ class RolloutCollector:
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
         self._obs, _ = self._envs.reset(seed=list(seeds))
-        self._returns[:], self._lengths[:] = 0.0, 0
+        self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds; the environments' own state is not in it."""
-        return {"obs": self._obs, "returns": self._returns, "lengths": self._lengths}
+        return {"obs": self._obs, **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
-        self._obs, self._returns, self._lengths = state["obs"], state["returns"], state["lengths"]
+        self._obs = state["obs"]
+        self._running.set_state(state)
 
 
 def _holds_arrays(space: Any) -> bool:
     if isinstance(space, gymnasium.spaces.Dict):
         return bool(space.spaces) and all(_holds_arrays(part) for part in space.spaces.values())
     return isinstance(space, ArraySpaces)
-
-
-def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
-    """The episode as the environment itself saw it, where the vector says so: a wrapper may have scaled its rewards."""
-    told, which = infos.get("episode"), infos.get("_episode")
-    if told is None or which is None or not which[index]:
-        return None
-    return Episode(float(told["r"][index]), int(told["l"][index]))

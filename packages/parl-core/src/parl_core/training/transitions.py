@@ -27,6 +27,7 @@ from parl_core.training.acting import (
 )
 from parl_core.training.events import Episode
 from parl_core.training.finite import check_observations, check_rewards
+from parl_core.training.running_episodes import RunningEpisodes
 
 __all__ = ["TransitionCollector", "random_actions"]
 
@@ -54,7 +55,7 @@ class TransitionCollector:
         self._agent, self._memory, self._rng = agent, memory, rng
         self._unit_box = acts_in_unit_box(agent)
         self._into_space = into_space(envs.single_action_space, unit_box=self._unit_box)
-        self._returns, self._lengths = np.zeros(envs.num_envs), np.zeros(envs.num_envs, np.int64)
+        self._running = RunningEpisodes(envs.num_envs)
         self._episodes: list[Episode] = []
         self._obs = first_reset(self._envs, seed)
         try_out(agent, self._obs, envs.single_action_space, self._into_space)
@@ -84,11 +85,7 @@ class TransitionCollector:
         check_observations(next_obs, "after the step just taken")
         stored, led_to = self._as_stored(obs), self._as_stored(next_obs)
         self._memory.append_batch(stored, action, reward, led_to, terminated, truncated)
-        self._returns += reward
-        self._lengths += 1
-        for i in ended.tolist():
-            self._episodes.append(Episode(float(self._returns[i]), int(self._lengths[i])))
-            self._returns[i], self._lengths[i] = 0.0, 0
+        self._episodes += self._running.step(reward, ended, infos)
         return len(reward)
 
     def take_episodes(self) -> tuple[Episode, ...]:
@@ -100,17 +97,17 @@ class TransitionCollector:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
         one_each: Any = list(seeds)
         self._obs, _ = self._envs.reset(seed=one_each)
-        self._returns[:], self._lengths[:] = 0.0, 0
+        self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
         """What a checkpoint holds; the environments' own state is not in it."""
         ended = [[episode.episode_return, episode.length] for episode in self._episodes]
-        return {"obs": self._obs, "returns": self._returns, "lengths": self._lengths, "ended": ended}
+        return {"obs": self._obs, **self._running.get_state(), "ended": ended}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with environments that were brought to where they were."""
         self._obs = state["obs"]
-        self._returns, self._lengths = state["returns"], state["lengths"]
+        self._running.set_state(state)
         self._episodes = [Episode(*ended) for ended in state["ended"]]
 
     def _as_stored(self, obs: Any) -> Any:
