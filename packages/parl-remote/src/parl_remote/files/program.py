@@ -15,7 +15,8 @@ import sys
 from collections.abc import Iterable, Iterator
 
 from parl_remote.files.compiled import compiled_imports
-from parl_remote.shipping.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
+from parl_remote.shipping.import_closure import OwnFile, Seed, closure, loaded_modules
+from parl_remote.shipping.ownership import is_own
 
 __all__ = ["OwnCode", "own_code"]
 

@@ -34,7 +34,7 @@ from parl_remote.messages.files import (
     SeenPlace,
     StoreParts,
 )
-from parl_remote.shipping.import_closure import is_own
+from parl_remote.shipping.ownership import is_own
 from parl_remote.transport import Buffer
 
 __all__ = ["ProgramFiles"]

@@ -16,16 +16,16 @@ import functools
 import importlib.machinery
 import os
 import sys
-import sysconfig
 import types
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["OwnFile", "Seed", "closure", "find_spec", "is_own", "loaded_modules"]
+from parl_remote.shipping.ownership import is_own
+
+__all__ = ["OwnFile", "Seed", "closure", "find_spec", "loaded_modules"]
 
 _NOT_SENT = frozenset({"parl", "parl_core", "parl_remote", "parl_torch", "parl_paddle", "parl_evokit"})
-_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 
@@ -96,13 +96,6 @@ def closure(seeds: Iterable[Seed], modules: Iterable[str]) -> list[OwnFile]:
     return list(found.values())
 
 
-def is_own(path: str) -> bool:
-    """Whether a file is the user's own: neither of the standard library nor installed."""
-    if not os.path.isabs(path):
-        return False  # "built-in", "frozen"
-    return not (_INSTALLED & set(path.split(os.sep)) or path.startswith(_library()))
-
-
 def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
     """A module's specification, without importing its packages; None if there is no such module."""
     path: Iterable[str] | None = None
@@ -145,12 +138,6 @@ def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.Mod
     spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
     spec.submodule_search_locations = places
     return spec
-
-
-@functools.cache
-def _library() -> tuple[str, ...]:
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(f"{place}{os.sep}" for place in places if place)
 
 
 def _files(spec: importlib.machinery.ModuleSpec) -> Iterator[OwnFile]:

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from parl_remote.data import serialize
 from parl_remote.shipping.class_shipping import importable_elsewhere
-from parl_remote.shipping.import_closure import is_own
+from parl_remote.shipping.ownership import is_own
 
 __all__ = ["ship_unshared"]
 
