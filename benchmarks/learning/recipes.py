@@ -203,7 +203,12 @@ RECIPES: dict[str, Recipe] = {
         source="own: values of some tens, held down by a weight that suits them; rates go to 0, the last weights count",
     ),
     "iql-pendulum": Recipe(
-        "ImplicitActorCritic", {}, {}, _PENDULUM_OFFLINE, source="Kostrikov et al. 2021, appendix B"
+        "ImplicitActorCritic",
+        {},
+        {"max_steps": 10_000},
+        _PENDULUM_OFFLINE,
+        reward_scale=0.1,
+        source="Kostrikov et al. 2021, appendix B; rewards divided by 10, so that advantages are of about unit size",
     ),
     "offline_q-cartpole": Recipe(
         "QNetwork",
