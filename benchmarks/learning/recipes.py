@@ -213,8 +213,8 @@ RECIPES: dict[str, Recipe] = {
     "offline_q-cartpole": Recipe(
         "QNetwork",
         {"hidden": (256, 256)},
-        {"lr": linear(1e-3, 0.0, 20_000), "sync_every": 100, "double": True, "gamma": 0.99},
-        OfflineSettings(batch_size=128),
+        {"lr": linear(3e-4, 0.0, 20_000), "sync_every": 100, "double": True, "gamma": 0.99},
+        OfflineSettings(batch_size=256),
         reward_scale=0.02,
         source="own: values of about unit size suit the Huber loss; the rate goes to 0, because the last weights count",
     ),
