@@ -1,14 +1,39 @@
 """Values that change with the number of steps."""
 
+import pickle
+
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.schedules import LinearDecayScheduler, PiecewiseScheduler, as_schedule, constant, linear, piecewise
+from parl_core.schedules import (
+    LinearDecayScheduler,
+    PiecewiseScheduler,
+    Schedule,
+    as_schedule,
+    constant,
+    linear,
+    piecewise,
+)
 
 
 def test_linear_is_exact_at_both_ends_and_stays_there() -> None:
     epsilon = linear(1.0, 0.1, 100, begin=50)
     assert [epsilon(step) for step in (0, 50, 100, 150, 1000)] == [1.0, 1.0, pytest.approx(0.55), 0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "written"),
+    [
+        (constant(0.5), "constant(0.5)"),
+        (linear(1.0, 0.1, 100), "linear(1.0, 0.1, 100)"),
+        (linear(1.0, 0.1, 100, begin=50), "linear(1.0, 0.1, 100, begin=50)"),
+        (piecewise([(0, 1e-3), (10, 5e-4)]), "piecewise([(0, 0.001), (10, 0.0005)])"),
+    ],
+)
+def test_schedules_are_printed_as_they_are_written_and_go_to_other_processes(schedule: Schedule, written: str) -> None:
+    assert repr(schedule) == written
+    assert eval(written) == schedule
+    assert pickle.loads(pickle.dumps(schedule))(70) == schedule(70)
 
 
 def test_piecewise_jumps_at_its_steps() -> None:

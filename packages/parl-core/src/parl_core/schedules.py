@@ -1,11 +1,13 @@
 """Values that change while training goes on: learning rates, clip ranges, epsilons, betas.
 
 A schedule is a plain function of the number of steps taken so far; `constant`, `linear` and `piecewise` make the
-usual ones. `PiecewiseScheduler` and `LinearDecayScheduler` count the steps themselves, as PARL's programs expect.
+usual ones, which can be printed, compared and pickled. `PiecewiseScheduler` and `LinearDecayScheduler` count the steps
+themselves, as PARL's programs expect.
 """
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 from parl_core.checks import check_int, check_positive
@@ -19,7 +21,7 @@ Schedule = Callable[[float], float]
 
 def constant(value: float) -> Schedule:
     """Return a schedule that always gives `value`."""
-    return lambda _step: value
+    return _Constant(value)
 
 
 def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Schedule:
@@ -35,12 +37,7 @@ def linear(start: float, end: float, steps: float, *, begin: float = 0) -> Sched
         HyperparameterError: `steps` is not above 0.
     """
     check_positive("steps", steps)
-
-    def value(step: float) -> float:
-        done = min(max((step - begin) / steps, 0.0), 1.0)
-        return start * (1.0 - done) + end * done  # exact at both ends
-
-    return value
+    return _Linear(start, end, steps, begin)
 
 
 def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
@@ -53,11 +50,50 @@ def piecewise(stages: Sequence[tuple[float, float]]) -> Schedule:
     Raises:
         HyperparameterError: there is no stage, or the steps do not ascend.
     """
-    steps = [step for step, _ in stages]
-    values = [value for _, value in stages]
+    steps = tuple(step for step, _ in stages)
+    values = tuple(value for _, value in stages)
     if not steps or any(later <= earlier for earlier, later in pairwise(steps)):
         raise HyperparameterError(f"a piecewise schedule needs stages with ascending steps, got {list(stages)}")
-    return lambda step: values[max(bisect_right(steps, step) - 1, 0)]
+    return _Piecewise(steps, values)
+
+
+@dataclass(frozen=True)
+class _Constant:
+    value: float
+
+    def __call__(self, step: float) -> float:  # noqa: ARG002 - the same at every one
+        return self.value
+
+    def __repr__(self) -> str:
+        return f"constant({self.value})"
+
+
+@dataclass(frozen=True)
+class _Linear:
+    start: float
+    end: float
+    steps: float
+    begin: float
+
+    def __call__(self, step: float) -> float:
+        done = min(max((step - self.begin) / self.steps, 0.0), 1.0)
+        return self.start * (1.0 - done) + self.end * done  # exact at both ends
+
+    def __repr__(self) -> str:
+        begin = f", begin={self.begin}" if self.begin else ""
+        return f"linear({self.start}, {self.end}, {self.steps}{begin})"
+
+
+@dataclass(frozen=True)
+class _Piecewise:
+    steps: tuple[float, ...]
+    values: tuple[float, ...]
+
+    def __call__(self, step: float) -> float:
+        return self.values[max(bisect_right(self.steps, step) - 1, 0)]
+
+    def __repr__(self) -> str:
+        return f"piecewise({list(zip(self.steps, self.values, strict=True))})"
 
 
 def as_schedule(value: float | Schedule) -> Schedule:
