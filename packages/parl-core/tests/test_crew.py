@@ -1,5 +1,6 @@
 """A crew goes on with the actors that are there while others are made in the place of lost ones."""
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -134,6 +135,22 @@ def test_what_keeps_an_actor_from_being_made_is_raised() -> None:
         with pytest.raises(ValueError, match="no such environment") as raised:
             crew.arrivals(DEADLINE_S)
         assert any("in the place of actor 0, which was lost: gone" in note for note in raised.value.__notes__)
+
+
+def test_what_was_waited_for_is_closed_once() -> None:
+    agency = Agency(ValueError("no such environment"))
+    with Crew(agency.hire, [[0], [1]], None, 2) as crew:
+        crew.submit(Call(0, "run"))
+        agency.made[0].answers[0].set_exception(LostActor("gone"))
+        crew.arrivals()
+        crew.submit(Call(0, "run"))
+        agency.allowed.release()
+        with pytest.raises(ValueError, match="no such environment"):
+            crew.arrivals(DEADLINE_S)
+        mine = os.pipe()  # which gets the numbers that are free now
+    for number in mine:
+        os.fstat(number)
+        os.close(number)
 
 
 def test_closing_does_not_wait_for_an_actor_in_the_making_which_is_ended_when_it_comes() -> None:

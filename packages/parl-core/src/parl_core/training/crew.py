@@ -101,7 +101,7 @@ class _Member:
 
     def begin(self, handle: ActorHandle) -> None:
         """Give what has waited to the actor that is there now."""
-        self.handle, self.hiring, waited, self.calls = handle, None, self.calls, deque()
+        self.handle, waited, self.calls = handle, self.calls, deque()
         for call, _ in waited:
             self.submit(call)
 
@@ -291,6 +291,7 @@ class Crew:
         member = self._members[actor]
         assert member.loss is not None
         call, error = member.loss
+        member.hiring = None  # it is taken once, also where this ends the run
         try:
             handle = hiring.take()
         except LostActor as lost:
