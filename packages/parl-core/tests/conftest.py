@@ -1,11 +1,11 @@
 """What several test files of parl-core need."""
 
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from parl_core.testing.small_disk import mounted_disk
 
 
 @pytest.fixture(scope="module")
@@ -19,14 +19,5 @@ def importable_classes() -> Iterator[None]:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of one megabyte."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted_disk(tmp_path, 1) as place:
+        yield place

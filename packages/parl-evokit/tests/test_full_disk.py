@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from parl_core.testing.small_disk import mounted_disk
 from parl_evokit import LogWriter, SamplingInfo, StorageError, read_log
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError
@@ -19,17 +20,8 @@ SIZE = 100_000
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of two megabytes."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system")
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small file system cannot be mounted here: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    with mounted_disk(tmp_path, 2) as place:
+        yield place
 
 
 def make() -> ESAgent:
