@@ -6,7 +6,6 @@ exploration, several algorithms.
 
 from __future__ import annotations
 
-import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parl_core import agent_file, logger
+from parl_core.agent_errors import check_figures, explain
 from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.batching import batched, unbatched
@@ -23,9 +23,9 @@ from parl_core.contracts.masks import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.env.saved_statistics import statistics_of
-from parl_core.errors import CheckpointError, ModelContractError, ParlError, WeightsMismatchError
+from parl_core.errors import CheckpointError, ModelContractError, WeightsMismatchError
 from parl_core.model import Weights
-from parl_core.nested import leaves, map_nested
+from parl_core.nested import map_nested
 
 __all__ = ["Agent"]
 
@@ -216,10 +216,10 @@ class Agent:
                 **{name: self._tensors(value) for name, value in kwargs.items()},
             )
         except Exception as error:
-            self._explain(error, method, args, kwargs)
+            explain(error, type(self.alg).__name__, method, args, kwargs)
             raise
         figures = self._figures(result)
-        _check(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
+        check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
 
     def train(self) -> None:
@@ -356,35 +356,11 @@ class Agent:
                 tensors = {name: self._tensors(value) for name, value in options.items()}
                 return self._arrays(method(self._tensors(batch), **tensors))
         except Exception as error:
-            self._explain(error, method, (batch,), options)
+            explain(error, type(self.alg).__name__, method, (batch,), options)
             raise
         finally:
             for layer in learning:
                 layer.training = True
-
-    def _explain(
-        self, error: Exception, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Say beside an error out of the framework or the model which arrays led there, and what a model has to do."""
-        if isinstance(error, ParlError) or getattr(error, "__notes__", None):
-            return
-        try:
-            names = list(inspect.signature(method).parameters)
-        except (TypeError, ValueError):  # what is no Python function
-            names = [f"argument {i}" for i in range(len(args))]
-        given = dict(zip(names, args, strict=False)) | dict(kwargs)
-        arrays = [
-            f"{name} {array.dtype} {list(array.shape)}"
-            for key, value in given.items()
-            if isinstance(value, (np.ndarray, list, dict))
-            for name, array in leaves(key, value).items()
-        ]
-        algorithm, called = type(self.alg).__name__, getattr(method, "__name__", "learn")
-        error.add_note(
-            f"It came out of {algorithm}.{called} with {', '.join(arrays) or 'no arrays'}. "
-            "The model has to take such observations, casting whole numbers where its layers want others, and to "
-            f"return what {algorithm}'s documentation says: help(parl.algorithms.{algorithm})"
-        )
 
     def _tensors(self, value: Any) -> Any:
         if isinstance(value, dict):
@@ -404,19 +380,6 @@ class Agent:
             return {name: self._figures(part) for name, part in result.items()}
         array = self.alg._array(result)
         return array.item() if isinstance(array, np.ndarray) and array.ndim == 0 else array
-
-
-def _check(source: str, figures: Any) -> None:
-    if isinstance(figures, float):
-        check_finite(source, {"the loss": figures})
-    elif isinstance(figures, tuple):
-        names = getattr(figures, "_fields", None) or [f"figure {i}" for i in range(len(figures))]
-        parts = dict(zip(names, figures, strict=True))
-        check_finite(source, {name: part for name, part in parts.items() if isinstance(part, float)})
-        for part in figures:
-            _check(source, part if isinstance(part, tuple) else None)
-    elif isinstance(figures, dict):
-        check_finite(source, {name: part for name, part in figures.items() if isinstance(part, float)})
 
 
 def _prefixed(weights: Weights) -> Weights:
