@@ -103,7 +103,7 @@ def train(agent, env, run, settings):
         memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), seed=settings.seed, **sampling)
 
     def check():
-        return training.evaluate(agent, env.make_to_evaluate, episodes=20, seed=2)
+        return training.evaluate(agent, env.make_to_evaluate, episodes=5 if settings.smoke else 20, seed=2)
 
     title = f"DQN on {settings.env}, seed {settings.seed}"
     with training.make_vector_env(env.make, num_envs=1) as envs:
