@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import socket
 import struct
@@ -28,6 +27,7 @@ from parl_remote.testing import (
 )
 
 PATIENCE_S = 20.0
+BALLAST = 2**25
 
 
 @pytest.fixture
@@ -84,20 +84,37 @@ def test_descendants_and_orphans_are_found() -> None:
     orphan.wait_for_end(PATIENCE_S)
 
 
+HOLDS = f"""
+import mmap, os
+print("started", flush=True)
+input()
+segment = os.memfd_create("test")
+os.write(segment, bytes(2**20))
+file = os.open(os.devnull, os.O_RDONLY)
+ballast = mmap.mmap(-1, {BALLAST}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # fresh pages, none that were free
+ballast.write(bytes({BALLAST}))
+print("holding", flush=True)
+input()
+"""
+
+
 def test_what_a_process_holds_is_counted() -> None:
-    own = Process(os.getpid())
-    before, memory = own.descriptors, own.own_bytes
-    segments = own.shared_segments
-    segment = os.memfd_create("test")
-    os.write(segment, bytes(2**20))
-    file = os.open(os.devnull, os.O_RDONLY)
-    ballast = mmap.mmap(-1, 2**25, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)  # fresh pages, none that were free
-    ballast.write(bytes(2**25))
-    assert (own.descriptors, own.shared_segments) == (before + 1, segments + 1)
-    assert len(ballast) / 2 < own.own_bytes - memory < len(ballast) * 1.5
-    assert own.threads >= 1
-    for one in (segment, file):
-        os.close(one)
+    """In a process of its own: what other tests left to threads and the garbage collector may close here any time."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdin is not None
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "started\n"
+        process = Process(holder.pid)
+        before, memory, segments = process.descriptors, process.own_bytes, process.shared_segments
+        holder.stdin.write("\n")
+        holder.stdin.flush()
+        assert holder.stdout.readline() == "holding\n"
+        assert (process.descriptors, process.shared_segments) == (before + 1, segments + 1)
+        assert BALLAST / 2 < process.own_bytes - memory < BALLAST * 1.5
+        assert process.threads == 1
+        holder.communicate("\n")
 
 
 # -- lines ----------------------------------------------------------------------------------------------------------

@@ -71,14 +71,25 @@ def test_frames_that_find_no_room_are_refused_not_lost(segments: Segments) -> No
     assert segments.place(frame(LARGE)) is not None
 
 
+def segments_here() -> list[str]:
+    """This process's descriptors of segments, its own and those that it is sent."""
+    found = []
+    for entry in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # closed by another thread
+            link = os.readlink(f"/proc/self/fd/{entry}")
+            if link.startswith("/memfd:parl "):
+                found.append(link)
+    return found
+
+
 def test_sizes_that_are_not_used_any_more_are_given_back(segments: Segments) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(segments_here())
     mappings = Mappings()
     for size in range(LARGE, 12 * LARGE, LARGE):
         mappings.open(place(segments, frame(size)))
     for _ in range(200):
         mappings.open(place(segments, frame(LARGE)))
-    assert len(os.listdir("/proc/self/fd")) <= before + 3  # one segment, mapped at both ends
+    assert len(segments_here()) <= before + 3  # one segment, mapped at both ends
 
 
 def test_views_keep_their_memory_when_the_sender_lets_go() -> None:
@@ -90,30 +101,30 @@ def test_views_keep_their_memory_when_the_sender_lets_go() -> None:
 
 
 def test_nothing_stays_open_behind_a_closed_connection() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(segments_here())
     segments, mappings = Segments(), Mappings()
     for value in range(5):
         mappings.open(place(segments, frame(LARGE, value)))
     segments.close()
     del mappings
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(segments_here()) == before
 
 
 def test_nothing_is_placed_after_the_end(segments: Segments) -> None:
     """A call whose actor is lost at this moment finds the connection closed, and must not leave a segment behind."""
     place(segments, frame(LARGE))
     segments.close()
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(segments_here())
     assert segments.place(frame(LARGE)) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(segments_here()) == before
 
 
 def test_segments_go_with_who_forgot_to_close_them() -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(segments_here())
     segments = Segments()
     place(segments, frame(LARGE))
     del segments
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(segments_here()) == before
 
 
 def test_a_ticket_of_a_sender_that_is_gone_says_so() -> None:
@@ -253,17 +264,6 @@ def test_answers_that_nobody_takes_give_their_memory_back(keeper: Keeper) -> Non
 
 
 SEGMENTS = 32  # of a connection in both directions; how many of them are needed depends on who is faster
-
-
-def segments_here() -> list[str]:
-    """This process's descriptors of segments, its own and those that it is sent."""
-    found = []
-    for entry in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/self/fd/{entry}")
-            if link.startswith("/memfd:parl "):
-                found.append(link)
-    return found
 
 
 def test_a_killed_actor_takes_its_segments_along(keeper: Keeper) -> None:
