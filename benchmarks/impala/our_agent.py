@@ -30,8 +30,8 @@ class Shared(Model):
         return self.network.policy_and_value(obs)[1]
 
 
-def make_agent(task: str) -> Any:
-    """An agent for the task of this name."""
+def make_agent(task: str, compute_dtype: str = "float32") -> Any:
+    """An agent for the task of this name; `compute_dtype` is its networks'."""
     algorithm = IMPALA(
         Shared(tasks.TASKS[task].network()),
         sample_batch_steps=tasks.STEPS,
@@ -41,5 +41,6 @@ def make_agent(task: str) -> Any:
         entropy_coeff=-tasks.ENTROPY,
         max_grad_norm=tasks.MAX_NORM,
         device="cpu",
+        compute_dtype=compute_dtype,
     )
     return Agent(algorithm)

@@ -17,13 +17,26 @@ from rates import MARK, end_all
 from tasks import TASKS
 
 HERE = Path(__file__).parent
-CONTENDERS = ("ours", "rllib", "parl221", "floor")
-TARGETS = {"frames": {"rllib": 1.4, "parl221": 1.8}, "cartpole": {"rllib": 15.0, "parl221": 1.3}}
+SCRIPTS = {
+    "ours": ["ours.py"],
+    "ours-bf16": ["ours.py", "bfloat16"],
+    "rllib": ["rllib.py"],
+    "parl221": ["parl221.py"],
+    "floor": ["floor.py"],
+}
+OURS = ("ours", "ours-bf16")
+TARGETS = {
+    ("frames", "ours"): {"rllib": 1.4, "parl221": 1.8},
+    ("frames", "ours-bf16"): {"rllib": 2.0},
+    ("cartpole", "ours"): {"rllib": 15.0, "parl221": 1.3},
+}
 
 
 def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: float) -> dict[str, float] | None:
     """One run's rates; None, with the reason printed, if it did not come to an end."""
-    command = [python, "-W", "ignore", str(HERE / "contenders" / f"{contender}.py"), task, str(warm_up_s), str(seconds)]
+    script, *arguments = SCRIPTS[contender]
+    times = [str(warm_up_s), str(seconds)]
+    command = [python, "-W", "ignore", str(HERE / "contenders" / script), task, *times, *arguments]
     mark = f"impala {contender} {os.getpid()} {time.time_ns()}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark}
     try:
@@ -51,27 +64,37 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count")
     parser.add_argument("--python", action="append", default=[], help="contender=interpreter; others are left out")
     options = parser.parse_args()
-    pythons = {"ours": sys.executable, "floor": sys.executable, **dict(each.split("=", 1) for each in options.python)}
+    pythons = dict.fromkeys([*OURS, "floor"], sys.executable) | dict(each.split("=", 1) for each in options.python)
     for task in options.tasks.split(","):
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in CONTENDERS if name in pythons}
+        names = [name for name in SCRIPTS if name in pythons and (TASKS[task].images or name != "ours-bf16")]
+        found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
         for _ in range(options.rounds):
             for name, turns in found.items():
                 if (turn := rates(name, pythons[name], task, options.warm_up, options.seconds)) is not None:
                     turns.append(turn)
-        print(
-            f"\n| {TASKS[task].title} | sampled/s | trained/s | ours / it | target | CPU ms / 1000 steps |\n"
-            "| --- | --- | --- | --- | --- | --- |"
-        )
-        median = {
-            name: {kind: statistics.median(turn[kind] for turn in turns) for kind in ("sampled", "trained", "cpu_ms")}
-            for name, turns in found.items()
-            if turns
-        }
-        for name, figures in median.items():
-            ratio = f"{median['ours']['trained'] / figures['trained']:.2f}" if "ours" in median else "-"
-            target = TARGETS.get(task, {}).get(name)
-            cells = f"{figures['sampled']:,.0f} | {figures['trained']:,.0f} | {ratio} | {target or '-'}"
-            print(f"| {name} | {cells} | {figures['cpu_ms']:.1f} |", flush=True)
+        print(_table(task, {name: _medians(turns) for name, turns in found.items() if turns}), flush=True)
+
+
+def _medians(turns: list[dict[str, float]]) -> dict[str, float]:
+    return {kind: statistics.median(turn[kind] for turn in turns) for kind in ("sampled", "trained", "cpu_ms")}
+
+
+def _table(task: str, median: dict[str, dict[str, float]]) -> str:
+    """Every contender's rates, and what ours are of them."""
+    ours = [name for name in OURS if name in median]
+    head = [TASKS[task].title, "sampled/s", "trained/s", *(f"{name} / it (target)" for name in ours)]
+    lines = ["", _row([*head, "CPU ms / 1000 steps"]), _row(["---"] * (len(head) + 1))]
+    for name, figures in median.items():
+        cells = [name, f"{figures['sampled']:,.0f}", f"{figures['trained']:,.0f}"]
+        for one in ours:
+            target = TARGETS.get((task, one), {}).get(name)
+            cells.append(f"{median[one]['trained'] / figures['trained']:.2f}" + (f" ({target})" if target else ""))
+        lines.append(_row([*cells, f"{figures['cpu_ms']:.1f}"]))
+    return "\n".join(lines)
+
+
+def _row(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

@@ -67,20 +67,31 @@ def mlp() -> Network:
 
 @dataclass(frozen=True)
 class Task:
-    """A title, what makes an environment, and what makes the network."""
+    """A title, what makes an environment, what makes the network, and whether observations are images."""
 
     title: str
     env: Callable[[], Any]
     network: Callable[[], Network]
+    images: bool = True
 
 
 def _cartpole() -> Any:
     return gymnasium.make("CartPole-v1", disable_env_checker=True)
 
 
+def _pong() -> Any:
+    """Pong as in Mnih et al. 2015: every fourth frame, grey, 84 x 84, the last four of them; Gymnasium's wrappers."""
+    import ale_py
+
+    gymnasium.register_envs(ale_py)
+    env = gymnasium.make("PongNoFrameskip-v4", disable_env_checker=True)
+    return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env), 4)
+
+
 TASKS = {
     "frames": Task("Nature CNN on synthetic 84x84x4 frames", Frames, nature_cnn),
-    "cartpole": Task("CartPole, 2x128 MLP", _cartpole, mlp),
+    "pong": Task("Nature CNN on Pong", _pong, nature_cnn),
+    "cartpole": Task("CartPole, 2x128 MLP", _cartpole, mlp, images=False),
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # for actors, too: they get the program's path
 
 
-def main(task: str, warm_up_s: float, seconds: float) -> None:
+def main(task: str, warm_up_s: float, seconds: float, compute_dtype: str = "float32") -> None:
     """Run until the rates are known."""
     import functools
 
@@ -37,7 +37,7 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
         batch_fragments=tasks.BATCH // (tasks.ENVS * tasks.STEPS),
         report_every=tasks.BATCH,
     )
-    make = functools.partial(make_agent, task)
+    make = functools.partial(make_agent, task, compute_dtype)
     with training.open_actors("remote", cpu_num=tasks.N_ACTORS, preload=["torch"]) as actors:
         training.train_actor_learner(make(), make, tasks.TASKS[task].env, settings, actors=actors, callbacks=[watch])
     rates.print()
@@ -45,4 +45,4 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]))
+    main(sys.argv[1], float(sys.argv[2]), float(sys.argv[3]), *sys.argv[4:])

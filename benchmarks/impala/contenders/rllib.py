@@ -16,25 +16,28 @@ from ray.rllib.algorithms.impala import IMPALAConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.tune.registry import register_env
 
-NETWORKS = {
-    "frames": {
-        "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
-        "conv_activation": "relu",
-        "head_fcnet_hiddens": [512],
-        "head_fcnet_activation": "relu",
-        "vf_share_layers": True,
-    },
-    "cartpole": {"fcnet_hiddens": [128, 128], "fcnet_activation": "relu", "vf_share_layers": True},
+IMAGES = {
+    "conv_filters": [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
+    "conv_activation": "relu",
+    "head_fcnet_hiddens": [512],
+    "head_fcnet_activation": "relu",
+    "vf_share_layers": True,
 }
+VECTORS = {"fcnet_hiddens": [128, 128], "fcnet_activation": "relu", "vf_share_layers": True}
 
 
 def make_env(_: Any, task: str) -> Any:
     """One environment; images with the channels last and in float32, because RLlib's networks take no bytes."""
-    if task != "frames":
+    if not tasks.TASKS[task].images:
         return tasks.TASKS[task].env()
     space = gymnasium.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)
-    frames = tasks.Frames(channels_first=False)
-    return gymnasium.wrappers.TransformObservation(frames, lambda obs: obs.astype(np.float32) / 255.0, space)
+    env = tasks.Frames(channels_first=False) if task == "frames" else _channels_last(tasks.TASKS[task].env())
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs.astype(np.float32) / 255.0, space)
+
+
+def _channels_last(env: Any) -> Any:
+    space = gymnasium.spaces.Box(0, 255, (84, 84, 4), np.uint8)
+    return gymnasium.wrappers.TransformObservation(env, lambda obs: obs.transpose(1, 2, 0), space)
 
 
 def main(task: str, warm_up_s: float, seconds: float) -> None:
@@ -63,7 +66,7 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
             grad_clip=tasks.MAX_NORM,
         )
         .learners(num_learners=0)
-        .rl_module(model_config=DefaultModelConfig(**NETWORKS[task]))
+        .rl_module(model_config=DefaultModelConfig(**(IMAGES if tasks.TASKS[task].images else VECTORS)))
         .reporting(min_time_s_per_iteration=1)
     )
     algorithm, rates = config.build_algo(), Rates(warm_up_s, seconds)
