@@ -1,6 +1,7 @@
 """Guard rails: shortened updates, control traffic, going back to the last model, and the history of all of it."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,53 @@ def test_the_history_tells_of_every_update_and_shows_what_was_changed_in_it(tmp_
     restored.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
     restored.save(tmp_path / "d")
     assert history.check(history.read(tmp_path / "d")) == 4
+
+
+def _changed(whole: bytes) -> bytes:
+    return whole.replace(b'"best_reward":5.0', b'"best_reward":9.0')
+
+
+def _shorter(whole: bytes) -> bytes:
+    return b"\n".join(line for i, line in enumerate(whole.split(b"\n")) if i != 1)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (_changed, "line 3 of the history does not follow line 2"),
+        (_shorter, "line 2 of the history does not follow line 1"),
+        (lambda whole: whole[:-200], "line 3 of the history"),
+        (lambda whole: whole[:-10] + b"?\n", "line 3 of the history"),
+        (lambda whole: whole[:50] + b"\xff" + whole[51:], "is no text"),
+        (lambda whole: whole + b"[]\n", "line 4 of the history"),
+    ],
+)
+def test_a_damaged_history_is_refused_and_can_be_left_behind(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
+    agent = ESAgent(settings(), mlp([4, 2]))
+    clone = agent.clone()
+    for n in range(3):
+        agent.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0 + n])
+    agent.save(tmp_path / "d")
+    file = tmp_path / "d" / "history.jsonl"
+    file.write_bytes(damage(file.read_bytes()))
+
+    def loaded() -> ESAgent:
+        restored = ESAgent()
+        restored.load_config(settings())
+        restored.load_inference_model(tmp_path / "d", model=mlp([4, 2]))
+        restored.load_solver(tmp_path / "d")
+        return restored
+
+    with pytest.raises(SolverError, match=rf"history\.jsonl.*{message}.*move it away"):
+        loaded()
+    file.unlink()
+    restored = loaded()
+    assert restored.model_iter_id == 3
+    restored.update([clone.add_noise() for _ in range(4)], [1.0, 2.0, 3.0, 4.0])
+    restored.save(tmp_path / "d")
+    assert len(history.read(tmp_path / "d")) == 1
 
 
 def test_the_command_says_that_it_reverted_and_exits_with_five(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
     {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last line}
 
-A line that is changed or taken out later does not fit the next one's `previous`; `check` finds it. There is no time of
-day in it, because the same update of the same log has to give the same bytes; a directory's own time says when.
+A line that is changed or taken out later does not fit the next one's `previous`, and the file is refused. There is no
+time of day in it, because the same update of the same log has to give the same bytes; a directory's own time says when.
 """
 
 import hashlib
@@ -20,6 +20,7 @@ from parl_evokit.report import UpdateReport
 __all__ = ["FILE", "check", "line_of", "read", "write"]
 
 FILE = "history.jsonl"
+_REMEDY = "take it from a copy, or move it away to go on with a history that begins anew"
 _KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 
@@ -37,12 +38,23 @@ def line_of(report: UpdateReport, previous: str) -> str:
 
 
 def read(directory: Path) -> list[str]:
-    """The lines of a model's history; none where there is no file."""
+    """The lines of a model's history; none where there is no file.
+
+    Raises:
+        SolverError: It was changed or is damaged.
+    """
     path = directory / FILE
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
         return []
+    except UnicodeDecodeError as error:
+        raise SolverError(f"{path} is no text ({error}): {_REMEDY}") from error
+    try:
+        check(lines)
+    except SolverError as error:
+        raise SolverError(f"{path}: {error}; {_REMEDY}") from error
+    return lines
 
 
 def write(directory: Path, lines: Sequence[str]) -> None:
@@ -56,17 +68,18 @@ def check(lines: Sequence[str]) -> int:
     """Check that each line follows the one before it; returns how many there are.
 
     Raises:
-        SolverError: One does not.
+        SolverError: One does not, or the last one is no update.
     """
     for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
-        try:
-            previous = json.loads(line)["previous"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise SolverError(f"line {number} of the history is no update: {line[:80]!r}") from error
-        if previous != _digest(before):
+        if not line.endswith(f'"previous":"{_digest(before)}"}}'):
             raise SolverError(
                 f"line {number} of the history does not follow line {number - 1}: one of them was changed"
             )
+    for line in lines[-1:]:
+        try:
+            json.loads(line)["previous"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SolverError(f"line {len(lines)} of the history is no update: {line[:80]!r}") from error
     return len(lines)
 
 
