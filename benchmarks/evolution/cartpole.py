@@ -1,6 +1,6 @@
 """CartPole-v1 to 475 with a population of 20: how many episodes, over seeds, for each algorithm and for the peers.
 
-    python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      ten seeds, thirty for BASIC_ES
+    python benchmarks/evolution/cartpole.py --jobs 2 --output cartpole.jsonl      ten seeds, forty where they tell
     python benchmarks/evolution/cartpole.py --only CMA_ES pycma --seeds 30 --output cartpole.jsonl
 
 A run ends when the mean model reaches 475 on average over ten episodes of its own, which are not counted; all
@@ -26,8 +26,8 @@ from parl_evokit import ARS, CMAES, ES, GA, PGPE, SNES, SepCMAES
 POPULATION, MOST = 20, 4000
 Run = Callable[[int, int, Callable[[np.ndarray, int], float]], int]
 SHAPES = {"linear": [(4, 2), (2,)], "4-20-2": [(4, 20), (20,), (20, 2), (2,)]}
-SEEDS, MORE_SEEDS = 10, 30
-OF_MORE = ("BASIC_ES", "noise-table ES")  # whose seeds differ most, and whose target is for thirty
+SEEDS, MORE_SEEDS = 10, 40
+OF_MORE = ("BASIC_ES", "CMA_ES", "SEP_CMA_ES", "pycma", "noise-table ES")  # which are compared, and whose seeds differ
 
 
 class Outcome(NamedTuple):
@@ -209,7 +209,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Runs what the output has not got yet, then prints the table.")
     names = [*PEERS, *RUNS]
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", default=names, help=", ".join(names))
-    parser.add_argument("--seeds", type=int, help="default: 10, and 30 for BASIC_ES and its peer")
+    parser.add_argument("--seeds", type=int, help="default: 10; 40 for BASIC_ES, the CMA family and the peers")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--output", type=Path, default=Path("cartpole.jsonl"))
     arguments = parser.parse_args()
