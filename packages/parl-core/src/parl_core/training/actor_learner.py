@@ -25,6 +25,7 @@ from parl_core.env.group_step import GroupSpaces
 from parl_core.env.vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.schedules import as_schedule
+from parl_core.seeding import make_generator
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.actor_environments import ActorEnvironments, FragmentCollector, LooseCollector
 from parl_core.training.actor_learner_settings import ActorLearnerSettings
@@ -99,7 +100,7 @@ def train_actor_learner(
     if seed is None:
         seed = int(np.random.SeedSequence().generate_state(1)[0])
     rates = {name: as_schedule(rate) for name, rate in settings.rates.items()}
-    rng = np.random.default_rng(seed)
+    rng = make_generator(seed)
     discounts = {"gamma": settings.gamma, "gae_lambda": settings.gae_lambda}
     passes = settings.epochs, settings.minibatch_size
     experience = experience_of(agent, n_steps=settings.n_steps, **discounts, passes=passes, rng=rng)

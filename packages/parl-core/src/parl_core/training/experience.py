@@ -16,6 +16,7 @@ from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import gae
+from parl_core.seeding import make_generator
 from parl_core.training.fragment import Fragment
 from parl_core.training.fragment_batch import FragmentBatch
 
@@ -195,7 +196,7 @@ def experience_of(
             )
         return VTraceExperience(agent)
     if hasattr(algorithm, "learn_rollout"):
-        return RolloutExperience(agent, gamma, gae_lambda, passes, rng if rng is not None else np.random.default_rng())
+        return RolloutExperience(agent, gamma, gae_lambda, passes, make_generator(rng))
     raise TypeError(
         f"actors and a learner need an agent with IMPALA, A2C, A3C or PPO; {type(algorithm).__name__} learns in "
         "another way: see train_off_policy and train_by_episodes"
