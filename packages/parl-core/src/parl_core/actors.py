@@ -226,6 +226,10 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
 
 def _wait(futures: Sequence[ActorFuture], timeout_s: float | None) -> None:
     """Sleep until something arrives, which need not be a whole answer."""
+    kind = type(futures[0])
+    if hasattr(kind, "wait_any") and all(isinstance(future, kind) for future in futures):  # of parl-remote
+        kind.wait_any(futures, timeout_s)
+        return
     if all(isinstance(future, Future) for future in futures):
         some: list[Any] = list(futures)
         concurrent.futures.wait(some, timeout_s, concurrent.futures.FIRST_COMPLETED)

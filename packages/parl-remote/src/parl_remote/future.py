@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 from parl_remote.data.exception_parts import unraised
 from parl_remote.errors import ResultTimeout, SerializationError
+from parl_remote.waiting import wait_any
 
 __all__ = ["Carrier", "FutureTravels", "RemoteFuture"]
 
@@ -57,6 +58,8 @@ class RemoteFuture(concurrent.futures.Future[T]):
     _sleepers: list[Any] | None = None
     call_id: int = 0
     method: str = ""
+
+    wait_any = staticmethod(wait_any)
 
     def __init__(self, carrier: Carrier | None, owner: object = None) -> None:
         # Not super().__init__(): making its condition costs as much as the rest of a call.

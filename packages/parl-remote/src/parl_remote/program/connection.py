@@ -237,12 +237,35 @@ class Connection:
                 elif not self._follow(future, deadline):
                     return future.settled
         finally:
-            if not leads:
-                if self._reader == me:
-                    self._reader = 0
-                self._release_reading()
-            self._hand_over()
+            if leads:
+                self._hand_over()
+            else:
+                self.leave()
         return True
+
+    # -- what `waiting.wait_any` needs, by which one thread reads several connections ----------------------------
+
+    def is_led_here(self) -> bool:
+        """See `waiting.Readable`."""
+        return self._reader == get_ident()
+
+    def lead(self) -> bool:
+        """See `waiting.Readable`."""
+        leads = self._reading.acquire(blocking=False)
+        if leads:
+            self._reader = get_ident()
+        return leads
+
+    def leave(self) -> None:
+        """See `waiting.Readable`."""
+        if self._reader == get_ident():
+            self._reader = 0
+        self._release_reading()
+        self._hand_over()
+
+    def has_read_ahead(self) -> bool:
+        """See `waiting.Readable`."""
+        return bool(self._arrived) or self._channel.pending()
 
     def _release_reading(self) -> None:
         """Give the leader's lock back, if this thread has it, however often it took it."""
@@ -294,12 +317,13 @@ class Connection:
     def _drain_and_release(self) -> None:
         self._reader = get_ident()
         try:
-            self._drain()
+            self.drain()
         finally:
             self._reader = 0
             self._release_reading()
 
-    def _drain(self) -> None:
+    def drain(self) -> None:
+        """See `waiting.Readable`."""
         try:
             while True:
                 self._take(0.0)
@@ -441,7 +465,7 @@ class Connection:
 
     def pending(self) -> bool:
         """Whether the channel has read ahead and nobody leads."""
-        return not self._reader and (bool(self._arrived) or self._channel.pending())
+        return not self._reader and self.has_read_ahead()
 
     # -- the end -------------------------------------------------------------------------------------------------
 

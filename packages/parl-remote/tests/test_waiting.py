@@ -1,0 +1,198 @@
+"""Waiting for the first of several calls, which the caller's own thread does where it can."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import parl_remote
+from parl_remote import ActorLost, RemoteFuture, submit
+from parl_remote.program.connection import Connection
+from parl_remote.program.proxy import reference_of
+
+PATIENCE_S = 20.0
+
+
+@parl_remote.remote_class(wait=False)
+class Worker:
+    """Waits on a pipe that tests hold open, so that nothing depends on time."""
+
+    def note(self, number: int) -> int:
+        return number
+
+    def hold(self, path: str) -> str:
+        with open(path) as gate:  # a FIFO: opens when the test opens its end
+            return gate.read()
+
+    def pid(self) -> int:
+        return os.getpid()
+
+
+@pytest.fixture
+def gates(tmp_path: Path) -> Callable[[], Any]:
+    """Makes gates; calls `worker.hold(gate.path)` last until `gate.open()`."""
+
+    class Gate:
+        count = 0
+
+        def __init__(self) -> None:
+            Gate.count += 1
+            self.path = str(tmp_path / f"gate{Gate.count}")
+            os.mkfifo(self.path)
+
+        def open(self) -> None:
+            with open(self.path, "w") as end:
+                end.write("through")
+
+    return Gate
+
+
+def connection_of(worker: Any) -> Connection:
+    reference = reference_of(worker)
+    assert reference is not None
+    assert isinstance(reference._path, Connection)
+    return reference._path
+
+
+def wait_any(futures: list[Any], timeout_s: float | None = PATIENCE_S) -> list[Any]:
+    """Waits until one is done, as `parl_core.actors.wait_any` does."""
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        if done := [future for future in futures if future.done()]:
+            return done
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            return []
+        RemoteFuture.wait_any(futures, left)
+
+
+def test_the_first_answer_ends_it_and_no_other_thread_has_read(shared_cluster: None, gates: Callable[[], Any]) -> None:
+    workers: list[Any] = [Worker() for _ in range(3)]
+    doors = [gates() for _ in workers]
+    futures = [worker.hold(gate.path) for worker, gate in zip(workers, doors, strict=True)]
+    for index in (1, 2, 0):
+        opener = threading.Thread(target=doors[index].open)
+        opener.start()
+        assert wait_any(futures) == [futures[index]]
+        assert all(future._made_condition is None for future in futures)  # what others would tell of an answer by
+        opener.join()
+        futures[index] = workers[index].hold(gates().path)
+    for worker in workers:
+        worker.destroy()
+
+
+def test_of_one_actor_the_answers_come_in_order(shared_cluster: None) -> None:
+    worker: Any = Worker()
+    futures = [worker.note(number) for number in range(100)]
+    seen = 0
+    while futures:
+        done = wait_any(futures)
+        assert done == futures[: len(done)]
+        assert [future.result() for future in done] == list(range(seen, seen + len(done)))
+        seen, futures = seen + len(done), futures[len(done) :]
+
+
+def test_it_ends_when_the_time_has_passed(shared_cluster: None, gates: Callable[[], Any]) -> None:
+    gate, worker = gates(), Worker()
+    future: Any = worker.hold(gate.path)
+    began = time.monotonic()
+    assert wait_any([future], 0.2) == []
+    assert time.monotonic() - began >= 0.2
+    gate.open()
+    assert wait_any([future]) == [future]
+
+
+def test_a_killed_actor_ends_it(shared_cluster: None, gates: Callable[[], Any]) -> None:
+    workers: list[Any] = [Worker() for _ in range(2)]
+    pid = workers[0].pid().result(PATIENCE_S)
+    futures = [worker.hold(gates().path) for worker in workers]
+    killer = threading.Timer(0.1, os.kill, (pid, signal.SIGKILL))
+    killer.start()
+    assert wait_any(futures) == [futures[0]]
+    killer.join()
+    with pytest.raises(ActorLost):
+        futures[0].result()
+    workers[1].destroy()
+
+
+@pytest.mark.parametrize("first", ["blocking", "any"])
+def test_threads_that_wait_for_the_same_actors_all_get_their_answers(
+    shared_cluster: None, gates: Callable[[], Any], first: str
+) -> None:
+    workers: list[Any] = [Worker() for _ in range(2)]
+    doors = [gates() for _ in workers]
+    held = [worker.hold(gate.path) for worker, gate in zip(workers, doors, strict=True)]
+    later = [worker.note(number) for number, worker in enumerate(workers)]
+    waits: list[Callable[[], Any]] = [
+        lambda: held[0].result(PATIENCE_S),
+        lambda: wait_any(held[1:]),
+        lambda: wait_any(later),
+        lambda: wait_any([*held, *later]),
+        lambda: later[1].result(PATIENCE_S),
+    ]
+    with concurrent.futures.ThreadPoolExecutor(len(waits)) as threads:
+        found = [threads.submit(wait) for wait in (waits if first == "blocking" else waits[::-1])]
+        for gate in doors:
+            gate.open()
+        results = [one.result(PATIENCE_S) for one in found]
+    assert all(results)
+    assert [future.result(PATIENCE_S) for future in later] == [0, 1]
+
+
+def test_a_callback_may_wait_for_others(shared_cluster: None) -> None:
+    """It runs in the thread that reads, and so reads on itself."""
+    worker: Any = Worker()
+    called = threading.Event()
+    first, second = worker.note(1), worker.note(2)
+
+    def wait_for_second(_: Any) -> None:
+        assert wait_any([second]) == [second]
+        called.set()
+
+    first.add_done_callback(wait_for_second)
+    assert wait_any([first]) == [first]
+    assert called.wait(PATIENCE_S)
+    assert worker.note(3).result(PATIENCE_S) == 3
+
+
+def test_actors_that_are_not_reached_by_a_connection_can_be_among_them(anywhere: str) -> None:
+    workers: list[Any] = [Worker() for _ in range(2)]
+    futures = [submit(worker.note, number) for number, worker in enumerate(workers)]
+    while len(wait_any(futures)) < 2:
+        pass
+    assert [future.result() for future in futures] == [0, 1]
+
+
+def test_ctrl_c_leaves_nobody_waiting(shared_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker: Any = Worker()
+    worker.note(0).result(PATIENCE_S)
+    future = worker.note(1)
+
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "has_read_ahead", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            RemoteFuture.wait_any([future])
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        assert other.submit(future.result, PATIENCE_S).result(PATIENCE_S) == 1
+
+
+def test_a_connection_that_is_closed_meanwhile_ends_it(shared_cluster: None, gates: Callable[[], Any]) -> None:
+    worker: Any = Worker()
+    future = worker.hold(gates().path)
+    closer = threading.Timer(0.1, connection_of(worker).hang_up)
+    closer.start()
+    assert wait_any([future]) == [future]
+    closer.join()
+    with pytest.raises(ActorLost):
+        future.result()
