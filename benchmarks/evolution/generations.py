@@ -70,7 +70,7 @@ def first(table: Table, quick: bool) -> None:
         found = {}
         for name, imports in programs.items():
             program = (
-                f"import time; {imports}; clock = time.{timing.clock.__name__}; t = clock(); "
+                f"import time, numpy.random; {imports}; clock = time.{timing.clock.__name__}; t = clock(); "
                 f"make({n}, 64, *arguments)(); print(clock() - t)"
             )
             runs = [

@@ -14,15 +14,13 @@ from parl_evokit.errors import ConfigError
 
 __all__ = ["Block", "Field", "Quoted", "Value", "Word", "parse_prototxt", "quote"]
 
-TOKEN = re.compile(
-    r"""(?P<space>[ \t\r\f\v]+|\#[^\n]*|//[^\n]*)
+# Compiled when a text is first read: dictionaries are settings, too, and do not need them.
+TOKEN = r"""(?P<space>[ \t\r\f\v]+|\#[^\n]*|//[^\n]*)
       | (?P<line>\n)
       | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
       | (?P<word>[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*)
-      | (?P<mark>[:{}<>\[\],;])""",
-    re.VERBOSE,
-)
-ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)", re.DOTALL)
+      | (?P<mark>[:{}<>\[\],;])"""
+ESCAPE = r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)"
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 CLOSING = {"{": "}", "<": ">"}
 
@@ -94,9 +92,9 @@ def quote(text: str) -> str:
 
 
 def _tokens(text: str) -> Iterator[_Token]:
-    line, place = 1, 0
+    line, place, token = 1, 0, re.compile(TOKEN, re.VERBOSE)
     while place < len(text):
-        match = TOKEN.match(text, place)
+        match = token.match(text, place)
         if match is None:
             raise ConfigError(f"line {line}: {text[place]!r} does not belong here")
         place = match.end()
@@ -176,4 +174,4 @@ def _unescaped(literal: str) -> str:
             return chr(int(code, 8))
         return ESCAPES.get(code, code)
 
-    return ESCAPE.sub(resolve, literal[1:-1])
+    return re.sub(ESCAPE, resolve, literal[1:-1], flags=re.DOTALL)
