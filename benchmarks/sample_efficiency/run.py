@@ -1,0 +1,84 @@
+"""How many environment steps until a task is solved, over seeds, beside Stable-Baselines3 (README.md has the command).
+
+Both have RL Baselines3 Zoo's hyper-parameters and are evaluated by the same function on the same episodes. Every run is
+a line of the output as soon as it has ended, so an interrupted measurement goes on where it was.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from cases import CASES, first_confirmed
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "evolution"))
+
+from runs import fill
+
+LIBRARIES = ("ours", "sb3")
+
+
+class Outcome(NamedTuple):
+    """One run; steps are 0 where the task was not solved."""
+
+    case: str
+    library: str
+    seed: int
+    steps: int
+
+
+def one(name: str, library: str, seed: int) -> Outcome:
+    """Train one agent."""
+    import torch
+
+    torch.set_num_threads(1)
+    if library == "ours":
+        from ours import ours as train
+    else:
+        from sb3 import sb3 as train
+    case = CASES[name]
+    return Outcome(name, library, seed, first_confirmed(train(name, case, seed), case.threshold) or 0)
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """A row a case: medians over seeds, where a run that was not solved counts as longer than any."""
+    lines = ["| | threshold | ours: median | least to most | SB3: median | least to most | ours / SB3 |"]
+    lines.append("| --- | --- | --- | --- | --- | --- | --- |")
+    for name, case in CASES.items():
+        found = {}
+        for library in LIBRARIES:
+            steps = [one.steps or float("inf") for one in outcomes if one[:2] == (name, library)]
+            if steps:
+                found[library] = (median(steps), min(steps), max(steps), len(steps))
+        cells = [case.title, f"{case.threshold:g}"]
+        for library in LIBRARIES:
+            if library in found:
+                middle, least, most, seeds = found[library]
+                cells += [f"{middle:,.0f}", f"{least:,.0f} to {most:,.0f} ({seeds} seeds)"]
+            else:
+                cells += ["-", "-"]
+        ratio = f"{found['ours'][0] / found['sb3'][0]:.2f}" if len(found) == 2 else "-"
+        lines.append(f"| {' | '.join([*cells, ratio])} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run what the output has not got yet, then print the table."""
+    parser = argparse.ArgumentParser(description="Environment steps until solved, beside Stable-Baselines3.")
+    parser.add_argument("--cases", nargs="+", choices=CASES, metavar="CASE", default=list(CASES), help=", ".join(CASES))
+    parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
+    parser.add_argument("--seeds", type=int, default=10, help="seeds 0 to this - 1")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    parser.add_argument("--output", type=Path, default=Path("sample_efficiency.jsonl"))
+    options = parser.parse_args()
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # read by the processes that are started
+    wanted = [
+        (case, name, seed) for seed in range(options.seeds) for case in options.cases for name in options.libraries
+    ]
+    print(table(fill(options.output, Outcome, one, wanted, options.jobs)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Stable-Baselines3's `learn()`."""
+
+from typing import Any
+
+from cases import EPISODES, Case
+from stable_baselines3 import DQN, PPO, SAC
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+
+from parl_core.training import evaluate
+
+__all__ = ["sb3"]
+
+
+def sb3(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
+    """Train until solved; the evaluations' steps and mean returns."""
+    model = {"ppo": _ppo, "dqn": _dqn, "sac": _sac}[name](case.env, seed)
+    watch = _Watch(case)
+    model.learn(case.total_steps, callback=watch)
+    return watch.evaluations
+
+
+class _Predicting:
+    """A model as this project's evaluation wants it."""
+
+    training = False
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def train(self) -> None:
+        """Its `predict` sets the mode itself."""
+
+    eval = train
+
+    def predict(self, obs: Any) -> Any:
+        """Deterministic actions."""
+        return self._model.predict(obs, deterministic=True)[0]
+
+
+class _Watch(BaseCallback):
+    """Evaluates between updates, and stops when two evaluations in a row reached the threshold."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.evaluations: list[tuple[int, float]] = []
+        self._case, self._next = case, case.evaluate_every
+
+    def _on_rollout_start(self) -> None:
+        if self.num_timesteps >= self._next:
+            self._next += self._case.evaluate_every
+            found = evaluate(_Predicting(self.model), self._case.env, EPISODES)
+            self.evaluations.append((self.num_timesteps, found.mean))
+
+    def _on_step(self) -> bool:
+        last = self.evaluations[-2:]
+        return len(last) < 2 or min(mean for _, mean in last) < self._case.threshold
+
+
+def _decaying(value: float) -> Any:
+    return lambda left: value * left
+
+
+def _ppo(env: str, seed: int) -> Any:
+    return PPO(
+        "MlpPolicy",
+        make_vec_env(env, 8, seed=seed),
+        n_steps=32,
+        batch_size=256,
+        gae_lambda=0.8,
+        gamma=0.98,
+        n_epochs=20,
+        ent_coef=0.0,
+        learning_rate=_decaying(1e-3),
+        clip_range=_decaying(0.2),
+        seed=seed,
+        device="cpu",
+    )
+
+
+def _dqn(env: str, seed: int) -> Any:
+    return DQN(
+        "MlpPolicy",
+        env,
+        learning_rate=2.3e-3,
+        batch_size=64,
+        buffer_size=100_000,
+        learning_starts=1000,
+        gamma=0.99,
+        target_update_interval=10,
+        train_freq=256,
+        gradient_steps=128,
+        exploration_fraction=0.16,
+        exploration_final_eps=0.04,
+        policy_kwargs={"net_arch": [256, 256]},
+        seed=seed,
+        device="cpu",
+    )
+
+
+def _sac(env: str, seed: int) -> Any:
+    return SAC("MlpPolicy", env, learning_rate=1e-3, seed=seed, device="cpu")
