@@ -6,10 +6,12 @@ The bounds on times are generous, because these tests share their machine with o
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -225,6 +227,30 @@ def test_the_time_to_wait_for_room_counts_while_the_master_is_away(cluster: Loop
     assert time.monotonic() - began < 20  # not until the program gives the cluster up
     cluster.restart_master()
     assert Counter().add(1) == 1
+
+
+def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_return(cluster: LoopbackCluster) -> None:
+    noting, asked = threading.Event(), threading.Event()
+
+    class SlowHandler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "is gone" in record.getMessage():
+                noting.set()
+                asked.wait(PATIENCE_S)
+
+    handler = SlowHandler()
+    logging.getLogger("parl.remote").addHandler(handler)
+    try:
+        cluster.master.kill()
+        assert noting.wait(PATIENCE_S)
+        waiting = submit_creation()
+        time.sleep(0.2)  # it has asked by now; if not, this shows nothing, but does not fail
+        asked.set()
+        cluster.restart_master()
+        assert waiting() == 5
+    finally:
+        asked.set()
+        logging.getLogger("parl.remote").removeHandler(handler)
 
 
 def submit_creation() -> Callable[[], int]:

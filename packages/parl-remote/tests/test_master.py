@@ -273,6 +273,43 @@ def test_a_node_that_was_stopped_as_a_whole_keeps_its_own_worker(cluster: Cluste
     link.close()
 
 
+def test_what_ends_while_a_worker_comes_back_does_not_turn_it_away(cluster: Cluster) -> None:
+    ends: list[str] = []
+    offer = NodeJoin("w", "host", (), "/run", ONE, name="w")
+    link = MasterLink(
+        cluster.loop,
+        cluster.listener.connect(),
+        joined=lambda: offer,
+        on_message=lambda _: None,
+        on_lost=ends.append,
+        limits=cluster.limits,
+    )
+    link.tell(LeaseEnded("lease7", DeathCause(DeathKind.EXIT)))  # it has said Hello, and was not welcomed yet
+    cluster.settle()
+    client = cluster.client("c")
+    client.say(LeaseRequest(1, ONE))
+    assert isinstance(client.hear(), LeaseGranted)
+    assert not ends
+    link.close()
+
+
+def test_a_worker_that_is_never_welcomed_gives_the_connection_up(cluster: Cluster) -> None:
+    ends: list[str] = []
+    offer = NodeJoin("w", "host", (), "/run", ONE, name="w")
+    MasterLink(
+        cluster.loop,
+        MemoryListener("a port that nobody serves").connect(),
+        joined=lambda: offer,
+        on_message=lambda _: None,
+        on_lost=ends.append,
+        limits=cluster.limits,
+    )
+    cluster.settle(cluster.limits.liveness_limit_s - 0.5)
+    assert not ends
+    cluster.settle(1.0)
+    assert [end.rpartition(" for ")[0] for end in ends] == ["the master gave no sign of life"]
+
+
 def test_a_silent_worker_is_lost_after_the_limit_and_dropped(cluster: Cluster) -> None:
     worker, client = cluster.worker("w"), cluster.client("c")
     client.say(LeaseRequest(1, ONE))

@@ -341,14 +341,15 @@ class MasterClient:
     def _gone(self, channel: Channel, reason: str, *, for_good: bool = False) -> None:
         self._loop.remove(channel)
         channel.close()
+        returns = self._cluster.may_return and not (for_good or self._closed)
+        self._away_since = self._loop.now() if returns else None  # before `_lost`: who sees that one looks here next
         self._lost = reason
         self._requests.lost(_MASTER, self._gone_error(reason))
-        if for_good or self._closed or not self._cluster.may_return:
-            self._give_up(reason)
-        else:
+        if returns:
             _log.warning("the master at %s is gone (%s); actors go on, trying to reach it again", self._address, reason)
-            self._away_since = self._loop.now()
             self._knock_later()
+        else:
+            self._give_up(reason)
 
     def _gone_error(self, reason: str) -> ClusterUnreachable:
         return ClusterUnreachable(f"the cluster at {self._address} is gone: {reason}", address=self._address)
@@ -382,7 +383,8 @@ class MasterClient:
             self._knock_later()
         else:
             _log.warning("the master at %s is there again", self._address)
-            self._channel, self._lost, self._away_since = channel, "", None
+            with self._lock:
+                self._channel, self._lost, self._away_since = channel, "", None
             self._heard = self._loop.now()
             self._listen(channel)
             self._say_again()

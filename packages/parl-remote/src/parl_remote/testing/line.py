@@ -33,6 +33,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close by RST
 _PERFECT = Conditions()
 _CLOSING_S = 10.0
 _DIAL_S = 5.0
+_NEXT_TRY_S = 0.01
 
 
 class Line:
@@ -176,8 +177,9 @@ class Line:
         while True:
             try:
                 accepted, _ = await self._loop.sock_accept(self._listening)
-            except OSError:
-                return
+            except OSError:  # one that was closed before it was accepted, or no descriptor is free now
+                await asyncio.sleep(_NEXT_TRY_S)
+                continue
             task = self._loop.create_task(self._serve(accepted))
             tasks.add(task)
             task.add_done_callback(tasks.discard)

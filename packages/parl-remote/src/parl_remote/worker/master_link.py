@@ -92,23 +92,29 @@ class MasterLink:
         self._beats = 0
         self._load = HostLoad()
         self._timer: Timer | None = None
+        self._welcome = False
         self._over = False
         loop.add(channel, self._hear)
-        self.tell(worker_hello(joined()))
+        self._send(worker_hello(joined()))
+        self._beat()
 
     def tell(self, message: Message) -> None:
-        """Send a message; once the connection is lost it goes nowhere."""
+        """Send a message; before the NodeJoin, which has all that runs, and after the end it goes nowhere."""
+        if self._welcome:
+            self._send(message)
+
+    def close(self, reason: str = "the worker was stopped") -> None:
+        """Say goodbye; neither `on_lost` nor `on_bye` is called."""
+        self._send(Bye(reason))
+        self._end(None, reason)
+
+    def _send(self, message: Message) -> None:
         if self._over:
             return
         try:
             self._channel.send([encode(message)], self._limits.linger_s)
         except (ChannelClosed, ResultTimeout) as error:
             self._end(self._on_lost, str(error))
-
-    def close(self, reason: str = "the worker was stopped") -> None:
-        """Say goodbye; neither `on_lost` nor `on_bye` is called."""
-        self.tell(Bye(reason))
-        self._end(None, reason)
 
     def _hear(self) -> None:
         try:
@@ -124,8 +130,9 @@ class MasterLink:
     def _take(self, message: Message) -> None:
         match message:
             case Welcome():
+                self._welcome = True
                 self.tell(self._joined())
-                self._beat()
+                self._tell_load()
             case Bye(reason=reason) | Refused(reason=reason):
                 self._end(self._on_bye, reason)
             case Heartbeat():
@@ -142,10 +149,14 @@ class MasterLink:
         if silent_s > self._limits.liveness_limit_s:
             self._end(self._on_lost, f"the master gave no sign of life for {silent_s:.0f} s")
             return
-        self._beats += 1
         # Not a moment later than the limit, so that the last wait may be a short one.
         left_s = max(0.01, self._heard + self._limits.liveness_limit_s - self._loop.now() + 0.001)
         self._timer = self._loop.call_later(min(self._limits.heartbeat_interval_s, left_s), self._beat)
+        if self._welcome:
+            self._tell_load()
+
+    def _tell_load(self) -> None:
+        self._beats += 1
         memory = host_memory()
         self.tell(
             Heartbeat(
