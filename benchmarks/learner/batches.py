@@ -14,6 +14,7 @@ DQN_BATCH, DQN_HIDDEN, SYNC_EVERY = 64, 128, 32
 ROLLOUT, MINIBATCH, PPO_HIDDEN, EPOCHS = 2048, 64, 64, 1
 CHEETAH_OBS, CHEETAH_ACT, CHEETAH_BATCH, CHEETAH_HIDDEN = 17, 6, 256, (256, 256)
 FRAMES, ATARI_ACTIONS, ATARI_BATCH, A2C_STEPS, A2C_ENVS = (4, 84, 84), 6, 32, 50, 8
+DONE = 0.02  # of the steps end an episode
 
 Columns = tuple[NDArray[Any], ...]
 
@@ -52,6 +53,14 @@ def rollout(rows: int = ROLLOUT, actions: int = ACT_DIM) -> dict[str, NDArray[An
 def vector_rollout() -> dict[str, NDArray[Any]]:
     """A rollout of vectors, for PPO."""
     return {"obs": _vectors(ROLLOUT, OBS_DIM), **rollout()}
+
+
+def fragments() -> Columns:
+    """obs, action, behaviour logits, reward, done of one batch for IMPALA: each environment's fragment in one piece."""
+    rng, rows = np.random.default_rng(0), A2C_STEPS * A2C_ENVS
+    logits = rng.normal(scale=0.1, size=(rows, ATARI_ACTIONS)).astype(np.float32)
+    reward = rng.normal(size=rows).astype(np.float32)
+    return frames(rows), rng.integers(ATARI_ACTIONS, size=rows), logits, reward, rng.random(rows) < DONE
 
 
 class Space(gymnasium.Env[Any, Any]):

@@ -1,6 +1,7 @@
-"""This project, as a user calls it: numpy in, losses as floats out."""
+"""This project on either backend, as a user calls it: numpy in, losses as floats out."""
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 import batches
@@ -12,84 +13,63 @@ Run = Callable[[int], None]
 class Parl:
     """Ready-made networks, one agent; the options are the algorithm's."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, backend: str = "torch", **options: Any) -> None:
         self._options: dict[str, Any] = {"device": "cpu", **options}
+        self._algorithms = import_module(f"parl_{backend}.algorithms")
+        self._networks = import_module(f"parl_{backend}.networks")
+        self._agent = import_module(f"parl_{backend}.agent").Agent
 
     def dqn(self) -> Run:
-        from parl_torch.algorithms import DQN
-        from parl_torch.networks import QNetwork
-
-        model = QNetwork(batches.ACT_DIM, (batches.DQN_HIDDEN, batches.DQN_HIDDEN))
-        settings = {"gamma": 0.99, "lr": 1e-3, "sync_every": batches.SYNC_EVERY}
-        return _updates(DQN(model, **settings, **self._options), batches.transitions())
+        model = self._networks.QNetwork(batches.ACT_DIM, (batches.DQN_HIDDEN, batches.DQN_HIDDEN))
+        return self._updates("DQN", model, batches.transitions(), gamma=0.99, lr=1e-3, sync_every=batches.SYNC_EVERY)
 
     def dqn_cnn(self) -> Run:
-        from parl_torch.algorithms import DQN
-        from parl_torch.networks import AtariQNetwork
-
-        algorithm = DQN(AtariQNetwork(batches.ATARI_ACTIONS), sync_every=batches.SYNC_EVERY, **self._options)
-        return _updates(algorithm, batches.frame_transitions())
+        model = self._networks.AtariQNetwork(batches.ATARI_ACTIONS)
+        return self._updates("DQN", model, batches.frame_transitions(), sync_every=batches.SYNC_EVERY)
 
     def ppo(self) -> Run:
         from parl_core.contracts.rollout_batch import RolloutBatch
-        from parl_torch.agent import Agent
-        from parl_torch.algorithms import PPO
-        from parl_torch.networks import ActorCritic
 
-        hidden = (batches.PPO_HIDDEN, batches.PPO_HIDDEN)
-        agent = Agent(PPO(ActorCritic(batches.ACT_DIM, hidden), clip_param=0.2, **self._options))
+        model = self._networks.ActorCritic(batches.ACT_DIM, (batches.PPO_HIDDEN, batches.PPO_HIDDEN))
+        agent = self._agent(self._algorithms.PPO(model, clip_param=0.2, **self._options))
         batch, rng = RolloutBatch(**batches.vector_rollout()), np.random.default_rng(1)
         epochs, size = batches.EPOCHS, batches.MINIBATCH
         return lambda _: agent.learn_rollout(batch, epochs=epochs, minibatch_size=size, rng=rng) and None
 
     def a2c_cnn(self) -> Run:
-        from parl_torch.agent import Agent
-        from parl_torch.algorithms import A2C
-        from parl_torch.networks import AtariActorCritic
-
         rows = batches.A2C_STEPS * batches.A2C_ENVS
-        agent = Agent(A2C(AtariActorCritic(batches.ATARI_ACTIONS), **self._options))
-        columns, obs = batches.rollout(rows, batches.ATARI_ACTIONS), batches.frames(rows)
+        columns = batches.rollout(rows, batches.ATARI_ACTIONS)
+        batch = (batches.frames(rows), columns["action"], columns["advantage"], columns["return_"])
+        return self._updates("A2C", self._networks.AtariActorCritic(batches.ATARI_ACTIONS), batch)
+
+    def impala_cnn(self) -> Run:
+        model = self._networks.AtariActorCritic(batches.ATARI_ACTIONS)
+        return self._updates("IMPALA", model, batches.fragments(), sample_batch_steps=batches.A2C_STEPS)
+
+    def sac(self) -> Run:
+        return self._continuous("SAC", "SquashedActorCritic")
+
+    def sac_fixed(self) -> Run:
+        return self._continuous("SAC", "SquashedActorCritic", alpha=0.2)
+
+    def td3(self) -> Run:
+        return self._continuous("TD3", "TwinActorCritic")
+
+    def ddpg(self) -> Run:
+        return self._continuous("DDPG", "DeterministicActorCritic")
+
+    def _continuous(self, algorithm: str, network: str, **settings: float) -> Run:
+        model = getattr(self._networks, network)(batches.CHEETAH_ACT, batches.CHEETAH_HIDDEN)
+        return self._updates(algorithm, model, batches.cheetah_transitions(), **settings)
+
+    def _updates(self, algorithm: str, model: Any, batch: batches.Columns, **settings: float) -> Run:
+        agent = self._agent(getattr(self._algorithms, algorithm)(model, **settings, **self._options))
 
         def run(updates: int) -> None:
             for _ in range(updates):
-                agent.learn(obs, columns["action"], columns["advantage"], columns["return_"])
+                agent.learn(*batch)
 
         return run
-
-    def sac(self) -> Run:
-        from parl_torch.algorithms import SAC
-        from parl_torch.networks import SquashedActorCritic
-
-        return self._continuous(SAC, SquashedActorCritic)
-
-    def td3(self) -> Run:
-        from parl_torch.algorithms import TD3
-        from parl_torch.networks import TwinActorCritic
-
-        return self._continuous(TD3, TwinActorCritic)
-
-    def ddpg(self) -> Run:
-        from parl_torch.algorithms import DDPG
-        from parl_torch.networks import DeterministicActorCritic
-
-        return self._continuous(DDPG, DeterministicActorCritic)
-
-    def _continuous(self, algorithm: Any, network: Any) -> Run:
-        model = network(batches.CHEETAH_ACT, batches.CHEETAH_HIDDEN)
-        return _updates(algorithm(model, **self._options), batches.cheetah_transitions())
-
-
-def _updates(algorithm: Any, batch: batches.Columns) -> Run:
-    from parl_torch.agent import Agent
-
-    agent = Agent(algorithm)
-
-    def run(updates: int) -> None:
-        for _ in range(updates):
-            agent.learn(*batch)
-
-    return run
 
 
 class Reduced:
@@ -97,4 +77,4 @@ class Reduced:
 
     def __init__(self) -> None:
         parl = Parl(compute_dtype="bfloat16")
-        self.dqn_cnn, self.a2c_cnn = parl.dqn_cnn, parl.a2c_cnn
+        self.dqn_cnn, self.a2c_cnn, self.impala_cnn = parl.dqn_cnn, parl.a2c_cnn, parl.impala_cnn

@@ -1,4 +1,4 @@
-"""PARL 2.2.1, as its examples call it: numpy in, the algorithm's `learn` on tensors, the loss as a number out.
+"""PARL 2.2.1 on PyTorch, as its examples call it: numpy in, `learn` on tensors, the loss as a number out.
 
 Its package has the name of ours, so it is measured only where `import parl` finds it (see README.md).
 """
@@ -15,7 +15,7 @@ Run = Callable[[int], None]
 
 
 class Parl2:
-    """Its algorithms; SAC with a fixed temperature, because it has no other."""
+    """Its algorithms; SAC only with a fixed temperature, because it has no other."""
 
     def __init__(self) -> None:
         import parl
@@ -28,19 +28,44 @@ class Parl2:
         return self._dqn(network, batches.transitions())
 
     def dqn_cnn(self) -> Run:
-        network = nn.Sequential(
-            nn.Conv2d(4, 32, 8, 4),
-            nn.ReLU(),
-            nn.Conv2d(32, 64, 4, 2),
-            nn.ReLU(),
-            nn.Conv2d(64, 64, 3, 1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(3136, 512),
-            nn.ReLU(),
-            nn.Linear(512, batches.ATARI_ACTIONS),
-        )
+        network = nn.Sequential(*_nature(), nn.Linear(512, batches.ATARI_ACTIONS))
         return self._dqn(network, batches.frame_transitions(), scale=255.0)
+
+    def ppo(self) -> Run:
+        from parl.algorithms import PPO
+
+        hidden = [batches.PPO_HIDDEN] * 2
+        policy, value = _mlp(batches.OBS_DIM, hidden, batches.ACT_DIM), _mlp(batches.OBS_DIM, hidden, 1)
+        algorithm = PPO(_actor_critic(None, policy, value), clip_param=0.2)
+        columns = batches.vector_rollout()
+        ordered = [columns[name] for name in ("obs", "action", "value", "return_", "log_prob", "advantage")]
+        size, rng = batches.MINIBATCH, np.random.default_rng(1)
+
+        def run(_: int) -> None:
+            order = rng.permutation(batches.ROLLOUT)
+            for at in range(0, batches.ROLLOUT, size):
+                chosen = order[at : at + size]
+                algorithm.learn(*(torch.from_numpy(column[chosen]) for column in ordered))
+
+        return run
+
+    def a2c_cnn(self) -> Run:
+        from parl.algorithms import A2C
+
+        heads = nn.Linear(512, batches.ATARI_ACTIONS), nn.Linear(512, 1)
+        settings = {"vf_loss_coeff": 0.5, "learning_rate": 1e-3}
+        algorithm = A2C(_actor_critic(nn.Sequential(*_nature()), *heads, scale=255.0), settings)
+        rows = batches.A2C_STEPS * batches.A2C_ENVS
+        columns, obs = batches.rollout(rows, batches.ATARI_ACTIONS), batches.frames(rows)
+
+        def run(updates: int) -> None:
+            for _ in range(updates):
+                tensors = [torch.from_numpy(columns[name]) for name in ("action", "advantage", "return_")]
+                losses = algorithm.learn(torch.from_numpy(obs.astype(np.float32)), *tensors, 1e-3, -0.01)
+                for loss in losses:
+                    loss.item()
+
+        return run
 
     def _dqn(self, network: nn.Module, columns: batches.Columns, scale: float = 1.0) -> Run:
         import parl
@@ -67,7 +92,7 @@ class Parl2:
 
         return run
 
-    def sac(self) -> Run:
+    def sac_fixed(self) -> Run:
         from parl.algorithms import SAC
 
         return self._continuous(SAC, outputs=2, critics=2, alpha=0.2)
@@ -125,6 +150,33 @@ class Parl2:
                     loss.item()
 
         return run
+
+
+def _nature() -> list[nn.Module]:
+    """The convolutions of Mnih et al. 2015 and the layer behind them."""
+    convolutions = nn.Conv2d(4, 32, 8, 4), nn.Conv2d(32, 64, 4, 2), nn.Conv2d(64, 64, 3, 1)
+    layers = [layer for one in convolutions for layer in (one, nn.ReLU())]
+    return [*layers, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU()]
+
+
+def _actor_critic(trunk: nn.Module | None, policy_head: nn.Module, value_head: nn.Module, scale: float = 1.0) -> Any:
+    import parl
+
+    class Model(parl.Model):  # type: ignore[misc]  # of the other PARL
+        def __init__(self) -> None:
+            super().__init__()
+            self.trunk, self.policy_head, self.value_head = trunk or nn.Identity(), policy_head, value_head
+
+        def policy(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.policy_head(self.trunk(obs / scale))
+
+        def value(self, obs: torch.Tensor) -> torch.Tensor:
+            return self.value_head(self.trunk(obs / scale)).view(-1)
+
+        def policy_and_value(self, obs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return self.policy(obs), self.value(obs)
+
+    return Model()
 
 
 def _mlp(inputs: int, hidden: list[int], outputs: int) -> nn.Sequential:
