@@ -22,12 +22,18 @@ from parl_core.offline.dataset import OfflineDataset
 from parl_core.training import (
     Callback,
     Checkpoints,
+    ConfirmedReturn,
     CsvTables,
+    Ended,
+    Episode,
+    Evaluation,
+    NoImprovement,
     OfflineSettings,
     OffPolicySettings,
     OnPolicySettings,
     Run,
     StepBudget,
+    Stop,
     train_off_policy,
     train_offline,
     train_on_policy,
@@ -265,6 +271,34 @@ def test_a_run_that_has_all_its_steps_goes_on_with_more(tmp_path: Path) -> None:
         learn_off_policy(run)
     with Run.resume(tmp_path / "run") as run:
         np.testing.assert_array_equal(learn_off_policy(run, total_steps=160).weights, whole.weights)
+
+
+@pytest.mark.parametrize("rule", [lambda: ConfirmedReturn(5.0), lambda: NoImprovement(2)])
+def test_a_run_that_a_rule_had_ended_takes_no_further_step_and_one_with_a_higher_goal_does(
+    rule: Any, tmp_path: Path
+) -> None:
+    def learn(run: Run, rule: Callback) -> Ended:
+        settings = OffPolicySettings(120, learning_starts=10, batch_size=8, memory_size=60)
+        with closing(cart_poles()) as envs:
+            return train_off_policy(
+                Linear(),
+                envs,
+                settings,
+                evaluator=lambda: Evaluation([Episode(7.0, 10)]),
+                evaluate_every=20,
+                callbacks=[rule],
+                checkpoints=Checkpoints(run, EVERY),
+                seed=4,
+            )
+
+    with Run.at(tmp_path / "run") as run:
+        first = learn(run, rule())
+    assert (first.stop, first.step < 120) == (Stop.CALLBACK, True)
+    with Run.resume(tmp_path / "run") as run:
+        again = learn(run, rule())
+    assert (again.stop, again.step, again.reason) == (first.stop, first.step, first.reason)
+    with Run.resume(tmp_path / "run") as run:
+        assert learn(run, ConfirmedReturn(8.0)).step == 120
 
 
 def test_a_folder_that_exists_is_no_new_run(tmp_path: Path) -> None:

@@ -122,8 +122,9 @@ class Ended:
 class Callback:
     """Something that watches a loop; a subclass overrides what it needs.
 
-    The first two methods may return a reason to stop, in words; the loop then ends after all callbacks were told. One
-    that remembers something across events gives it to checkpoints with `get_state` and takes it back with `set_state`.
+    `on_update`, `on_evaluation` and `on_resume` may return a reason to stop, in words; the loop then ends after all
+    callbacks were told. One that remembers something across events gives it to checkpoints with `get_state` and takes
+    it back with `set_state`.
     """
 
     def on_update(self, update: Update) -> str | None:
@@ -134,6 +135,9 @@ class Callback:
 
     def on_end(self, ended: Ended) -> None:
         """Called once, however the loop ended."""
+
+    def on_resume(self) -> str | None:
+        """Called after `set_state`, before a resumed run takes a step; a reason means that the run was over already."""
 
     def get_state(self) -> Any:
         """What a checkpoint holds of it (see `parl_core.checkpoint.tree`); asked for before each one is written."""

@@ -29,6 +29,10 @@ class ConfirmedReturn(Callback):
 
     def on_evaluation(self, evaluation: Evaluation) -> str | None:
         self._latest.append(evaluation.mean)
+        return self.on_resume()
+
+    def on_resume(self) -> str | None:
+        """Why the run is over, if it is: a run that was killed while it ended does not train on."""
         if len(self._latest) < (self._latest.maxlen or 1) or min(self._latest) < self._threshold:
             return None
         found = ", ".join(f"{mean:.1f}" for mean in self._latest)
@@ -60,6 +64,10 @@ class NoImprovement(Callback):
             self._best, self._since = evaluation.mean, 0
             return None
         self._since += 1
+        return self.on_resume()
+
+    def on_resume(self) -> str | None:
+        """Why the run is over, if it is."""
         if self._since < self._patience:
             return None
         return f"{self._since} evaluations in a row were no better than {self._best:.1f}"
