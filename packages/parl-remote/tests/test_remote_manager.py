@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,7 @@ def test_calls_can_be_limited_and_cancelled(manager: RemoteManager, serve: Calla
     later: list[Any] = []
     caller = threading.Thread(target=lambda: later.extend([handle.sum(1, 3), handle.sum(1, 4)]))
     caller.start()
+    time.sleep(0.5)  # the cancellation arrives before the call that it is for has its turn
     agent.gate.set()
     caller.join(PATIENCE_S)
     assert [future.result(PATIENCE_S) for future in (*held[:2], *later)] == ["through", 2, 4, 5]
