@@ -20,7 +20,10 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote import ActorLost, DeathKind, submit
+from parl_core.errors import LostActor
+from parl_remote import ActorLost, ClusterUnreachable, DeathKind, submit
+from parl_remote.actors import RemoteActors
+from parl_remote.program.object_transfer import NodeObjects
 from parl_remote.testing import (
     Conditions,
     Direction,
@@ -58,6 +61,11 @@ class Counter:
 
     def say(self, text: str) -> None:
         sys.stdout.write(text + "\n")
+
+
+class Plain:
+    def length(self, value: bytes) -> int:
+        return len(value)
 
 
 @pytest.fixture
@@ -110,6 +118,32 @@ def test_a_killed_worker_is_reported_at_once_and_its_actors_are_gone(cluster: Lo
     for process in family:
         process.wait_for_end(PATIENCE_S)
     cluster.wait_for_nodes(0)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_call_that_brings_a_value_to_a_killed_worker_is_lost_with_its_actor(
+    cluster: LoopbackCluster, at_once: bool
+) -> None:
+    actor = Counter()
+    (node,) = cluster.nodes.values()
+    node.kill()
+    if not at_once:
+        cluster.wait_for_nodes(0)
+    value = parl_remote.put(bytes(200_000))
+    assert cause_of(submit(actor.add, value)).kind is DeathKind.NODE_LOST
+
+
+def test_a_node_that_takes_no_values_costs_a_training_loop_one_actor(
+    cluster: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ClusterUnreachable("the value cannot be brought to its worker: the line is cut")
+
+    handle = RemoteActors().create(Plain)
+    assert handle.submit("length", bytes(10)).result(PATIENCE_S) == 10
+    monkeypatch.setattr(NodeObjects, "deliver", refuse)
+    with pytest.raises(LostActor, match=r"Plain is lost: its node was lost: .* the line is cut"):
+        handle.submit("length", parl_remote.put(bytes(200_000))).result(PATIENCE_S)
 
 
 def test_a_worker_that_comes_back_serves_who_waits(cluster: LoopbackCluster) -> None:

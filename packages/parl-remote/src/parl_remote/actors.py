@@ -12,7 +12,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_remote import current
-from parl_remote.errors import ActorError
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable
 from parl_remote.future import RemoteFuture
 from parl_remote.object_ref import put
 from parl_remote.options import ActorOptions
@@ -97,7 +98,15 @@ class _RemoteHandle:
         return self._open(method).call(method, args, kwargs)
 
     def submit(self, method: str, *args: Any, **kwargs: Any) -> RemoteFuture[Any]:
-        return self._open(method).submit(method, args, kwargs)
+        ref = self._open(method)
+        try:
+            return ref.submit(method, args, kwargs)
+        except ClusterUnreachable as error:  # its node does not answer: whoever can do without it takes another one
+            lost = ActorLost(DeathCause(DeathKind.NODE_LOST, detail=str(error)), class_name=ref.spec.name)
+            future: RemoteFuture[Any] = RemoteFuture(None)
+            future.method = method
+            future.settle(None, lost)
+            return future
 
     def close(self) -> None:
         self._ref = None  # the actor ends when nothing refers to it any more

@@ -99,9 +99,9 @@ class ActorRecord:
         self._note = note
         self._comes_back = comes_back
 
-    def await_end(self) -> None:
-        """Wait for the cause, for a moment."""
-        self._ended.wait(_CAUSE_PATIENCE_S)
+    def await_end(self) -> bool:
+        """Wait for the cause, for a moment; whether it is known then."""
+        return self._ended.wait(_CAUSE_PATIENCE_S)
 
     def error(self, running: str) -> ActorLost | NotConnected:
         """The error for a call that will not be answered; see `Connection`."""

@@ -379,6 +379,7 @@ class Client:
             lost=record.error,
             on_names=record.on_names,
             objects=lambda: self._objects_on(record.node_id),
+            ended=record.await_end,
         )
 
     def _objects_on(self, node_id: str) -> NodeObjects:

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from parl_remote.data.object_places import reading_from
 from parl_remote.data.serialize import loads
 from parl_remote.data.sharing import TICKETS, Sharing
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack
 from parl_remote.links.loop import Loop
@@ -77,6 +77,7 @@ class Connection:
             the actor was lost, empty for calls that come later; may wait for the cause.
         on_names: Told the actor's attributes when it has been made, and when they change.
         objects: Gives what brings values of `put` to the actor's node; asked where memory cannot be shared with it.
+        ended: Whether the actor has ended; asked where its node does not answer, and may wait for the news.
 
     Attributes:
         gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
@@ -92,9 +93,11 @@ class Connection:
         lost: Callable[[str], Exception],
         on_names: Callable[[tuple[str, ...]], None],
         objects: Callable[[], NodeObjects] | None = None,
+        ended: Callable[[], bool] = bool,
     ) -> None:
         self._channel = channel
         self._objects = objects
+        self._has_ended = ended
         self._sharing = Sharing.through(channel)
         # Pipelined answers come many at a time; a transport that can hand them over so saves a call each.
         self._receive_all: Callable[[float | None], list[list[memoryview]]] = getattr(
@@ -140,6 +143,10 @@ class Connection:
             method: The method's name, for messages.
             owner: Kept alive until the answer is there.
             future: Settled with the answer; a new one if None.
+
+        Raises:
+            ChannelClosed: See `gives_back`.
+            ClusterUnreachable: A value that the call refers to cannot be brought to the actor's node.
         """
         is_ours = future is None
         if future is None:
@@ -152,7 +159,7 @@ class Connection:
         try:
             if self._sharing is None:
                 if type(owner) is tuple and self._objects is not None:
-                    self._objects().deliver(owner)
+                    self._deliver(self._objects(), owner)
                 self._channel.send(pack(kind, flags, index, call_id, payload))
             else:
                 frames = pack(kind, flags | _SHARES if kind == _CREATE else flags, index, call_id, payload)
@@ -170,6 +177,20 @@ class Connection:
         if self._watched and self._channel.pending():  # read ahead while sending; nothing else would wake the loop
             self._watch_soon()
         return future
+
+    def _deliver(self, objects: NodeObjects, refs: tuple[object, ...]) -> None:
+        """Bring the values that a call refers to.
+
+        Raises:
+            ChannelClosed: The actor has ended, with its node.
+            ClusterUnreachable: Its node cannot be reached, and the actor is there as far as anybody knows.
+        """
+        try:
+            objects.deliver(refs)
+        except ClusterUnreachable as error:
+            if self._has_ended():
+                raise ChannelClosed(str(error)) from error
+            raise
 
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
         """Hand over what the actor saves, from now on as soon as it comes, whether anybody calls or not."""
