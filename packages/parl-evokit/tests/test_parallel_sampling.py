@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ import pytest
 from parl_evokit import ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ActorPool, ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
+from parl_evokit.parallel.actors import EvaluatingActor
 from parl_evokit.parallel.pool import News
 from parl_evokit.parallel.processes import _packed
 from parl_evokit.parallel.worker import Batch, Done, Equip, Message, Model, Worker, seed_of
@@ -160,6 +162,55 @@ def test_a_sample_that_kills_every_worker_ends_the_round(tmp_path: Path) -> None
             sample(agent, Dies(seed, str(tmp_path)), 12, pool)
         assert caught.value.sampled is not None
         assert len(sample(agent, output, 12, pool, share=1.0)) >= 12
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("signal", True), ("node_lost", False)])
+def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_nodes(kind: str, ends: bool) -> None:
+    from parallel_evaluations import output
+
+    class Lost(Exception):
+        cause = SimpleNamespace(kind=SimpleNamespace(value=kind))
+
+    class Future:
+        def __init__(self, answer: object) -> None:
+            self.answer = answer
+
+        def done(self) -> bool:
+            return True
+
+        def result(self) -> object:
+            if isinstance(self.answer, Exception):
+                raise self.answer
+            return self.answer
+
+    class Handle:
+        def __init__(self, dies: bool) -> None:
+            self.actor, self.dies = EvaluatingActor(), dies
+
+        def submit(self, _: str, message: object) -> Future:
+            answer = self.actor.handle(message)  # type: ignore[arg-type]
+            first_batch = self.dies and isinstance(message, Batch) and bad in message.keys
+            return Future(Lost() if first_batch else answer)
+
+        def close(self) -> None:
+            pass
+
+    class System:
+        slots = 1
+        made = 0
+
+        def create(self, _: type) -> Handle:
+            self.made += 1
+            return Handle(self.made <= 5)
+
+    agent = new_agent()
+    bad = new_agent().clone().draw(12)[3].noise_key
+    with ActorPool(System(), 1) as pool:  # type: ignore[arg-type]
+        if ends:
+            with pytest.raises(WorkersLost, match="3 workers ended while they evaluated the same sample"):
+                sample(agent, output, 12, pool)
+        else:
+            assert len(sample(agent, output, 12, pool, share=1.0)) == 12
 
 
 def test_a_straggler_comes_late_and_counts_as_stale() -> None:

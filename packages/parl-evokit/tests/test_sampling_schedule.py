@@ -40,6 +40,13 @@ def test_a_sample_during_which_three_workers_ended_is_named() -> None:
         assert schedule.lost(worker) == (0 if worker == MOST_DEATHS - 1 else None)
 
 
+def test_a_sample_is_not_to_blame_for_hosts_that_go() -> None:
+    schedule = begun(2)
+    for worker in range(2 * MOST_DEATHS):
+        assert schedule.next_batch(worker, 1, 0.0) == [0]
+        assert schedule.lost(worker, from_outside=True) is None
+
+
 def test_a_round_goes_on_without_a_straggler_but_only_after_its_grace() -> None:
     schedule = begun(10, share=0.9)
     held = schedule.next_batch(0, 10, 0.0)

@@ -26,9 +26,15 @@ MOST_FAILED_STARTS = 3
 
 
 class Lost(NamedTuple):
-    """A worker has ended, and why."""
+    """A worker has ended, and why.
+
+    Attributes:
+        reason: In words.
+        from_outside: Whether what it was doing cannot have caused that: its host is gone, or somebody ended it.
+    """
 
     reason: str
+    from_outside: bool = False
 
 
 class News(NamedTuple):
@@ -243,11 +249,11 @@ class Pool:
             yield from self._lost(news.worker, member, news.lost)
 
     def _lost(self, worker: int, member: _Member, lost: Lost) -> Iterator[WorkersLost]:
-        culprit = self._schedule.lost(worker)
+        culprit = self._schedule.lost(worker, from_outside=lost.from_outside)
         self._remove(worker)
         if culprit is not None:
             yield WorkersLost(f"{MOST_DEATHS} workers ended while they evaluated the same sample, {lost.reason}")
-        if not member.proved:
+        if not member.proved and not lost.from_outside:
             self._failed_starts += 1
             if self._failed_starts >= MOST_FAILED_STARTS:
                 yield WorkersLost(

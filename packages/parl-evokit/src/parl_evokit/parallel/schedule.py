@@ -101,8 +101,12 @@ class Schedule:
             other.void.update(done.intersection(other.numbers))
         return fresh
 
-    def lost(self, worker: int) -> int | None:
+    def lost(self, worker: int, *, from_outside: bool = False) -> int | None:
         """The worker is gone; what it had not returned waits again.
+
+        Args:
+            worker: Who.
+            from_outside: Whether what it was evaluating cannot be at fault.
 
         Returns:
             A sample in whose evaluation now `MOST_DEATHS` workers have ended, if there is one.
@@ -113,7 +117,7 @@ class Schedule:
         elsewhere = {number for other in self._running.values() for number in other.numbers}
         again = [number for number in running.numbers if number in self._open and number not in elsewhere]
         self._waiting.extendleft(reversed(again))
-        if not running.numbers or running.round < self._round:
+        if from_outside or not running.numbers or running.round < self._round:
             return None
         head = running.numbers[0]
         self._deaths[head] += 1
