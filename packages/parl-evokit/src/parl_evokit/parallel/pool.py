@@ -156,6 +156,7 @@ class Pool:
         late = self._schedule.running()
         self._infos = {number: info for number, info in self._infos.items() if number in late}
         self._infos.update(zip(numbers, infos, strict=True))
+        self._failed_starts = 0  # what ended workers of an earlier round need not end those of this one
         self._schedule.begin(numbers, share=share, grace_s=grace_s)
         try:
             while True:
