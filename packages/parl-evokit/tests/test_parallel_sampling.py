@@ -164,8 +164,15 @@ def test_a_sample_that_kills_every_worker_ends_the_round(tmp_path: Path) -> None
         assert len(sample(agent, output, 12, pool, share=1.0)) >= 12
 
 
-@pytest.mark.parametrize(("kind", "ends"), [("signal", True), ("node_lost", False)])
-def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_nodes(kind: str, ends: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "times", "ends"),
+    [
+        ("signal", 5, "3 workers ended while they evaluated the same sample"),
+        ("node_lost", 5, ""),
+        ("node_lost", 100, "20 workers in a row ended before"),
+    ],
+)
+def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_nodes(kind: str, times: int, ends: str) -> None:
     from parallel_evaluations import output
 
     class Lost(Exception):
@@ -201,13 +208,13 @@ def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_nodes(kind: str,
 
         def create(self, _: type) -> Handle:
             self.made += 1
-            return Handle(self.made <= 5)
+            return Handle(self.made <= times)
 
     agent = new_agent()
     bad = new_agent().clone().draw(12)[3].noise_key
     with ActorPool(System(), 1) as pool:  # type: ignore[arg-type]
         if ends:
-            with pytest.raises(WorkersLost, match="3 workers ended while they evaluated the same sample"):
+            with pytest.raises(WorkersLost, match=ends):
                 sample(agent, output, 12, pool)
         else:
             assert len(sample(agent, output, 12, pool, share=1.0)) == 12

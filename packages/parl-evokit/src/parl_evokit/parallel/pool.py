@@ -23,6 +23,7 @@ from parl_evokit.sampling_agent import SamplingAgent
 __all__ = ["Lost", "News", "Pool", "Transport"]
 
 MOST_FAILED_STARTS = 3
+MOST_LOST_HOSTS = 20  # in a row, before anything was evaluated: what is evaluated may bring hosts down
 
 
 class Lost(NamedTuple):
@@ -103,7 +104,7 @@ class Pool:
         self._job: tuple[object, Evaluate] | None = None
         self._clone: Callable[[], SamplingAgent] | None = None
         self._model: Model | None = None
-        self._failed_starts = 0
+        self._failed_starts = self._lost_hosts = 0
         self._closed = False
 
     @property
@@ -156,7 +157,7 @@ class Pool:
         late = self._schedule.running()
         self._infos = {number: info for number, info in self._infos.items() if number in late}
         self._infos.update(zip(numbers, infos, strict=True))
-        self._failed_starts = 0  # what ended workers of an earlier round need not end those of this one
+        self._failed_starts = self._lost_hosts = 0  # what ended workers before need not end these
         self._schedule.begin(numbers, share=share, grace_s=grace_s)
         try:
             while True:
@@ -234,7 +235,7 @@ class Pool:
         done = {outcome.number: outcome for outcome in news.outcomes if isinstance(outcome, Done)}
         if news.outcomes:
             member.proved = True
-            self._failed_starts = 0
+            self._failed_starts = self._lost_hosts = 0
         for number in self._schedule.settle(news.worker, done, time.monotonic()):
             if (info := self._infos.pop(number, None)) is not None:
                 collect(info, done[number])
@@ -254,12 +255,15 @@ class Pool:
         self._remove(worker)
         if culprit is not None:
             yield WorkersLost(f"{MOST_DEATHS} workers ended while they evaluated the same sample, {lost.reason}")
-        if not member.proved and not lost.from_outside:
+        if member.proved:
+            return
+        if lost.from_outside:
+            self._lost_hosts += 1
+        else:
             self._failed_starts += 1
-            if self._failed_starts >= MOST_FAILED_STARTS:
-                yield WorkersLost(
-                    f"{self._failed_starts} workers in a row ended before they had evaluated anything, {lost.reason}"
-                )
+        if self._failed_starts >= MOST_FAILED_STARTS or self._lost_hosts >= MOST_LOST_HOSTS:
+            ended = self._failed_starts + self._lost_hosts
+            yield WorkersLost(f"{ended} workers in a row ended before they had evaluated anything, {lost.reason}")
 
     def _remove(self, worker: int) -> None:
         self._schedule.lost(worker)
