@@ -387,31 +387,42 @@ def test_another_actor_that_is_lost_while_it_is_made_counts_as_well(tmp_path: Pa
         def fail(self) -> None:
             raise LostActor("the connection closed")
 
+    class LostHost(LostActor):
+        from_outside = True
+
     class Unlucky(InProcessActors):
-        def __init__(self, lost: int) -> None:
+        def __init__(self, lost: int, hosts: int) -> None:
             super().__init__()
-            self._calls, self._lost = 0, lost
+            self._calls, self._lost, self._hosts = 0, lost, hosts
 
         def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> Any:
             self._calls += 1
             if 2 < self._calls <= 2 + self._lost:  # after the two that the run begins with
                 raise LostActor("its process ended in the constructor")
+            if 2 < self._calls <= 2 + self._lost + self._hosts:
+                raise LostHost("its node was lost")
             return super().create(cls, *args, **kwargs)
 
-    def run(lost: int) -> float:
+    def run(lost: int, hosts: int = 0) -> float:
         recorder = Recorder()
         train_actor_learner(
             Actor(),
             Actor,
             Disconnected,
-            settings(max_failures=2),
-            actors=Unlucky(lost),
+            settings(max_failures=2, deterministic=True),
+            actors=Unlucky(lost, hosts),
             env_kwargs={"folder": str(tmp_path), "often": 1},
             callbacks=[recorder],
         )
         return recorder.updates[-1].metrics["actors/lost"]
 
     assert run(1) == 2
+    (tmp_path / "0").unlink()
+    assert run(1, 20) == 22
+    (tmp_path / "0").unlink()
+    with pytest.raises(LostHost) as outside:
+        run(0, 21)
+    assert "failed 21 times in a row; max_failures=2 were allowed, or 20 losses of hosts" in outside.value.__notes__[-1]
     (tmp_path / "0").unlink()
     with pytest.raises(LostActor, match="ended in the constructor") as caught:
         run(2)

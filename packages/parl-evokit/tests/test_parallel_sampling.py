@@ -9,12 +9,12 @@ import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from parl_core.errors import LostActor
 from parl_evokit import ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
 from parl_evokit.parallel import ActorPool, ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
@@ -165,18 +165,18 @@ def test_a_sample_that_kills_every_worker_ends_the_round(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "times", "ends"),
+    ("host", "times", "ends"),
     [
-        ("signal", 5, "3 workers ended while they evaluated the same sample"),
-        ("node_lost", 5, ""),
-        ("node_lost", 100, "20 workers in a row ended before"),
+        (False, 5, "3 workers ended while they evaluated the same sample"),
+        (True, 5, ""),
+        (True, 100, "20 workers in a row ended before"),
     ],
 )
-def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_nodes(kind: str, times: int, ends: str) -> None:
+def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_hosts(host: bool, times: int, ends: str) -> None:
     from parallel_evaluations import output
 
-    class Lost(Exception):
-        cause = SimpleNamespace(kind=SimpleNamespace(value=kind))
+    class Lost(LostActor):
+        from_outside = host
 
     class Future:
         def __init__(self, answer: object) -> None:

@@ -143,11 +143,15 @@ class ActorError(RemoteError):
     """Something happened to an actor or within it."""
 
 
+_FROM_OUTSIDE = (DeathKind.NODE_LOST, DeathKind.DRAINED, DeathKind.KILLED_BY_USER, DeathKind.STOPPED)
+
+
 class ActorLost(ActorError, LostActor):
     """The actor does not live any more; calls that waited and all later ones raise this.
 
     Attributes:
         cause: Why it ended.
+        from_outside: Whether what it was doing cannot have ended it.
         log_tail: The last lines that it wrote, oldest first.
         class_name: The actor's class.
         is_restarting: Whether the actor is made again, so that a later call reaches the new one.
@@ -164,6 +168,7 @@ class ActorLost(ActorError, LostActor):
             lines.extend(f"  | {line}" for line in cause.log_tail)
         super().__init__("\n".join(lines))
         self.cause = cause
+        self.from_outside = cause.kind in _FROM_OUTSIDE
         self.log_tail = cause.log_tail
         self.class_name = class_name
         self.is_restarting = is_restarting

@@ -43,7 +43,7 @@ class ActorLearnerSettings:
         timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
             its start included; who takes longer is replaced. None has no limit. (In this process nothing can be ended.)
         max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
-            run ends with the last error.
+            run ends with the last error; ten times as often where the actor's host was lost or somebody stopped it.
     """
 
     total_steps: int = 1_000_000

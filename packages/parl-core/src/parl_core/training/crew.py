@@ -26,6 +26,9 @@ __all__ = ["Arrival", "Call", "Crew"]
 CLOSE_TIMEOUT_S = 5.0
 """How long actors may take in all to close their environments, before they are ended."""
 
+OUTSIDE = 10
+"""How many losses for which the environments are not to blame count as much as one other failure."""
+
 
 class Call(NamedTuple):
     """A call of a method, for a group of environments."""
@@ -130,7 +133,8 @@ class Crew:
         hire: makes the actor of this number; the second argument has its groups, and how many actors have held each.
         groups_of: the groups of each actor.
         timeout_s: longest time for one call; None has no limit.
-        max_failures: how often in a row the calls of one group may fail before the last error is raised.
+        max_failures: how often in a row the calls of one group may fail before the last error is raised; ten times as
+            often where `LostActor.from_outside` says that the environments cannot be at fault.
     """
 
     def __init__(
@@ -152,6 +156,7 @@ class Crew:
             sorted(self._actor_of), 0
         )  # lives of groups in the runs that this one goes on with
         self._failures: Counter[int] = Counter()
+        self._losses_from_outside: Counter[int] = Counter()
         self._members: list[_Member] = []
         try:
             for actor in range(len(groups_of)):
@@ -207,7 +212,7 @@ class Crew:
 
     def succeeded(self, group: int) -> None:
         """Forget the failures of a group, because it has got on."""
-        self._failures[group] = 0
+        self._failures[group] = self._losses_from_outside[group] = 0
 
     def submit(self, call: Call) -> None:
         """Send a call; calls for one actor are run in order."""
@@ -312,14 +317,17 @@ class Crew:
         return {group: self._earlier[group] + self._incarnations[actor] for group in self._groups_of[actor]}
 
     def _count_failure(self, call: Call, error: Exception) -> None:
-        self._failures[call.group] += 1
-        count = self._failures[call.group]
-        if count <= self._max_failures:
+        outside = isinstance(error, LostActor) and error.from_outside
+        counts, times = (self._losses_from_outside, OUTSIDE) if outside else (self._failures, 1)
+        counts[call.group] += 1
+        count, most = counts[call.group], times * self._max_failures
+        if count <= most:
             return
         actor = self._actor_of[call.group]
         error.add_note(
             f"in {call.method} of actor {actor} for group {call.group} of the environments, which has failed {count} "
             f"times in a row; max_failures={self._max_failures} were allowed"
+            + (f", or {most} losses of hosts" if outside else "")
         )
         raise error
 

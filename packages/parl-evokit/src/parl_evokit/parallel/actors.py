@@ -18,7 +18,6 @@ from parl_evokit.parallel.worker import Batch, Message, Outcome, Worker
 __all__ = ["ActorPool", "EvaluatingActor"]
 
 LOOK_S = 0.002  # between two looks at calls that do not report their ends
-_FROM_OUTSIDE = {"node_lost", "drained", "killed_by_user", "stopped"}  # parl-remote's kinds of death
 CALL_S = 0.01  # how long a call shall work: a hundred times what it costs on one machine
 
 
@@ -139,13 +138,7 @@ class _Actors:
             outcomes, seconds = future.result()
         except Exception as error:  # what the user's function raises comes as an outcome: this is the actor itself
             self._handles.pop(worker).close()
-            return News(worker, [], Lost(f"{type(error).__name__}: {error}", _from_outside(error)))
+            return News(worker, [], Lost(f"{type(error).__name__}: {error}", getattr(error, "from_outside", False)))
         if outcomes:
             self._each_s[worker] = seconds / len(outcomes)
         return News(worker, outcomes)
-
-
-def _from_outside(error: Exception) -> bool:
-    """Whether an actor was lost for what has nothing to do with its work; of other systems nobody knows."""
-    kind = getattr(getattr(error, "cause", None), "kind", None)
-    return getattr(kind, "value", None) in _FROM_OUTSIDE
