@@ -1,0 +1,51 @@
+"""An example trains with remote actors while things go wrong at random: does it get to its end?
+
+python benchmarks/soak/training.py examples/impala/train.py --actors 4        options behind the path are the example's
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from chaos import Chaos
+
+from parl_remote.testing import LoopbackCluster
+
+
+def main() -> int:
+    """Train, strike, and print what was struck and how it ended; the example's exit status."""
+    parser = argparse.ArgumentParser(description="Random faults of a cluster while an example trains on it.")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds from one fault to the next, about")
+    parser.add_argument("--first", type=float, default=6.0, help="seconds before the first one")
+    parser.add_argument("--longest", type=float, default=900.0, help="seconds after which a run counts as hanging")
+    parser.add_argument("--seed", type=int, default=0, help="of the faults")
+    parser.add_argument("example", help="its train.py, which takes --address")
+    options, own = parser.parse_known_args()
+    over = threading.Event()
+    with LoopbackCluster(2, cpus=3, liveness_limit_s=3.0) as cluster:
+        command = [sys.executable, options.example, "--address", cluster.address, *own]
+        running = subprocess.Popen(command, env={**os.environ, **cluster.environment, "OMP_NUM_THREADS": "1"})
+        threading.Thread(target=lambda: (running.wait(), over.set()), daemon=True).start()
+        began = time.monotonic()
+        chaos = Chaos(cluster, [], options.seed, over)
+        pause_s = options.first
+        while not over.wait(pause_s) and time.monotonic() - began < options.longest:
+            if said := chaos.strike():
+                print(f"{time.monotonic() - began:6.1f} s  {said}", flush=True)
+            pause_s = options.every
+        status = running.poll()
+        if status is None:
+            running.kill()
+            running.wait()
+    faults = ", ".join(f"{count} x {fault}" for fault, count in chaos.counts.most_common())
+    print(f"{'hung' if status is None else f'exit status {status}'} after {time.monotonic() - began:.0f} s; {faults}")
+    return 1 if status is None else status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
