@@ -20,15 +20,16 @@ from parl_remote.testing import LoopbackCluster
 def main() -> int:
     """Train, strike, and print what was struck and how it ended; the example's exit status."""
     parser = argparse.ArgumentParser(description="Random faults of a cluster while an example trains on it.")
-    parser.add_argument("--every", type=float, default=4.0, help="seconds from one fault to the next, about")
+    parser.add_argument("--every", type=float, default=4.0, help="seconds between two draws; some hit nobody here")
     parser.add_argument("--first", type=float, default=6.0, help="seconds before the first one")
     parser.add_argument("--longest", type=float, default=900.0, help="seconds after which a run counts as hanging")
     parser.add_argument("--seed", type=int, default=0, help="of the faults")
     parser.add_argument("example", help="its train.py, which takes --address")
-    options, own = parser.parse_known_args()
+    parser.add_argument("own", nargs=argparse.REMAINDER, help="options of the example")
+    options = parser.parse_args()
     over = threading.Event()
     with LoopbackCluster(2, cpus=3, liveness_limit_s=3.0) as cluster:
-        command = [sys.executable, options.example, "--address", cluster.address, *own]
+        command = [sys.executable, options.example, "--address", cluster.address, *options.own]
         running = subprocess.Popen(command, env={**os.environ, **cluster.environment, "OMP_NUM_THREADS": "1"})
         threading.Thread(target=lambda: (running.wait(), over.set()), daemon=True).start()
         began = time.monotonic()

@@ -23,6 +23,7 @@ import parl_remote
 from parl_core.errors import LostActor
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, submit
 from parl_remote.actors import RemoteActors
+from parl_remote.program.master_client import MasterClient
 from parl_remote.program.object_transfer import NodeObjects
 from parl_remote.testing import (
     Conditions,
@@ -263,8 +264,17 @@ def test_the_time_to_wait_for_room_counts_while_the_master_is_away(cluster: Loop
     assert Counter().add(1) == 1
 
 
-def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_return(cluster: LoopbackCluster) -> None:
+def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_return(
+    cluster: LoopbackCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     noting, asked = threading.Event(), threading.Event()
+    reconnect = MasterClient._reconnect
+
+    def ask(client: MasterClient) -> None:
+        try:
+            reconnect(client)
+        finally:
+            asked.set()
 
     class SlowHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -277,9 +287,9 @@ def test_who_asks_while_the_loss_is_still_being_noted_waits_for_the_master_s_ret
     try:
         cluster.master.kill()
         assert noting.wait(PATIENCE_S)
+        monkeypatch.setattr(MasterClient, "_reconnect", ask)
         waiting = submit_creation()
-        time.sleep(0.2)  # it has asked by now; if not, this shows nothing, but does not fail
-        asked.set()
+        assert asked.wait(PATIENCE_S / 2)
         cluster.restart_master()
         assert waiting() == 5
     finally:

@@ -162,6 +162,19 @@ def hello(role: Role, name: str) -> Hello:
     return Hello(role, Role.MASTER, name, 1, 1, "host", 42, {"parl_remote": "0"}, name)
 
 
+def linked(cluster: Cluster, listener: MemoryListener, ends: list[str]) -> MasterLink:
+    """A worker's own end of a connection; `ends` gets the reason when it is lost."""
+    offer = NodeJoin("own", "host", (), "/run", ONE, name="own")
+    return MasterLink(
+        cluster.loop,
+        listener.connect(),
+        joined=lambda: offer,
+        on_message=lambda _: None,
+        on_lost=ends.append,
+        limits=cluster.limits,
+    )
+
+
 @pytest.fixture
 def cluster() -> Iterator[Cluster]:
     one = Cluster()
@@ -253,15 +266,7 @@ def test_a_master_that_was_stopped_takes_nobody_s_silence_for_death(cluster: Clu
 
 def test_a_node_that_was_stopped_as_a_whole_keeps_its_own_worker(cluster: Cluster) -> None:
     ends: list[str] = []
-    offer = NodeJoin("own", "host", (), "/run", ONE, name="own")
-    link = MasterLink(
-        cluster.loop,
-        cluster.listener.connect(),
-        joined=lambda: offer,
-        on_message=lambda _: None,
-        on_lost=ends.append,
-        limits=cluster.limits,
-    )
+    link = linked(cluster, cluster.listener, ends)
     client = cluster.client("c")
     client.say(LeaseRequest(1, ONE))
     assert isinstance(client.hear(), LeaseGranted)
@@ -275,15 +280,7 @@ def test_a_node_that_was_stopped_as_a_whole_keeps_its_own_worker(cluster: Cluste
 
 def test_what_ends_while_a_worker_comes_back_does_not_turn_it_away(cluster: Cluster) -> None:
     ends: list[str] = []
-    offer = NodeJoin("w", "host", (), "/run", ONE, name="w")
-    link = MasterLink(
-        cluster.loop,
-        cluster.listener.connect(),
-        joined=lambda: offer,
-        on_message=lambda _: None,
-        on_lost=ends.append,
-        limits=cluster.limits,
-    )
+    link = linked(cluster, cluster.listener, ends)
     link.tell(LeaseEnded("lease7", DeathCause(DeathKind.EXIT)))  # it has said Hello, and was not welcomed yet
     cluster.settle()
     client = cluster.client("c")
@@ -295,15 +292,7 @@ def test_what_ends_while_a_worker_comes_back_does_not_turn_it_away(cluster: Clus
 
 def test_a_worker_that_is_never_welcomed_gives_the_connection_up(cluster: Cluster) -> None:
     ends: list[str] = []
-    offer = NodeJoin("w", "host", (), "/run", ONE, name="w")
-    MasterLink(
-        cluster.loop,
-        MemoryListener("a port that nobody serves").connect(),
-        joined=lambda: offer,
-        on_message=lambda _: None,
-        on_lost=ends.append,
-        limits=cluster.limits,
-    )
+    linked(cluster, MemoryListener("a port that nobody serves"), ends)
     cluster.settle(cluster.limits.liveness_limit_s - 0.5)
     assert not ends
     cluster.settle(1.0)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -248,7 +247,16 @@ def test_calls_are_pipelined_in_order(manager: RemoteManager, serve: Callable[..
     assert next(concurrent.futures.as_completed([plain.add(1)], PATIENCE_S)).result() == 502
 
 
-def test_calls_can_be_limited_and_cancelled(manager: RemoteManager, serve: Callable[..., Serving]) -> None:
+def test_calls_can_be_limited_and_cancelled(
+    manager: RemoteManager, serve: Callable[..., Serving], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrived, cancel = threading.Event(), Serving._cancel
+
+    def note(serving: Serving, *args: Any) -> None:
+        cancel(serving, *args)
+        arrived.set()
+
+    monkeypatch.setattr(Serving, "_cancel", note)
     agent = agent_here()
     serve(agent, manager)
     handle = manager.get_remote(PATIENCE_S, wait=False, max_pending_calls=3)
@@ -257,7 +265,7 @@ def test_calls_can_be_limited_and_cancelled(manager: RemoteManager, serve: Calla
     later: list[Any] = []
     caller = threading.Thread(target=lambda: later.extend([handle.sum(1, 3), handle.sum(1, 4)]))
     caller.start()
-    time.sleep(0.5)  # the cancellation arrives before the call that it is for has its turn
+    assert arrived.wait(PATIENCE_S)  # the cancellation, before the call that it is for has its turn
     agent.gate.set()
     caller.join(PATIENCE_S)
     assert [future.result(PATIENCE_S) for future in (*held[:2], *later)] == ["through", 2, 4, 5]

@@ -92,7 +92,8 @@ class Course:
         for name, callback in self._named_callbacks().items():
             if name in saved["callbacks"]:
                 callback.set_state(saved["callbacks"][name])
-                self._reasons += [said] if (said := callback.on_resume()) else []
+                if said := callback.on_resume():
+                    self._reasons.append(said)
 
     @property
     def goes_on(self) -> bool:

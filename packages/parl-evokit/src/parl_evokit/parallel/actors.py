@@ -10,6 +10,7 @@ from time import monotonic
 from typing import Any
 
 from parl_core.actors import ActorFuture, ActorHandle, ActorSystem, open_actors
+from parl_core.errors import LostActor
 from parl_evokit.errors import WorkersLost
 from parl_evokit.parallel.cores import available_cores
 from parl_evokit.parallel.pool import Lost, News, Pool
@@ -138,7 +139,8 @@ class _Actors:
             outcomes, seconds = future.result()
         except Exception as error:  # what the user's function raises comes as an outcome: this is the actor itself
             self._handles.pop(worker).close()
-            return News(worker, [], Lost(f"{type(error).__name__}: {error}", getattr(error, "from_outside", False)))
+            outside = isinstance(error, LostActor) and error.from_outside
+            return News(worker, [], Lost(f"{type(error).__name__}: {error}", outside))
         if outcomes:
             self._each_s[worker] = seconds / len(outcomes)
         return News(worker, outcomes)

@@ -141,6 +141,8 @@ class MasterLink:
                 self._on_message(message)
 
     def _beat(self) -> None:
+        if self._over:  # already: the Hello could not be sent
+            return
         now = self._loop.now()
         if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
             self._heard = now  # it was this process that slept, and what the master has said is still to be read
