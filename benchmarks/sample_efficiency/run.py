@@ -34,6 +34,7 @@ def one(name: str, library: str, seed: int) -> Outcome:
     import torch
 
     torch.set_num_threads(1)
+    torch.manual_seed(seed)  # first weights; Stable-Baselines3 seeds torch itself
     if library == "ours":
         from ours import ours as train
     else:
