@@ -45,7 +45,7 @@ class Scene:
         self._calls = 0
         self.check()
         client = parl_remote.get_global_client()
-        self.target = Target.of(cluster, client._records)  # type: ignore[attr-defined]
+        self.target = Target.of(cluster, client.own.records)  # type: ignore[attr-defined]
         members = [cluster.master, *cluster.nodes.values()]
         self._processes = [process for member in members for process in (member.process, *member.actors)]
 

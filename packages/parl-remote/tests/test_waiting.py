@@ -66,8 +66,8 @@ def wait_any(futures: list[Any], timeout_s: float | None = PATIENCE_S) -> list[A
     """Waits until one is done, as `parl_core.actors.wait_any` does."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        if done := [future for future in futures if future.done()]:
-            return done
+        if done := [future for future in reversed(futures) if future.done()]:
+            return done[::-1]
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return []

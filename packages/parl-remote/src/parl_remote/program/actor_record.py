@@ -89,6 +89,12 @@ class ActorRecord:
             )
             self._ended.set()
 
+    def lose(self, cause: DeathCause) -> None:
+        """It has ended without being asked to: note why, and have it made again where it comes back."""
+        if self.comeback is not None:
+            self.comeback.lost(self, cause)
+        self.end(cause)
+
     def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
         """Add to the errors of its calls what becomes of it; before `end`, so that no error goes without.
 

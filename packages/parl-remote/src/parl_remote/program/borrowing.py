@@ -130,9 +130,7 @@ class Borrowing:
         """An actor has ended; unknown ones are ignored."""
         record = self.records.get(lease_id)
         if record is not None:
-            if record.comeback is not None:
-                record.comeback.lost(record, cause)
-            record.end(cause)
+            record.lose(cause)
             record.hang_up()
 
     def unwatch(self, record: ActorRecord) -> None:

@@ -1,9 +1,10 @@
 """A program's side of a cluster: makes actors, hears of their ends, ends those that nobody refers to any more.
 
-How an actor is made:
+    create --> Making ------> OwnActors <--- their ends ---.
+    borrow --> Borrowing <------------------ likewise -----+-- MasterClient, WorkerClients
+    nobody refers to it any more --> Farewell -------------'
 
-    create() --> MasterClient.lease --> WorkerClients.start --> Connection --CREATE--> actor
-    one thread listens to master and workers; another one reads results for callbacks, once there are any
+One thread listens to master and workers; another one reads results for callbacks, once there are any.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import contextlib
 import os
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -20,22 +20,23 @@ from typing import TYPE_CHECKING, Any
 from parl_remote.config import Limits
 from parl_remote.data import serialize
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken, NotConnected
-from parl_remote.files.places import Place, Places
-from parl_remote.links.call_messages import Kind
+from parl_remote.errors import ChannelClosed, NotConnected
+from parl_remote.files.places import Places
 from parl_remote.links.loop import Loop
-from parl_remote.messages import LeaseGranted, StartActor
+from parl_remote.messages import LeaseGranted
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_record import ActorRecord
 from parl_remote.program.actor_ref import ActorRef, AttributeNames, CallPath, settled
-from parl_remote.program.borrowing import Borrowing, GonePath, place_of
+from parl_remote.program.borrowing import Borrowing, GonePath
 from parl_remote.program.cluster_access import ClientIdentity, Cluster
 from parl_remote.program.connection import Connection
 from parl_remote.program.farewell import Farewell, say_close
 from parl_remote.program.handles import ActorPlace, luggage
+from parl_remote.program.making import Making
 from parl_remote.program.master_client import MasterClient
+from parl_remote.program.own_actors import OwnActors
 from parl_remote.program.pending_calls import kind_of_reference
-from parl_remote.program.recipe import Made, Recipe
+from parl_remote.program.recipe import Recipe
 from parl_remote.program.worker_clients import WorkerClients
 from parl_remote.shipping.class_shipping import dumps_class
 from parl_remote.shipping.class_spec import ClassSpec
@@ -45,25 +46,11 @@ from parl_remote.transport.unix import UnixChannel
 
 if TYPE_CHECKING:
     from parl_remote.named_actors import FoundActor
-    from parl_remote.program.log_forwarding import LogForwarder
     from parl_remote.program.object_transfer import NodeObjects, ObjectTransfers
 
 __all__ = ["Client"]
 
-# Ends before which an actor has answered what it was sent.
-_ANSWERED_FIRST = frozenset((DeathKind.DRAINED, DeathKind.RELEASED, DeathKind.EXIT))
-_NEWS_S = 1.0  # news of an actor's end go from its worker to its owner and to the master, milliseconds apart
-_NAMES_KEPT = 1000
-_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
 _GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
-
-
-class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
-    """An actor's process was gone before its constructor was asked for."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(str(error))
-        self.error = error
 
 
 class Client:
@@ -80,6 +67,8 @@ class Client:
         name: What people call it; empty for the program's own name.
 
     Attributes:
+        own: The actors that were made here.
+        making: What makes them.
         keeps: Whether this process makes detached actors again itself, see `keeping`.
         keeper: Who does that for this process.
 
@@ -101,19 +90,13 @@ class Client:
     ) -> None:
         self._address = address
         self._own_lease = inside_actor
-        self._places = places
         self._cluster = cluster
         self._limits = limits
-        self._lease_timeout_s = lease_timeout_s
         self._is_program = not inside_actor
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._records: dict[str, ActorRecord] = {}
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self._borrow_lock = threading.Lock()
-        self._named: dict[str, ActorRecord] = {}  # the last ones with a name that were made here
-        self._none_left = threading.Event()
-        self._parting: set[ActorRecord] = set()  # ended, and their last answers may be on the way
         self._closed = False
         self.keeps = False
         self.keeper: ActorRef | None = None
@@ -138,13 +121,24 @@ class Client:
             on_died=self._lost,
             on_worker_gone=self._worker_gone,
         )
+        self.own = OwnActors(self._loop, lambda: threading.current_thread() is self._thread)
+        self.making = Making(
+            self._master,
+            self._workers,
+            self.own,
+            places,
+            connect=lambda record, channel: self._connection_to(record, channel),  # which `testing.faults` replaces
+            release=self._release,
+            variables=self._variables,
+            limits=limits,
+            lease_timeout_s=lease_timeout_s,
+        )
         self._borrowing = Borrowing(
             self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
         )
         self._farewell = Farewell(self._loop, self._release, self._forget_others)
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
-        self._logs: LogForwarder | None = None
         self._objects: ObjectTransfers | None = None
 
     def forward_logs(self) -> None:
@@ -155,7 +149,7 @@ class Client:
             here = granted.host_id == self._identity.host_id or not granted.node_addresses
             return "" if here else f" on {granted.node_addresses[0].rpartition(':')[0] or self._address}"
 
-        self._logs = LogForwarder(self._workers.dial, where)
+        self.making.logs = LogForwarder(self._workers.dial, where)
 
     @property
     def address(self) -> str:
@@ -165,7 +159,7 @@ class Client:
     @property
     def actor_num(self) -> int:
         """How many actors this client has now."""
-        return len(self._records)
+        return len(self.own.records)
 
     def create(
         self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -195,7 +189,7 @@ class Client:
         arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
         creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
         recipe = Recipe(spec, options, creation, arguments[1:], luggage.take())
-        made = self._make(recipe)
+        made = self.making.make(recipe)
         if options.max_restarts:
             from parl_remote.program.returning import own_reference  # most actors are made once
 
@@ -204,78 +198,6 @@ class Client:
         ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
         self._refs[made.record.lease_id] = ref
         return ref
-
-    def _make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
-        """Make an actor, for the first time or again; raises what `create` does.
-
-        One whose node is lost before its constructor could begin is made elsewhere.
-        """
-        for left in reversed(range(_PLACEMENTS)):
-            try:
-                return self._make_there(recipe, replaces, restarts)
-            except _NotBegun as lost:
-                if not left:
-                    raise lost.error from None
-                time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
-        raise AssertionError("the last placement returns or raises")
-
-    def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
-        """Make an actor where the master puts it.
-
-        Raises:
-            _NotBegun: Its node was lost too early.
-        """
-        spec, options = recipe.spec, recipe.options
-        timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
-        granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
-        record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
-        with self._lock:
-            self._records[record.lease_id] = record
-            self._none_left.clear()
-        try:
-            place = self._places.of(granted, self._workers, spec.cls.__module__)
-            record.connection = connection = self._start(record, granted, options, place, recipe.names)
-            if recipe.saves:
-                connection.keep_states(recipe.keep_state)
-            message = recipe.message(place.sys_path)
-            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.luggage)
-        except (ChannelClosed, ClusterUnreachable) as gone:
-            error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
-            self._release(record)
-            raise _NotBegun(error) from None
-        except BaseException:
-            self._release(record)
-            raise
-        try:
-            created.result()
-        except BaseException:
-            self._release(record)
-            raise
-        if options.name:
-            self._describe(record, spec, wait=options.wait)
-            self._named[options.name] = record
-        return Made(record, connection, place_of(granted))
-
-    def _lease(
-        self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
-    ) -> LeaseGranted:
-        """Room for an actor; see `create`."""
-        patience = time.monotonic() + _NEWS_S
-        while True:
-            try:
-                return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
-            except NameTaken:
-                before = self._named.get(options.name)
-                if before is None or not before.has_ended or time.monotonic() > patience:
-                    raise
-                time.sleep(_NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
-
-    def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
-        """Have the actor's worker say to those who look it up by name what it is."""
-        from parl_remote.messages.naming import DescribeActor
-        from parl_remote.named_actors import description_of
-
-        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
         """The reference to an actor that a handle leads to; see `current.ActorMaker`.
@@ -292,7 +214,7 @@ class Client:
             known = self._refs.get(place.lease_id)
             if known is not None:
                 return known
-            record = self._records.get(place.lease_id)
+            record = self.own.records.get(place.lease_id)
             if record is None:  # else it was made here, dropped, and others still hold it
                 record = ActorRecord(place.lease_id, place.node_id, spec.name, is_borrowed=True)
                 self._borrowing.records[place.lease_id] = record
@@ -316,7 +238,7 @@ class Client:
         found = finding.find(self._master, self._workers, name, timeout_s)
         place = found.place
         if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # nobody is on his way from here
-            kind = UnwatchActor if place.lease_id in self._records else ActorReached  # the owner is told anyway
+            kind = UnwatchActor if place.lease_id in self.own.records else ActorReached  # the owner is told anyway
             self._workers.tell(place.node_id, kind(place.lease_id))
         return found
 
@@ -345,23 +267,6 @@ class Client:
             attributes=names,
             place=place,
         )
-
-    def _start(
-        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
-    ) -> Connection:
-        start = StartActor(
-            record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
-        )
-        try:
-            record.channel, record.pid = self._workers.start(granted, start)
-        except ChannelClosed:
-            if (cause := self._workers.end_of(record.lease_id)) is not None:
-                record.end(cause)
-            raise
-        if self._logs is not None:
-            self._logs.follow(granted)
-        record.on_names = names.set
-        return self._connection_to(record, record.channel)
 
     def _variables(self) -> dict[str, str]:
         """What this program's environment says about numbers of threads; an actor's was set by its worker."""
@@ -406,7 +311,7 @@ class Client:
     def _forget_others(self, record: ActorRecord) -> None:
         """Nobody here has a handle any more of an actor that outlives this program."""
         if record.is_detached:
-            self._forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
+            self.own.forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
         elif self._borrowing.records.get(record.lease_id) is record:
             del self._borrowing.records[record.lease_id]
             if not record.has_ended:
@@ -415,46 +320,21 @@ class Client:
     def _release(self, record: ActorRecord) -> None:
         """Give a lease back whose actor never came to life."""
         self._master.release(record.lease_id)
-        self._forget(record, DeathCause(DeathKind.CONSTRUCTOR))
+        self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
     def _worker_gone(self, node_id: str) -> None:
         if self._objects is not None:
             self._objects.lost(node_id)
         cause = DeathCause(DeathKind.NODE_LOST, detail="the connection to its worker closed")
-        for record in [record for record in list(self._records.values()) if record.node_id == node_id]:
-            self._lost(record.lease_id, cause)
+        for lease_id in self.own.on_node(node_id):
+            self._lost(lease_id, cause)
         for lease_id in self._borrowing.on_node(node_id):
             self._borrowing.lost(lease_id, cause)
 
     def _lost(self, lease_id: str, cause: DeathCause) -> None:
         self._borrowing.lost(lease_id, cause)
         self._workers.give_up(lease_id, cause)
-        record = self._records.get(lease_id)
-        if record is not None:
-            if record.comeback is not None:
-                record.comeback.lost(record, cause)
-            record.end(cause)
-            if record.comeback is not None and record.connection is not None:
-                record.connection.read_out(_NEWS_S)
-            self._forget(record, cause)
-
-    def _forget(self, record: ActorRecord, cause: DeathCause) -> None:
-        self._records.pop(record.lease_id, None)
-        if not self._records:
-            self._none_left.set()
-        record.end(cause)
-        if record.channel is not None and threading.current_thread() is self._thread:
-            self._loop.remove(record.channel)  # the farewell may still be reading from it
-            if cause.kind in _ANSWERED_FIRST and not isinstance(record.channel, UnixChannel):
-                # Through a relay, answers come by another way than the news of the end, and may come after it.
-                self._parting.add(record)
-                self._loop.call_later(_NEWS_S, lambda: self._part_with(record))
-                return
-        record.hang_up()
-
-    def _part_with(self, record: ActorRecord) -> None:
-        self._parting.discard(record)
-        record.hang_up()
+        self.own.lost(lease_id, cause)
 
     def _background_loop(self) -> Loop:
         """The loop that reads for futures with callbacks, started when the first one comes."""
@@ -478,15 +358,14 @@ class Client:
             return
         self._closed = True
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
-        for record in list(self._records.values()):
+        for record in list(self.own.records.values()):
             record.end(cause)
             if record.channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
                     say_close(record.channel, with_owner=True)
-        if not all(record.is_detached for record in self._records.values()):
-            self._none_left.wait(_GOODBYE_S)
-        if self._logs is not None:
-            self._logs.close()
+        self.own.await_none(_GOODBYE_S)
+        if self.making.logs is not None:
+            self.making.logs.close()
         if self._objects is not None:
             self._objects.close()
         self._master.close()
@@ -496,10 +375,7 @@ class Client:
             loop.stop()
             if thread is not threading.current_thread():
                 thread.join(self._limits.linger_s)
-        for record in list(self._records.values()):
-            self._forget(record, cause)
-        for record in list(self._parting):
-            self._part_with(record)
+        self.own.close(cause)
         for lease_id in list(self._borrowing.records):
             self._borrowing.lost(lease_id, cause)
         self._farewell.hang_up()
@@ -515,9 +391,9 @@ class Client:
         self._cluster.abandon()
         self._master.abandon()
         self._workers.abandon()
-        if self._logs is not None:
-            self._logs.abandon()
-        for record in (*self._records.values(), *self._borrowing.records.values()):
+        if self.making.logs is not None:
+            self.making.logs.abandon()
+        for record in (*self.own.records.values(), *self._borrowing.records.values()):
             record.forked = True
             if isinstance(record.channel, UnixChannel):
                 record.channel.abandon()

@@ -87,7 +87,7 @@ def keep(
 ) -> ActorRef:
     """Have a detached actor made, and made again, by the program's keeper; raises what `Client.create` does."""
     args, kwargs = settled(args, kwargs)
-    timeout_s = client._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
+    timeout_s = client.making.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
     told = dataclasses.replace(options, lease_timeout_s=timeout_s)
     request = (dumps_class(spec.cls), told, args, dict(kwargs))
     try:

@@ -43,7 +43,7 @@ def own_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
         client._check_open()
         if recipe.saves and lost.connection is not None:
             lost.connection.is_read_out.wait(_STATE_S)
-        return _returnable(client._make(recipe, lost.lease_id, restarts))
+        return _returnable(client.making.make(recipe, lost.lease_id, restarts))
 
     def give_up(record: ActorRecord) -> None:
         client._master.release(record.lease_id)  # others may wait for it

@@ -69,7 +69,7 @@ class Faults:
         if known is not None:
             return known
         client = current.client()
-        record = client._records.get(lease_id) if isinstance(client, Client) else None
+        record = client.own.records.get(lease_id) if isinstance(client, Client) else None
         if record is None or record.connection is None:
             raise ValueError(f"{which!r} is no actor that this process has made in a process of its own")
         return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))

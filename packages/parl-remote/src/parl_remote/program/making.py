@@ -1,0 +1,188 @@
+"""How a client makes an actor, for the first time or again.
+
+lease from the master --> a process from the worker --> Connection --CREATE--> the constructor has run
+     `--- its node was lost before the constructor was asked for? elsewhere, three times
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from parl_remote.config import Limits
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
+from parl_remote.files.places import Place, Places
+from parl_remote.links.call_messages import Kind
+from parl_remote.messages import LeaseGranted, StartActor
+from parl_remote.options import ActorOptions
+from parl_remote.program.actor_record import ActorRecord
+from parl_remote.program.actor_ref import AttributeNames
+from parl_remote.program.borrowing import place_of
+from parl_remote.program.connection import Connection
+from parl_remote.program.master_client import MasterClient
+from parl_remote.program.own_actors import NEWS_S, OwnActors
+from parl_remote.program.recipe import Made, Recipe
+from parl_remote.program.worker_clients import WorkerClients
+from parl_remote.shipping.class_spec import ClassSpec
+from parl_remote.transport import Channel
+
+if TYPE_CHECKING:
+    from parl_remote.program.log_forwarding import LogForwarder
+
+__all__ = ["Making"]
+
+_NAMES_KEPT = 1000
+_PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
+
+
+class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
+    """An actor's process was gone before its constructor was asked for."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+class Making:
+    """Makes the actors of one client.
+
+    Args:
+        master: Gives leases.
+        workers: Give processes.
+        own: Where the actors are known from then on.
+        places: Where actors run, with which files.
+        connect: Makes a connection of a channel to the record's actor.
+        release: Gives a lease back whose actor did not come to life.
+        variables: What the program's environment says about numbers of threads.
+        limits: Times.
+        lease_timeout_s: How long an actor waits for room unless its class says otherwise.
+
+    Attributes:
+        logs: What shows the output of the actors' processes; None if nobody wants it.
+        lease_timeout_s: As given.
+    """
+
+    def __init__(
+        self,
+        master: MasterClient,
+        workers: WorkerClients,
+        own: OwnActors,
+        places: Places,
+        *,
+        connect: Callable[[ActorRecord, Channel], Connection],
+        release: Callable[[ActorRecord], None],
+        variables: Callable[[], dict[str, str]],
+        limits: Limits,
+        lease_timeout_s: float | None,
+    ) -> None:
+        self._master = master
+        self._workers = workers
+        self._own = own
+        self._places = places
+        self._connect = connect
+        self._release = release
+        self._variables = variables
+        self._limits = limits
+        self._named: dict[str, ActorRecord] = {}  # the last one with each name that was made here
+        self.lease_timeout_s = lease_timeout_s
+        self.logs: LogForwarder | None = None
+
+    def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
+        """Make an actor; one whose node is lost before its constructor could begin is made elsewhere.
+
+        Args:
+            recipe: How.
+            replaces: The lease of the one whose place it takes; empty for a new one.
+            restarts: How often it was made again, this time included.
+
+        Raises:
+            RemoteError: What `Client.create` says.
+            Exception: Whatever the constructor raised.
+        """
+        for left in reversed(range(_PLACEMENTS)):
+            try:
+                return self._make_there(recipe, replaces, restarts)
+            except _NotBegun as lost:
+                if not left:
+                    raise lost.error from None
+                time.sleep(self._limits.rejoin_interval_s)  # the master has to hear of it as well
+        raise AssertionError("the last placement returns or raises")
+
+    def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
+        """Make an actor where the master puts it.
+
+        Raises:
+            _NotBegun: Its node was lost too early.
+        """
+        spec, options = recipe.spec, recipe.options
+        timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
+        granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
+        record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
+        self._own.add(record)
+        try:
+            place = self._places.of(granted, self._workers, spec.cls.__module__)
+            record.connection = connection = self._start(record, granted, options, place, recipe.names)
+            if recipe.saves:
+                connection.keep_states(recipe.keep_state)
+            message = recipe.message(place.sys_path)
+            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.luggage)
+        except (ChannelClosed, ClusterUnreachable) as gone:
+            error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
+            self._release(record)
+            raise _NotBegun(error) from None
+        except BaseException:
+            self._release(record)
+            raise
+        try:
+            created.result()
+        except BaseException:
+            self._release(record)
+            raise
+        if options.name:
+            self._describe(record, spec, wait=options.wait)
+            self._remember(options.name, record)
+        return Made(record, connection, place_of(granted))
+
+    def _lease(
+        self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
+    ) -> LeaseGranted:
+        """Room for an actor."""
+        patience = time.monotonic() + NEWS_S
+        while True:
+            try:
+                return self._master.lease(class_name, options, timeout_s, replaces=replaces, restarts=restarts)
+            except NameTaken:
+                before = self._named.get(options.name)
+                if before is None or not before.has_ended or time.monotonic() > patience:
+                    raise
+                time.sleep(NEWS_S / 100)  # our own actor had it, and the master hears of its end any moment
+
+    def _start(
+        self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
+    ) -> Connection:
+        start = StartActor(
+            record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
+        )
+        try:
+            record.channel, record.pid = self._workers.start(granted, start)
+        except ChannelClosed:
+            if (cause := self._workers.end_of(record.lease_id)) is not None:
+                record.end(cause)
+            raise
+        if self.logs is not None:
+            self.logs.follow(granted)
+        record.on_names = names.set
+        return self._connect(record, record.channel)
+
+    def _remember(self, name: str, record: ActorRecord) -> None:
+        if len(self._named) >= _NAMES_KEPT:  # of those that ended, only the last ones matter, see `_lease`
+            self._named = {name: known for name, known in list(self._named.items()) if not known.has_ended}
+        self._named[name] = record
+
+    def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
+        """Have the actor's worker say to those who look it up by name what it is."""
+        from parl_remote.messages.naming import DescribeActor
+        from parl_remote.named_actors import description_of
+
+        self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))

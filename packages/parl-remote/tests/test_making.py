@@ -1,0 +1,37 @@
+"""What a client remembers of the actors that it has made."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.program import making
+from parl_remote.program.actor_record import ActorRecord
+
+
+def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(making, "_NAMES_KEPT", 3)
+    nobody: Any = SimpleNamespace()
+    maker = making.Making(
+        nobody,
+        nobody,
+        nobody,
+        nobody,
+        connect=nobody,
+        release=nobody,
+        variables=nobody,
+        limits=nobody,
+        lease_timeout_s=None,
+    )
+    alive = ActorRecord("alive", "node", "Cell")
+    maker._remember("alive", alive)
+    for number in range(20):
+        record = ActorRecord(f"lease {number}", "node", "Cell")
+        record.end(DeathCause(DeathKind.STOPPED))
+        maker._remember(f"name {number}", record)
+        assert maker._named[f"name {number}"] is record
+    assert len(maker._named) <= 3
+    assert maker._named["alive"] is alive
