@@ -1,5 +1,8 @@
 """The in-process actors do what the protocol promises of every fill."""
 
+import itertools
+from typing import Any
+
 import pytest
 
 from parl_core.actors import InProcessActors, open_actors, wait_any
@@ -94,3 +97,15 @@ def test_waiting_for_any_gives_the_calls_that_are_done() -> None:
         counter = actors.create(Counter, 0)
         futures = [counter.submit("add", 1), counter.submit("fail")]
         assert wait_any(futures) == futures
+
+
+def test_answers_that_arrive_while_it_looks_are_not_returned_without_earlier_ones() -> None:
+    looks = itertools.count()
+
+    class Call:
+        def done(self) -> bool:
+            return next(looks) > 0  # all answers arrive together, after the first look
+
+    futures: list[Any] = [Call(), Call(), Call()]
+    done = wait_any(futures)
+    assert done == futures[: len(done)] == futures[:2]

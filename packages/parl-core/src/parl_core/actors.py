@@ -212,12 +212,14 @@ def wait_any(futures: Sequence[ActorFuture], timeout_s: float | None = None) -> 
         timeout_s: seconds to wait at most; None waits as long as it takes.
 
     Returns:
-        those that are done, in the order given; none if the time has passed.
+        those that are done, in the order given; none if the time has passed. Calls of one actor that are given in the
+        order in which they were made are never returned without the earlier ones.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        if done := [future for future in futures if future.done()]:
-            return done
+        # From the last to the first: an answer that arrives while we look comes after those to earlier calls.
+        if done := [future for future in reversed(futures) if future.done()]:
+            return done[::-1]
         left = None if deadline is None else deadline - time.monotonic()
         if left is not None and left <= 0:
             return []
