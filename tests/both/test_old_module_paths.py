@@ -14,6 +14,7 @@ ALGORITHMS = [
     (BACKEND, "DQN"),
     (f"{BACKEND}.dqn", "DQN"),
     (f"{BACKEND}.ddqn", "DDQN"),
+    (f"{BACKEND}.dt", "DecisionTransformer"),
     (f"{BACKEND}.sac", "SAC"),
     ("fluid.a3c", "A3C"),
     ("fluid.impala.impala", "IMPALA"),

@@ -16,6 +16,7 @@ NAMES = {
     "parl.utils.logger": "info warn warning error critical debug exception setLevel set_level set_dir get_dir "
     "auto_set_dir INFO DEBUG WARNING ERROR CRITICAL",
     "parl.utils.summary": "add_scalar add_histogram add_text add_image add_hparams flush close",
+    "parl.utils.tensorboard": "add_scalar add_histogram flush close",
     "parl.utils.csv_logger": "CSVLogger",
     "parl.utils.replay_memory": "ReplayMemory",
     "parl.utils.scheduler": "PiecewiseScheduler LinearDecayScheduler",

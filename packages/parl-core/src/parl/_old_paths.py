@@ -16,7 +16,7 @@ from parl_core.backends import Backend
 
 __all__ = ["alias_algorithms", "alias_core"]
 
-_RENAMED = {"a3c": "a2c", "ddqn": "dqn", "impala.impala": "impala"}
+_RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}
 _CORE = {"agent": "agent", "algorithm": "algorithm", "model": "model", "policy_distribution": "distributions"}
 
 

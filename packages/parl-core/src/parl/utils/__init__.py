@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from parl.utils import logger as logger
     from parl.utils import machine_info as machine_info
     from parl.utils import summary as summary
+    from parl.utils import tensorboard as tensorboard
     from parl.utils.csv_logger import CSVLogger as CSVLogger
     from parl.utils.deprecation import deprecated as deprecated
     from parl.utils.globvars import global_config as global_config
@@ -55,7 +56,7 @@ _HOME = {
     "np_cross_entropy": "np_utils",
     "np_softmax": "np_utils",
 }
-_MODULES = ("globvars", "logger", "machine_info", "summary")
+_MODULES = ("globvars", "logger", "machine_info", "summary", "tensorboard")
 
 __all__ = [
     "CSVLogger",
@@ -81,6 +82,7 @@ __all__ = [
     "np_cross_entropy",
     "np_softmax",
     "summary",
+    "tensorboard",
 ]
 
 
