@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -113,3 +114,26 @@ def test_implements_sees_methods_and_layers_but_not_what_is_inherited() -> None:
     assert not model.implements("forward")
     assert not model.implements("policy")
     assert Plain().implements("forward")
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (layers.fc(4, act="relu"), (8, 3)),
+        (layers.conv_2d(4, 3, act="relu"), (8, 3, 5, 5)),
+        (layers.batch_norm(act="relu"), (8, 3)),
+    ],
+    ids=["fc", "conv_2d", "batch_norm"],
+)
+def test_an_activation_in_place_leaves_the_layer_s_input_and_its_gradients_alone(
+    layer: Any, shape: tuple[int, ...]
+) -> None:
+    inputs = torch.randn(shape, requires_grad=True)
+    before = inputs.detach().clone()
+    outputs = layer(inputs)
+    weights = (inputs, *layer.parameters())
+    found = torch.autograd.grad(outputs.square().sum(), weights)
+    plain = torch.relu(layer.compute(inputs))
+    torch.testing.assert_close(inputs.detach(), before, rtol=0, atol=0)
+    torch.testing.assert_close(outputs, plain)
+    torch.testing.assert_close(found, torch.autograd.grad(plain.square().sum(), weights))
