@@ -65,17 +65,19 @@ class TrajectoryTransformer(Model):
         batch, steps = mask.shape
         when = self.embed_timestep(timestep)
         parts = [self.embed_return(return_to_go), self.embed_obs(obs), self.embed_action(action)]
-        tokens = paddle.stack([part + when for part in parts], axis=2).reshape([batch, 3 * steps, -1])
+        # One row a token: Paddle multiplies a matrix once where it would multiply each row of the batch by itself.
+        tokens = paddle.stack([part + when for part in parts], axis=2).reshape([batch * steps * 3, -1])
         tokens = self.dropout(self.norm(tokens))
         there = mask.repeat_interleave(3, axis=1).astype("bool")
         earlier = paddle.ones([3 * steps, 3 * steps]).tril().astype("bool")
         # A padded token may look at itself, because attention to nothing is not a number.
         itself = paddle.eye(3 * steps).astype("bool")
         visible = ((earlier & there.unsqueeze(1)) | itself).unsqueeze(1)
+        bias = paddle.where(visible, paddle.zeros([]), paddle.full([], -math.inf))  # of the attention
         for block in self.blocks:
-            tokens = block(tokens, visible)
-        of_obs = self.last_norm(tokens).reshape([batch, steps, 3, -1])[:, :, 1]
-        return paddle.tanh(self.head(of_obs))
+            tokens = block(tokens, bias)
+        of_obs = self.last_norm(tokens.reshape([batch * steps, 3, -1])[:, 1])
+        return paddle.tanh(self.head(of_obs)).reshape([batch, steps, -1])
 
 
 class _Block(nn.Layer):
@@ -90,14 +92,14 @@ class _Block(nn.Layer):
         self.narrow = _linear(4 * hidden, hidden)
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tensor, visible: Tensor) -> Tensor:
-        batch, length, hidden = tokens.shape
+    def forward(self, tokens: Tensor, bias: Tensor) -> Tensor:
+        batch, _, length, _ = bias.shape
+        width = tokens.shape[-1]
         split = self.query_key_value(self.norm1(tokens)).reshape([batch, length, 3, self.heads, -1])
-        query, key, value = split.transpose([2, 0, 3, 1, 4])
-        scores = (query @ key.transpose([0, 1, 3, 2])) / math.sqrt(hidden // self.heads)
-        hidden_scores = paddle.full_like(scores, -math.inf)
-        attention = self.dropout(functional.softmax(paddle.where(visible, scores, hidden_scores), axis=-1))
-        seen = (attention @ value).transpose([0, 2, 1, 3]).reshape([batch, length, hidden])
+        query, key, value = split.transpose([2, 0, 3, 1, 4]).unbind(axis=0)
+        scores = (query @ key.transpose([0, 1, 3, 2])) / math.sqrt(width // self.heads)
+        attention = self.dropout(functional.softmax(scores + bias, axis=-1))
+        seen = (attention @ value).transpose([0, 2, 1, 3]).reshape([batch * length, width])
         tokens = tokens + self.dropout(self.project(seen))
         wide = functional.gelu(self.widen(self.norm2(tokens)), approximate=True)
         out: Tensor = tokens + self.dropout(self.narrow(wide))

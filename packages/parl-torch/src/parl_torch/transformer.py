@@ -73,7 +73,7 @@ class TrajectoryTransformer(Model):
         visible = ((earlier & there[:, None, :]) | itself)[:, None]
         for block in self.blocks:
             tokens = block(tokens, visible)
-        of_obs = self.last_norm(tokens).reshape(batch, steps, 3, -1)[:, :, 1]
+        of_obs = self.last_norm(tokens.reshape(batch, steps, 3, -1)[:, :, 1])
         return torch.tanh(self.head(of_obs))
 
 
