@@ -8,6 +8,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import NamedTuple
 
@@ -45,24 +46,33 @@ def one(name: str, library: str, seed: int) -> Outcome:
 
 def table(outcomes: list[Outcome]) -> str:
     """A row a case: medians over seeds, where a run that was not solved counts as longer than any."""
-    lines = ["| | threshold | ours: median | least to most | SB3: median | least to most | ours / SB3 |"]
+    lines = ["| | threshold | ours: median | least to most | SB3: median | least to most | ours / SB3 [95 %] |"]
     lines.append("| --- | --- | --- | --- | --- | --- | --- |")
     for name, case in CASES.items():
         found = {}
         for library in LIBRARIES:
             steps = [one.steps or float("inf") for one in outcomes if one[:2] == (name, library)]
             if steps:
-                found[library] = (median(steps), min(steps), max(steps), len(steps))
+                found[library] = steps
         cells = [case.title, f"{case.threshold:g}"]
         for library in LIBRARIES:
             if library in found:
-                middle, least, most, seeds = found[library]
-                cells += [f"{middle:,.0f}", f"{least:,.0f} to {most:,.0f} ({seeds} seeds)"]
+                steps = found[library]
+                cells += [f"{median(steps):,.0f}", f"{min(steps):,.0f} to {max(steps):,.0f} ({len(steps)} seeds)"]
             else:
                 cells += ["-", "-"]
-        ratio = f"{found['ours'][0] / found['sb3'][0]:.2f}" if len(found) == 2 else "-"
+        ratio = _ratio(found["ours"], found["sb3"]) if len(found) == 2 else "-"
         lines.append(f"| {' | '.join([*cells, ratio])} |")
     return "\n".join(lines)
+
+
+def _ratio(ours: list[float], theirs: list[float]) -> str:
+    """Of the medians, with its bootstrap interval over seeds."""
+    rng = Random(0)
+    drawn = sorted(
+        median(rng.choices(ours, k=len(ours))) / median(rng.choices(theirs, k=len(theirs))) for _ in range(5_000)
+    )
+    return f"{median(ours) / median(theirs):.2f} [{drawn[125]:.2f}, {drawn[-126]:.2f}]"
 
 
 def main() -> None:

@@ -9,12 +9,12 @@ from stable_baselines3.common.env_util import make_vec_env
 
 from parl_core.training import evaluate
 
-__all__ = ["sb3"]
+__all__ = ["sb3", "sb3_ppo"]
 
 
 def sb3(name: str, case: Case, seed: int) -> list[tuple[int, float]]:
     """Train until solved; the evaluations' steps and mean returns."""
-    model = {"ppo": _ppo, "dqn": _dqn, "sac": _sac}[name](case.env, seed)
+    model = {"ppo": sb3_ppo, "dqn": _dqn, "sac": _sac}[name](case.env, seed)
     watch = _Watch(case)
     model.learn(case.total_steps, callback=watch)
     return watch.evaluations
@@ -61,7 +61,8 @@ def _decaying(value: float) -> Any:
     return lambda left: value * left
 
 
-def _ppo(env: str, seed: int) -> Any:
+def sb3_ppo(env: str, seed: int) -> Any:
+    """PPO as the Zoo has it."""
     return PPO(
         "MlpPolicy",
         make_vec_env(env, 8, seed=seed),
