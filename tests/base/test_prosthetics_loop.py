@@ -14,6 +14,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+import parl_remote
 from parl_core.actors import InProcessActors, open_actors
 from parl_core.errors import DivergedError, HyperparameterError, LostActor
 from parl_core.training.events import Callback, Ended, Update
@@ -28,6 +29,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.syspath_prepend(str(EXAMPLE.parents[1]))  # actors import this module under the name that it has here
     monkeypatch.syspath_prepend(str(EXAMPLE))
     before = set(sys.modules)
+    parl_remote.disconnect()  # what other tests have left open
     import learner
 
     yield learner

@@ -1,0 +1,31 @@
+"""Links in the pages lead somewhere; those of the documentation's site stay within it, as its strict build wants."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+OUTSIDE_THE_SITE = {DOCS / "README.cn.md"}  # the repository's second README
+MADE_BY_THE_BUILD = {DOCS / "reference" / "learning.md"}  # see docs/hooks.py
+_LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)\s]*)?\)")
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
+
+
+def pages() -> list[Path]:
+    found = [ROOT / "README.md", *ROOT.glob("packages/*/*.md")]
+    for folder in ("docs", "examples", "benchmarks"):
+        found += (ROOT / folder).rglob("*.md")
+    return sorted(found)
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(page: Path) -> None:
+    in_site = page.is_relative_to(DOCS) and page not in OUTSIDE_THE_SITE
+    for link in _LINK.findall(_CODE.sub("", page.read_text())):
+        if "://" in link or link.startswith("mailto:"):
+            continue
+        target = (page.parent / link).resolve()
+        assert target.exists() or target in MADE_BY_THE_BUILD, link
+        assert target.is_relative_to(DOCS) or not in_site, f"{link} leaves the site; name the path without a link"
