@@ -422,6 +422,25 @@ def test_halves_of_lines_of_both_streams_do_not_mix(output: Callable[..., tuple[
     assert re.findall(r"^\(Halves pid=\d+\) (.*)$", err, re.MULTILINE) == ["odd", "no end"]
 
 
+def test_an_actor_dropped_as_the_program_ends_has_its_last_words(output: Callable[..., tuple[str, str]]) -> None:
+    out, _ = output("""
+        import atexit
+        from parl_remote import current
+        @parl.remote_class
+        class Slow:
+            def __init__(self):
+                atexit.register(self.end)
+            def end(self):
+                time.sleep(0.3)
+                print("no end", end="")
+        parl.connect(cpu_num=1, logs=True)
+        a = Slow()
+        current.client()._loop.call_soon(lambda: time.sleep(0.1))
+        del a  # which the busy thread hears of only when the program has begun to end
+    """)
+    assert re.findall(r"^\(Slow pid=\d+\) (.*)$", out, re.MULTILINE) == ["no end"]
+
+
 def test_output_of_c_code_and_of_other_programs_is_shown(output: Callable[..., tuple[str, str]]) -> None:
     out, err = output("""
         import ctypes, subprocess

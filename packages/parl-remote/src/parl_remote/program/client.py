@@ -360,9 +360,10 @@ class Client:
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
         for record in list(self.own.records.values()):
             record.end(cause)
-            if record.channel is not None and not record.is_detached:
+            channel = record.channel  # the farewell may take it away meanwhile
+            if channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
-                    say_close(record.channel, with_owner=True)
+                    say_close(channel, with_owner=True)
         self.own.await_none(_GOODBYE_S)
         if self.making.logs is not None:
             self.making.logs.close()

@@ -6,6 +6,7 @@ borrowed actor  CLOSE, then the connection closes, and its worker need not tell 
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from collections.abc import Callable
 
@@ -79,10 +80,14 @@ class Farewell:
             record, channel = self._dropped.popleft()
             if record.channel is channel:
                 record.channel = record.connection = None
-            if channel is None or record.has_ended:
+            if channel is None or (record.has_ended and record.outlives_us):
                 if channel is not None:
                     channel.close()
                 (self._forget if record.outlives_us else self._give_back)(record)
+            elif record.has_ended:  # or shall, because this program ends and found no way to it any more
+                with contextlib.suppress(ChannelClosed):
+                    say_close(channel, with_owner=True)
+                channel.close()
             else:
                 self._parting.add(channel)
                 self._part(record, channel)
