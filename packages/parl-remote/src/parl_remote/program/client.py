@@ -127,7 +127,7 @@ class Client:
             self._workers,
             self.own,
             places,
-            connect=lambda record, channel: self._connection_to(record, channel),  # which `testing.faults` replaces
+            connect=self._connection_to,
             release=self._release,
             variables=self._variables,
             limits=limits,

@@ -21,9 +21,9 @@ from parl_remote.links.call_messages import Kind
 from parl_remote.program.actor_record import ActorRecord
 from parl_remote.program.client import Client
 from parl_remote.program.connection import Connection
+from parl_remote.program.making import Making
 from parl_remote.program.proxy import reference_of
 from parl_remote.testing.process import Process
-from parl_remote.transport import Channel
 
 __all__ = ["ActorFaults", "Faults"]
 
@@ -77,21 +77,20 @@ class Faults:
     def open(self) -> Faults:
         """Begin to watch."""
         if self._original is None:
-            self._original = original = Client._connection_to
+            self._original = original = Making._start
 
-            def connection_to(client: Client, record: ActorRecord, channel: Channel) -> Connection:
-                connection = original(client, record, channel)
-                if not record.is_borrowed:
-                    self._watch(record, connection, self._next(record.class_name))
+            def start(making: Making, record: ActorRecord, *how: Any) -> Connection:
+                connection = original(making, record, *how)
+                self._watch(record, connection, self._next(record.class_name))
                 return connection
 
-            Client._connection_to = connection_to  # type: ignore[assignment,method-assign]
+            Making._start = start  # type: ignore[assignment,method-assign]
         return self
 
     def close(self) -> None:
         """Stop watching, and let go on what was paused."""
         if self._original is not None:
-            Client._connection_to = self._original  # type: ignore[method-assign]
+            Making._start = self._original  # type: ignore[method-assign]
             self._original = None
         for one in [*self._by_lease.values()]:
             one.close()
