@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from paddle.distribution import Independent, Normal, kl_divergence
 
+from parl_core.errors import DivergedError
 from parl_paddle.distributions import (
     CategoricalDistribution,
     DiagGaussianDistribution,
@@ -43,6 +44,29 @@ def test_huge_logits_give_no_nan() -> None:
     distribution = CategoricalDistribution(paddle.to_tensor([[1e4, 0.0, -1e4]]))
     assert distribution.entropy().item() == pytest.approx(0.0, abs=1e-12)
     assert distribution.logp(paddle.to_tensor([0])).item() == pytest.approx(0.0, abs=1e-12)
+
+
+def test_what_is_very_improbable_keeps_its_logarithm() -> None:
+    distribution = CategoricalDistribution(paddle.to_tensor([[0.0, 100.0], [300.0, 0.0]]))
+    np.testing.assert_allclose(distribution.logp(paddle.to_tensor([0, 1])).numpy(), [-100.0, -300.0])
+    other = CategoricalDistribution(paddle.to_tensor([[100.0, 0.0], [0.0, 300.0]]))
+    np.testing.assert_allclose(distribution.kl(other).numpy(), [100.0, 300.0])
+
+
+def test_a_masked_action_has_probability_zero() -> None:
+    distribution = CategoricalDistribution(paddle.zeros([1, 3]), paddle.to_tensor([[True, False, True]]))
+    assert paddle.exp(distribution.log_probabilities).tolist() == [[pytest.approx(0.5), 0.0, pytest.approx(0.5)]]
+
+
+@pytest.mark.parametrize("logit", [float("nan"), float("inf")])
+def test_logits_that_are_no_numbers_end_sampling_with_what_to_do(logit: float) -> None:
+    with pytest.raises(DivergedError, match="logits are NaN or infinite; go back to the last checkpoint"):
+        CategoricalDistribution(paddle.to_tensor([[0.0, logit]])).sample()
+
+
+def test_a_logit_of_minus_infinity_is_never_drawn() -> None:
+    drawn = CategoricalDistribution(paddle.to_tensor([[-float("inf"), 0.0]] * 100)).sample()
+    assert drawn.tolist() == [1] * 100
 
 
 @pytest.mark.parametrize("soft", [False, True])

@@ -26,6 +26,12 @@ def test_floats_become_the_dtype_asked_for_and_others_stay() -> None:
     assert to_tensor([1, 2], CPU).dtype == paddle.int64
 
 
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64])
+def test_whole_numbers_of_every_width_keep_their_values(dtype: type[np.integer]) -> None:
+    values = np.array([0, 1, min(np.iinfo(dtype).max, 2**40)], dtype)
+    np.testing.assert_array_equal(to_tensor(values, CPU).numpy(), values)
+
+
 @pytest.mark.parametrize("make", [lambda a: a[::-1], lambda a: a[:, ::-1], np.transpose, lambda a: a[1:, ::2]])
 def test_views_of_any_strides_keep_their_values(make: "np.ufunc") -> None:
     array = np.arange(12, dtype=np.float32).reshape(3, 4)

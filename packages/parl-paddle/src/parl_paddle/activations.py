@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
 from parl_core.errors import HyperparameterError
 
-__all__ = ["Activation", "activation"]
+__all__ = ["Activation", "activation", "log_softmax"]
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -38,3 +39,9 @@ def activation(name: str | None) -> Activation | None:
     if name not in _BY_NAME:
         raise HyperparameterError(f"no activation {name!r}; there are {', '.join(sorted(_BY_NAME))}")
     return _BY_NAME[name]
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Logarithms of the softmax over the last axis; Paddle's own are never below -64 on the CPU."""
+    logarithms: Tensor = logits - paddle.logsumexp(logits, axis=-1, keepdim=True)
+    return logarithms

@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
 from parl_core.contracts.action_kind import ActionKind
+from parl_core.errors import DivergedError
+from parl_paddle.activations import log_softmax
 from parl_paddle.losses.shapes import same_shape
 from parl_paddle.programs import in_program
 
@@ -75,10 +78,16 @@ class CategoricalDistribution:
     @cached_property
     def log_probabilities(self) -> Tensor:
         """Log-probabilities `[batch, act_dim]`."""
-        return F.log_softmax(self.logits, axis=-1)
+        return log_softmax(self.logits)
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch]`."""
+        """Actions, int64 `[batch]`.
+
+        Raises:
+            DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
+        """
+        if not in_program() and self.logits.place.is_cpu_place():
+            _check_finite(self.logits)
         # Gumbel-max: the argument of the maximum is distributed as the softmax (Maddison et al. 2014).
         return paddle.argmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
@@ -238,6 +247,14 @@ def standard_normal_like(tensor: Tensor) -> Tensor:
     """Draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
     shape = paddle.shape(tensor) if in_program() else tensor.shape
     return paddle.standard_normal(shape, tensor.dtype)
+
+
+def _check_finite(logits: Tensor) -> None:
+    if not np.isfinite(logits.detach().numpy().max(axis=-1)).all():  # some may be -inf: never to be drawn
+        raise DivergedError(
+            "the policy's logits are NaN or infinite; go back to the last checkpoint, lower the learning rate, and "
+            "look for NaN or huge values in observations and rewards"
+        )
 
 
 def _gumbel_noise_like(logits: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from parl_paddle.programs import eager
 
 __all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_tensor"]
 
+# Paddle takes the bits of uint16 for bfloat16, and knows no wider unsigned integers.
+_WIDER = {np.dtype(np.uint16): np.int32, np.dtype(np.uint32): np.int64, np.dtype(np.uint64): np.int64}
 _NUMPY_DTYPES = {paddle.float16: np.float16, paddle.float32: np.float32, paddle.float64: np.float64}
 
 
@@ -61,12 +63,15 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
     Args:
         values: an array, or what numpy makes one of; a tensor is only moved.
         device: where to, in paddle's spelling.
-        float_dtype: what floating-point numbers become; other dtypes stay.
+        float_dtype: what floating-point numbers become; other dtypes stay, but for unsigned integers of 16 bits and
+            more, which become signed ones.
     """
     if isinstance(values, paddle.Tensor):
         return values.to(device)
     array = np.asarray(values)
     if array.dtype.kind != "f":
+        if array.dtype in _WIDER:
+            array = array.astype(_WIDER[array.dtype])
         return paddle.to_tensor(array, place=place_of(device))
     if float_dtype in _NUMPY_DTYPES:  # numpy converts in a third of the time, most often it need not
         return paddle.to_tensor(array.astype(_NUMPY_DTYPES[float_dtype], copy=False), place=place_of(device))

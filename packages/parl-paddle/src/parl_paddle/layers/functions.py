@@ -13,6 +13,7 @@ import paddle.nn.functional as F
 from paddle import Tensor
 
 from parl_core.errors import HyperparameterError, ModelContractError
+from parl_paddle.activations import log_softmax
 from parl_paddle.programs import in_program
 
 _DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
@@ -156,7 +157,7 @@ def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
 
 def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
     """The same from logits, without overflow; `[n, 1]`."""
-    return -paddle.index_sample(F.log_softmax(logits, axis=-1), label.reshape([-1, 1]).astype("int64"))
+    return -paddle.index_sample(log_softmax(logits), label.reshape([-1, 1]).astype("int64"))
 
 
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
