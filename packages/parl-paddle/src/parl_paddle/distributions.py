@@ -33,6 +33,7 @@ __all__ = [
 ]
 
 _LOG_SQRT_2_PI = 0.5 * math.log(2.0 * math.pi)
+_IMPOSSIBLE = -1e9  # Paddle's exp() of less is not quite 0, and times the smallest number there is more than 1
 _SMALLEST = 1e-20  # keeps log(-log(u)) finite
 
 
@@ -71,8 +72,8 @@ class CategoricalDistribution:
     def __init__(self, logits: Tensor, mask: Tensor | None = None) -> None:
         if mask is not None:
             same_shape(logits=logits, mask=mask)
-            smallest = paddle.full_like(logits, float(paddle.finfo(logits.dtype).min))
-            logits = paddle.where(mask.astype("bool"), logits, smallest)
+            impossible = paddle.full_like(logits, max(_IMPOSSIBLE, float(paddle.finfo(logits.dtype).min)))
+            logits = paddle.where(mask.astype("bool"), logits, impossible)
         self.logits = logits
 
     @cached_property

@@ -233,7 +233,7 @@ class A2C(OnPolicy):
             "advantages": finite_column("advantages", advantages),
             "target_values": finite_column("target_values", target_values),
         }
-        mask = self.actions.mask(action_mask)
+        mask = self.actions.mask(action_mask, columns["obs"], columns["actions"])
         check_rows(
             f"{type(self).__name__}.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask})
         )

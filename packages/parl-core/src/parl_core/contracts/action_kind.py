@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int
 from parl_core.contracts.columns import actions_column
-from parl_core.contracts.masks import check_mask
+from parl_core.contracts.masks import check_mask, check_possible, mask_of
 from parl_core.errors import HyperparameterError
 
 __all__ = ["ActionKind"]
@@ -68,14 +68,25 @@ class ActionKind:
         parts = [actions_column(f"{name}[:, {i}]", action[:, i], size) for i, size in enumerate(self.nvec)]
         return np.stack(parts, axis=1)
 
-    def mask(self, values: Any) -> NDArray[np.bool_] | None:
-        """A mask of possible actions as booleans, None as None.
+    def mask(self, values: Any, obs: Any = None, action: Any = None) -> NDArray[np.bool_] | None:
+        """A mask of possible actions as booleans, None where there is none.
+
+        Args:
+            values: the mask that was given.
+            obs: observations that may bring one.
+            action: what `column` returned, where it is known what was done.
 
         Raises:
-            ValueError: it does not fit the actions, or leaves none of them.
+            ValueError: the mask does not fit the actions, leaves none of them, or does not allow what was done.
         """
+        if self.continuous:
+            if values is not None:
+                raise ValueError("action_mask is for discrete actions; a Gaussian's cannot be masked")
+            return None
+        values = mask_of(obs, values)
         if values is None:
             return None
-        if self.continuous:
-            raise ValueError("action_mask is for discrete actions; a Gaussian's cannot be masked")
-        return check_mask(values, self.nvec)
+        mask = check_mask(values, self.nvec)
+        if action is not None:
+            check_possible(action, mask, self.nvec)
+        return mask

@@ -204,8 +204,8 @@ class DQN(CountingUpdates):
         mask = mask_of(next_obs, next_action_mask)
         if mask is not None:
             # What an episode that terminated leaves behind may have no action; nothing is bootstrapped from there.
-            over = columns[4].reshape(-1, 1) != 0
-            extra["next_action_mask"] = check_mask(np.asarray(mask) | over)
+            over = columns[4] != 0
+            extra["next_action_mask"] = check_mask(mask, unless=over) | over[:, None]
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate), **extra}
 
     def _count_update(self) -> None:

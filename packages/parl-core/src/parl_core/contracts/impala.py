@@ -16,6 +16,7 @@ from parl_core.checks import (
     check_scheduled,
     first_method,
 )
+from parl_core.contracts.action_kind import ActionKind
 from parl_core.contracts.columns import actions_column, finite_column, flags_column, observations
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
@@ -61,7 +62,8 @@ class IMPALA(CountingUpdates):
     is given.
 
     The model has `policy(obs)`, logits `[batch, act_dim]`, and `value(obs)`, `[batch]` or `[batch, 1]`; or
-    `policy_and_value(obs)` with the pair of both in one pass.
+    `policy_and_value(obs)` with the pair of both in one pass. Observations that are dictionaries may bring a mask of
+    actions under the key `action_mask`; logits of what is impossible are huge and negative.
 
     Args:
         model: policy and value networks.
@@ -221,6 +223,7 @@ class IMPALA(CountingUpdates):
             "dones": flags_column("dones", dones),
         }
         rows = check_rows("IMPALA.learn", leaves("", columns))
+        ActionKind().mask(None, columns["obs"], columns["actions"])
         steps = self.sample_batch_steps
         if rows % steps:
             raise ValueError(f"IMPALA.learn needs fragments of sample_batch_steps={steps} steps each, got {rows} rows")

@@ -13,12 +13,14 @@ from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
-from parl_core.errors import ModelContractError
+from parl_core.errors import DivergedError, ModelContractError
 from parl_core.model import Model
 from parl_core.nested import leaves, map_nested
 from parl_core.optimizer import Optimizer
 
 __all__ = ["PolicyGradient"]
+
+_ROUNDING = 0.01  # bfloat16 rounds each probability by less than half a percent
 
 
 class PolicyGradient(OnPolicy):
@@ -148,7 +150,8 @@ class PolicyGradient(OnPolicy):
 
         Raises:
             ValueError: the mask has another shape, or leaves no action.
-            ModelContractError: the model's output has another shape than the actions need.
+            ModelContractError: the model's output has another shape than the actions need, or is no probabilities.
+            DivergedError: it is NaN or infinite.
         """
         super().choose(output, rng=rng, **options)
         mask = self.actions.mask(action_mask)
@@ -159,6 +162,9 @@ class PolicyGradient(OnPolicy):
         if output.ndim != 2 or (sizes is not None and output.shape[1] != sum(sizes)):
             wanted = "act_dim" if sizes is None else sum(sizes)
             raise ModelContractError(f"PolicyGradient's model must return [batch, {wanted}], got {output.shape}")
+        sums = np.add.reduceat(output, np.cumsum((0, *(sizes or ())[:-1])), axis=1)
+        if not (output.min(initial=0.0) >= 0.0 and (np.abs(sums - 1.0) < _ROUNDING).all()):
+            raise _no_probabilities(output, sums)
         if mask is not None:
             if mask.shape != output.shape:
                 raise ValueError(f"action_mask must have shape {output.shape}, got {mask.shape}")
@@ -177,9 +183,22 @@ class PolicyGradient(OnPolicy):
             "action": self.actions.column("action", action),
             "reward": finite_column("reward", reward),
         }
-        mask = self.actions.mask(action_mask)
+        mask = self.actions.mask(action_mask, columns["obs"], columns["action"])
         check_rows("PolicyGradient.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
         return tuple(columns.values()), {"lr": check_scheduled("lr", lr), "action_mask": mask}
+
+
+def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
+    """The error for what a model returned in place of probabilities."""
+    if not np.isfinite(output).all():
+        return DivergedError(
+            "the policy's probabilities are NaN or infinite; go back to the last checkpoint, lower the learning rate, "
+            "and look for NaN or huge values in observations and rewards"
+        )
+    return ModelContractError(
+        f"PolicyGradient's model must return probabilities, got numbers from {output.min():.4g} with sums from "
+        f"{sums.min():.4g} to {sums.max():.4g}: let it end with a softmax"
+    )
 
 
 def _chosen(weights: NDArray[Any], rng: np.random.Generator | None) -> NDArray[np.int64]:

@@ -250,11 +250,9 @@ class PPO(SeparateMethods, OnPolicy):
             check_positive("target_kl", target_kl)
         clip = None if clip is None else check_positive("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
-        batch = replace(
-            batch,
-            action=self.actions.column("RolloutBatch.action", batch.action),
-            action_mask=self.actions.mask(batch.action_mask),
-        )
+        action = self.actions.column("RolloutBatch.action", batch.action)
+        mask = self.actions.mask(batch.action_mask, batch.obs, action)
+        batch = replace(batch, action=action, action_mask=mask)
         columns = [map_nested(self._tensor, column) for column in _given(batch)]
         steps: list[Any] = []
         for _ in range(epochs):
@@ -293,7 +291,7 @@ class PPO(SeparateMethods, OnPolicy):
             "batch_logprob": finite_column("batch_logprob", batch_logprob),
             "batch_adv": finite_column("batch_adv", batch_adv),
         }
-        mask = self.actions.mask(action_mask)
+        mask = self.actions.mask(action_mask, columns["batch_obs"], columns["batch_action"])
         check_rows("PPO.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
         return tuple(columns.values()), {
             "lr": check_scheduled("lr", lr),

@@ -155,6 +155,24 @@ class A2CConformance(Conformance):
                 obs, np.zeros((4, ACT_DIM)), np.ones(4), np.ones(4), action_mask=mask | True
             )
 
+    def test_an_action_that_its_mask_does_not_allow_is_not_learned_from(self) -> None:
+        agent, _ = self._agent(np.random.default_rng(7), MASKED, FLOAT32)
+        before, mask = agent.get_weights(), np.ones((4, ACT_DIM), np.bool_)
+        mask[2, 1] = False
+        batch = np.zeros((4, OBS_DIM), np.float32), np.ones(4, np.int64), np.ones(4), np.ones(4)
+        with pytest.raises(ValueError, match="action 1 in row 2 is one that action_mask does not allow"):
+            agent.learn(*batch, action_mask=mask)
+        assert_weights_close(agent.get_weights(), before, 0.0)
+
+    def test_a_mask_among_observations_that_leaves_no_action_is_not_learned_from(self) -> None:
+        inner = self.model(actor_critic, random_weights(np.random.default_rng(7), MASKED.shapes))
+        agent = self.backend.Agent(self.algorithm("A2C", of_dictionaries(self.backend, inner, "state")))
+        mask = np.ones((4, ACT_DIM), np.int8)
+        mask[2] = 0
+        obs = {"state": np.zeros((4, OBS_DIM), np.float32), "action_mask": mask}
+        with pytest.raises(ValueError, match="leaves no action in row 2"):
+            agent.learn(obs, np.zeros(4, np.int64), np.ones(4), np.ones(4))
+
     def test_prob_and_value_are_those_of_the_reference(self, precision: Precision) -> None:
         rng = np.random.default_rng(8)
         agent, weights = self._agent(rng, DISCRETE, precision)

@@ -110,7 +110,7 @@ class DQNConformance(Conformance):
         best = np.where(possible, selector, -np.inf).argmax(axis=1)
         target = reward + _GAMMA * ~terminal * next_q[np.arange(_BATCH), best]
         expected, _, _ = q_learning(_NETWORK.forward(weights, obs)[-1], action, target, np.ones(_BATCH))
-        for mask in (possible, possible.astype(np.int8)):
+        for mask in (possible, possible.astype(np.int8), possible.astype(np.float32)):
             algorithm = self.algorithm("DQN", self.model(q_values, weights), gamma=_GAMMA, double=double)
             algorithm.target_model.set_weights(target_weights, portable=True)
             agent = self.backend.Agent(algorithm, seed=1)
@@ -189,6 +189,20 @@ class DQNConformance(Conformance):
         agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
         with pytest.raises(ValueError, match=message):
             agent.predict(np.zeros((_BATCH, OBS_DIM), np.float32), action_mask=mask)
+
+    @pytest.mark.parametrize(
+        ("shape", "message"),
+        [
+            ((_BATCH - 1, ACT_DIM), rf"must have {_BATCH} rows.*got \(15, 3\)"),
+            ((1, ACT_DIM), rf"must have {_BATCH} rows.*got \(1, 3\)"),
+            ((ACT_DIM,), r"must have shape \[batch, act_dim\], got \(3,\)"),
+        ],
+        ids=["fewer", "one", "flat"],
+    )
+    def test_masks_of_next_actions_have_a_row_for_each_of_the_batch(self, shape: tuple[int, ...], message: str) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        with pytest.raises(ValueError, match=message):
+            agent.learn(*_some_batch(np.random.default_rng(4)), next_action_mask=np.ones(shape, np.bool_))
 
     def test_ddqn_is_dqn_with_double_q_learning(self) -> None:
         weights = random_weights(np.random.default_rng(3), Q_SHAPES)

@@ -14,9 +14,9 @@ from parl_core.model import Weights
 from parl_core.returns import VTrace, n_step_returns, vtrace
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
-from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, q_values, shared_trunk
+from parl_core.testing.models import ACT_DIM, OBS_DIM, actor_critic, of_dictionaries, q_values, shared_trunk
 from parl_core.testing.reference import Adam, Array, Dense, clip_by_global_norm, log_softmax
-from parl_core.testing.reference_policies import DISCRETE, PolicyReference
+from parl_core.testing.reference_policies import DISCRETE, MASKED, PolicyReference
 
 __all__ = ["IMPALAConformance", "VTraceConformance"]
 
@@ -147,6 +147,28 @@ class IMPALAConformance(Conformance):
         np.testing.assert_allclose(agent.logits(obs), expected, atol=precision.tolerance)
         np.testing.assert_array_equal(agent.predict(obs), expected.argmax(axis=1))
         np.testing.assert_allclose(agent.value(obs), _VALUE.forward(weights, obs)[-1][:, 0], atol=precision.tolerance)
+
+    def test_a_mask_among_the_observations_keeps_actions_from_being_taken_and_learned(self) -> None:
+        rng = np.random.default_rng(5)
+        inner = self.model(actor_critic, _weights(6))
+        agent = self.backend.Agent(
+            self.algorithm("IMPALA", of_dictionaries(self.backend, inner, "state"), **_SETTINGS), obs_ndim=1
+        )
+        rows, mask = np.arange(300), MASKED.mask(rng, 300)
+        assert mask is not None
+        obs = {"state": rng.normal(size=(300, OBS_DIM)).astype(np.float32), "action_mask": mask.astype(np.int8)}
+        action, logits = agent.sample(obs)
+        assert mask[rows, action].all()
+        assert mask[rows, agent.predict(obs)].all()
+        np.testing.assert_array_equal(agent.logits(obs), logits)
+        losses, kl = agent.learn(obs, action, logits, np.ones(300), np.zeros(300, np.bool_))
+        assert kl == pytest.approx(0.0, abs=1e-6)
+        assert np.isfinite(losses).all()
+        expected = PolicyReference(MASKED, _weights(6), obs["state"], action, mask).entropy
+        assert losses.entropy == pytest.approx(expected.reshape(-1, _T)[:, :-1].sum(), rel=1e-4)
+        wrong = (~mask).argmax(axis=1)
+        with pytest.raises(ValueError, match="is one that action_mask does not allow"):
+            agent.learn(obs, wrong, logits, np.ones(300), np.zeros(300, np.bool_))
 
     def test_one_pass_through_a_shared_trunk_trains_both_heads(self) -> None:
         agent = self.backend.Agent(self.algorithm("IMPALA", shared_trunk(self.backend), **_SETTINGS))

@@ -10,7 +10,7 @@ import pytest
 
 from parl_core.backends import Backend
 from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
@@ -202,6 +202,29 @@ class PolicyGradientConformance(Conformance):
         same = RolloutBatch({"state": obs}, action, zeros, advantage, zeros, advantage, mask)
         other.learn_rollout(same, rng=rng)
         assert_weights_close(one.get_weights(), other.get_weights(), 1e-6)
+
+    def test_what_could_not_be_done_is_not_learned_from(self) -> None:
+        agent = self.backend.Agent(self.algorithm("PolicyGradient", probabilities(self.backend)))
+        mask = np.array([[True, True, True], [True, False, True]])
+        with pytest.raises(ValueError, match="action 1 in row 1 is one that action_mask does not allow"):
+            agent.learn(np.zeros((2, OBS_DIM), np.float32), [0, 1], [0.0, 1.0], action_mask=mask)
+
+    @pytest.mark.parametrize(
+        ("output", "error", "message"),
+        [
+            ([[0.2, 0.9, -0.1]], ModelContractError, "must return probabilities, got numbers from -0.1 .*softmax"),
+            ([[1.5, 2.0, 0.5]], ModelContractError, "with sums from 4 to 4: let it end with a softmax"),
+            ([[0.5, float("nan"), 0.5]], DivergedError, "NaN or infinite; go back to the last checkpoint"),
+        ],
+        ids=["negative", "sum", "nan"],
+    )
+    def test_what_is_no_probabilities_is_not_drawn_from(
+        self, output: list[list[float]], error: type[Exception], message: str
+    ) -> None:
+        algorithm = self.algorithm("PolicyGradient", probabilities(self.backend))
+        for rng in (None, np.random.default_rng(1)):
+            with pytest.raises(error, match=message):
+                algorithm.choose(np.array(output, np.float32), rng=rng)
 
     @pytest.mark.parametrize(
         ("settings", "mask", "message"),

@@ -8,6 +8,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import impala as contract
+from parl_core.contracts.masks import mask_of
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
 from parl_paddle.distributions import CategoricalDistribution
@@ -33,8 +34,9 @@ class IMPALA(contract.IMPALA, Algorithm):
 
     def logits(self, obs: Any) -> Tensor:
         with paddle.no_grad():
-            logits: Tensor = self.model.policy(obs) if self._policy_alone else self.model.policy_and_value(obs)[0]
-            return logits
+            if not self._policy_alone:
+                return self._policy_and_value(obs)[0].logits
+            return CategoricalDistribution(self.model.policy(obs), mask_of(obs)).logits
 
     def value(self, obs: Any) -> Tensor:
         with paddle.no_grad():
@@ -119,4 +121,4 @@ class IMPALA(contract.IMPALA, Algorithm):
             logits, value = self.model.policy_and_value(obs)
         else:
             logits, value = self.model.policy(obs), self.model.value(obs)
-        return CategoricalDistribution(logits), value.reshape([-1])
+        return CategoricalDistribution(logits, mask_of(obs)), value.reshape([-1])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import impala as contract
+from parl_core.contracts.masks import mask_of
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -28,10 +29,9 @@ class IMPALA(contract.IMPALA, Algorithm):
 
     @torch.no_grad()
     def logits(self, obs: Any) -> Tensor:
-        logits: Tensor = (
-            self._run(self.model.policy, obs) if self._policy_alone else self._run(self.model.policy_and_value, obs)[0]
-        )
-        return logits
+        if not self._policy_alone:
+            return self._policy_and_value(obs)[0].logits
+        return CategoricalDistribution(self._run(self.model.policy, obs), mask_of(obs)).logits
 
     @torch.no_grad()
     def value(self, obs: Any) -> Tensor:
@@ -114,4 +114,4 @@ class IMPALA(contract.IMPALA, Algorithm):
             logits, value = self._run(self.model.policy_and_value, obs)
         else:
             logits, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
-        return CategoricalDistribution(logits), value.reshape(-1)
+        return CategoricalDistribution(logits, mask_of(obs)), value.reshape(-1)
