@@ -22,7 +22,7 @@ from paddle import Tensor, distributed
 from parl_core.learners import Learners
 from parl_paddle.tensors import to_array
 
-__all__ = ["SharedGradients", "join", "joined_sum", "learners", "means", "normalised"]
+__all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "means", "normalised"]
 
 
 def join() -> Learners:
@@ -80,17 +80,18 @@ def joined_sum(loss: Tensor) -> Tensor:
 
 def normalised(values: Tensor) -> Tensor:
     """(values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
-    centred = values - _mean_of_all(values.mean())
-    return centred / (_mean_of_all(centred.square().mean()).sqrt() + 1e-8)
+    centred = values - mean_of_all(values.mean())
+    return centred / (mean_of_all(centred.square().mean()).sqrt() + 1e-8)
 
 
 def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
     """The mean of each column of scalar tensors over all processes, read from the device in one go."""
     columns = paddle.stack([paddle.stack(list(column)).mean() for column in zip(*steps, strict=True)])
-    return [float(figure) for figure in to_array(_mean_of_all(columns))]
+    return [float(figure) for figure in to_array(mean_of_all(columns))]
 
 
-def _mean_of_all(values: Tensor) -> Tensor:
+def mean_of_all(values: Tensor) -> Tensor:
+    """The mean over all processes, entry by entry; `values` themselves may be overwritten."""
     size = learners().size
     if size > 1:
         distributed.all_reduce(values)

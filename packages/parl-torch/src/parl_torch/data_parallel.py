@@ -11,6 +11,8 @@ the same updates in the same order, and start from equal weights; after the firs
 to all.
 """
 
+import atexit
+import time
 from collections.abc import Sequence
 
 import torch
@@ -18,7 +20,10 @@ from torch import Tensor, distributed, nn
 
 from parl_core.learners import Learners
 
-__all__ = ["SharedGradients", "join", "joined_sum", "learners", "means", "normalised"]
+__all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "means", "normalised"]
+
+_LAST_WORK_S = 0.1
+_REDUCED = "_parl_reduced"  # marks parameters whose gradients become means at `backward`
 
 
 def join() -> Learners:
@@ -28,6 +33,8 @@ def join() -> Learners:
     """
     if distributed.is_available() and distributed.is_torchelastic_launched() and not distributed.is_initialized():
         distributed.init_process_group()
+        # A thread of gloo gives the last tensors back, and aborts where the interpreter has ended before that.
+        atexit.register(time.sleep, _LAST_WORK_S)
         if torch.cuda.is_available():
             torch.cuda.set_device(distributed.get_node_local_rank(0) % torch.cuda.device_count())
     return learners()
@@ -45,18 +52,28 @@ class SharedGradients:
 
     Args:
         parameters: whose gradients.
+
+    Attributes:
+        at_backward: `backward` does it. Another optimizer that shares parameters may have been first, and then
+            gradients are to be computed without `backward`, which would disturb that one's, and given to `average`.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter]) -> None:
         self._size = learners().size
-        # It is made when the first loss has been computed, from weights that must not change before its gradients.
-        self._parallel = nn.parallel.DistributedDataParallel(
-            _Loss(parameters), find_unused_parameters=True, init_sync=False
-        )
         self._unequal = list(parameters)
+        self._parallel: nn.Module | None = None
+        self.at_backward = not any(hasattr(parameter, _REDUCED) for parameter in parameters)
+        if self.at_backward:
+            # It is made when the first loss has been computed, from weights that must not change before its gradients.
+            self._parallel = nn.parallel.DistributedDataParallel(
+                _Loss(parameters), find_unused_parameters=True, init_sync=False
+            )
+            for parameter in parameters:
+                setattr(parameter, _REDUCED, True)
 
     def announce(self, loss: Tensor) -> Tensor:
         """The loss whose `backward` will leave mean gradients."""
+        assert self._parallel is not None
         announced: Tensor = self._parallel(loss)
         return announced
 
@@ -99,8 +116,8 @@ def normalised(values: Tensor) -> Tensor:
     if learners().size == 1:
         std, mean = torch.std_mean(values, correction=0)
         return (values - mean) / (std + 1e-8)
-    centred = values - _mean_of_all(values.mean())
-    return centred / (_mean_of_all(centred.square().mean()).sqrt() + 1e-8)
+    centred = values - mean_of_all(values.mean())
+    return centred / (mean_of_all(centred.square().mean()).sqrt() + 1e-8)
 
 
 def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
@@ -110,10 +127,11 @@ def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
         steps: of each step its figures, as one tensor `[figures]` or as scalar tensors.
     """
     rows = [step if isinstance(step, Tensor) else torch.stack(step) for step in steps]
-    return [float(figure) for figure in _mean_of_all(torch.stack(rows).mean(dim=0)).tolist()]
+    return [float(figure) for figure in mean_of_all(torch.stack(rows).mean(dim=0)).tolist()]
 
 
-def _mean_of_all(values: Tensor) -> Tensor:
+def mean_of_all(values: Tensor) -> Tensor:
+    """The mean over all processes, entry by entry; `values` themselves may be overwritten."""
     size = learners().size
     if size > 1:
         distributed.all_reduce(values)

@@ -88,13 +88,18 @@ class Adam(contract.Optimizer):
         """Compute gradients of `loss` and take one step: see the contract."""
         if not self._parameters or self._waits:
             self._list_parameters()
+        rate = self._lr if lr is None else lr
+        if self._shared is not None and not self._shared.at_backward:
+            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            self._shared.average(gradients)
+            return self._step(gradients, rate)
         if self._shared is not None:
             loss = self._shared.announce(loss)
         for parameter in self._parameters:
             parameter.grad = None
         # With a part, what only the loss runs through (critics, in an actor's step) gets no gradients of its own.
         loss.backward(inputs=None if self._part is None else self._parameters)  # type: ignore[no-untyped-call]  # PyTorch leaves it untyped
-        return self._step([parameter.grad for parameter in self._parameters], self._lr if lr is None else lr)
+        return self._step([parameter.grad for parameter in self._parameters], rate)
 
     def _list_parameters(self) -> None:
         """Those that have a shape; layers that no batch has run through yet are asked again."""

@@ -129,12 +129,11 @@ class PolicyGradient(OnPolicy):
             entropy_coef=entropy_coef or None,
             target_kl=target_kl,
         )
-        weight = batch.advantage - batch.advantage.mean()
-        weight = weight / (batch.advantage.std() + 1e-8)
-        columns, options = self.prepare(batch.obs, batch.action, weight, lr, action_mask=batch.action_mask)
-        obs, action, reward = (map_nested(self._tensor, column) for column in columns)
+        columns, options = self.prepare(batch.obs, batch.action, batch.advantage, lr, action_mask=batch.action_mask)
+        obs, action, advantage = (map_nested(self._tensor, column) for column in columns)
         mask = options.pop("action_mask")
-        loss = self.learn(obs, action, reward, **options, action_mask=None if mask is None else self._tensor(mask))
+        weight = self._normalised(advantage)
+        loss = self.learn(obs, action, weight, **options, action_mask=None if mask is None else self._tensor(mask))
         return {"policy_loss": self._means([(loss,)])[0], "steps": 1.0}
 
     def choose(
@@ -186,6 +185,12 @@ class PolicyGradient(OnPolicy):
         mask = self.actions.mask(action_mask, columns["obs"], columns["action"])
         check_rows("PolicyGradient.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
         return tuple(columns.values()), {"lr": check_scheduled("lr", lr), "action_mask": mask}
+
+    # Backend hook
+
+    def _normalised(self, values: Any) -> Any:
+        """A tensor `[batch]` shifted and scaled to mean 0 and deviation 1, over all processes that learn."""
+        raise NotImplementedError
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:

@@ -28,11 +28,14 @@ from parl_core.testing.continuous_models import DETERMINISTIC_SHAPES, determinis
 from parl_core.testing.models import (
     ACT_DIM,
     ACTOR_CRITIC_SHAPES,
+    GAUSSIAN_SHAPES,
+    HIDDEN,
     OBS_DIM,
     Q_SHAPES,
     actor_critic,
     probabilities,
     q_values,
+    separate_actor_critic,
 )
 
 __all__ = ["CASES", "assert_joint_learning"]
@@ -71,6 +74,60 @@ def _ppo(backend: Backend, weights: Weights) -> Learner:
     )
 
 
+def _policy_gradient_rollout(backend: Backend, weights: Weights) -> Learner:
+    agent, _ = _policy_gradient(backend, weights)
+    return agent, lambda batch: agent.learn_rollout(
+        RolloutBatch(*(batch[name] for name in ("obs", "action", "reward", "weight", "log_prob", "reward"))),
+        rng=np.random.default_rng(1),
+    )
+
+
+def _separate_ppo(backend: Backend, weights: Weights) -> Learner:
+    """Two optimizers of one model."""
+    model = separate_actor_critic(backend)
+    model.set_weights(weights, portable=True)
+    algorithm = backend.algorithms.PPO(model, policy_lr=0.01, value_lr=0.01, device="cpu")
+    agent = backend.Agent(algorithm)
+
+    def update(batch: Batch) -> None:
+        agent.run(algorithm.policy_learn, batch["obs"], np.tanh(batch["logits"]), batch["reward"])
+        agent.run(algorithm.value_learn, batch["obs"], batch["weight"])
+
+    return agent, update
+
+
+def _decision_transformer(backend: Backend, weights: Weights) -> Learner:
+    """Windows of two steps, of which the first one may be padding: the processes have different numbers of steps."""
+    model = _of_windows(backend)
+    model.set_weights(weights, portable=True)
+    agent = backend.Agent(
+        backend.algorithms.DecisionTransformer(model, learning_rate=0.01, weight_decay=0.1, device="cpu")
+    )
+
+    def update(batch: Batch) -> None:
+        both = np.stack([batch["done"], np.ones_like(batch["done"])], axis=1)
+        actions = np.tanh(np.stack([batch["logits"], -batch["logits"]], axis=1))
+        obs = np.stack([batch["obs"], batch["next_obs"]], axis=1)
+        agent.learn(obs, actions, both[..., None], np.tile([0, 1], (len(both), 1)), both)
+
+    return agent, update
+
+
+def _of_windows(backend: Backend) -> Any:
+    layers: Any = backend.layers
+
+    class OfWindows(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = layers.fc(size=HIDDEN, num_flatten_dims=2, act="tanh")
+            self.fc2 = layers.fc(size=ACT_DIM, num_flatten_dims=2)
+
+        def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+            del action, return_to_go, timestep, mask
+            return self.fc2(self.fc1(obs))
+
+    return OfWindows()
+
+
 def _a2c(backend: Backend, weights: Weights) -> Learner:
     agent = _actor_critic(backend, weights, "A2C", learning_rate=0.01, max_grad_norm=1.0)
     return agent, lambda batch: agent.learn(batch["obs"], batch["action"], batch["reward"], batch["weight"])
@@ -103,9 +160,12 @@ CASES: Mapping[str, tuple[Callable[[Backend, Weights], Learner], dict[str, tuple
     "DQN": (_dqn, Q_SHAPES),
     "DDPG": (_ddpg, DETERMINISTIC_SHAPES),
     "PolicyGradient": (_policy_gradient, Q_SHAPES),
+    "PolicyGradient, a rollout": (_policy_gradient_rollout, Q_SHAPES),
     "PPO": (_ppo, ACTOR_CRITIC_SHAPES),
+    "PPO of PARL 1.x": (_separate_ppo, GAUSSIAN_SHAPES),
     "A2C": (_a2c, ACTOR_CRITIC_SHAPES),
     "IMPALA": (_impala, ACTOR_CRITIC_SHAPES),
+    "DecisionTransformer": (_decision_transformer, Q_SHAPES),
 }
 
 

@@ -11,7 +11,7 @@ from parl_core.contracts import policy_gradient as contract
 from parl_core.contracts.action_kind import ActionKind
 from parl_core.contracts.masks import mask_of
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.data_parallel import means
+from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution
 from parl_paddle.losses.policy import log_prob_of_action, policy_gradient
 from parl_paddle.optim import Adam
@@ -71,6 +71,9 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
         if not self.actions.continuous:
             output = output.clip(min=float(paddle.finfo(output.dtype).tiny)).log()
         return policy_distribution(output, self.actions, mask)
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        return normalised(values)
 
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
         return means(steps)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import paddle
 from paddle import Tensor
 
+from parl_paddle.data_parallel import mean_of_all
 from parl_paddle.losses.shapes import same_shape
 
 __all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
@@ -36,8 +37,11 @@ def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
 
 
 def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1."""
+    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1.
+
+    Where several processes learn together, those of all count: one that has more of them than others weighs more.
+    """
     same_shape(predicted=predicted, wanted=wanted)
     counted = mask.astype(predicted.dtype).unsqueeze(-1)
-    loss: Tensor = ((predicted - wanted).square() * counted).sum() / (counted.sum() * predicted.shape[-1])
+    loss: Tensor = ((predicted - wanted).square() * counted).sum() / (mean_of_all(counted.sum()) * predicted.shape[-1])
     return loss

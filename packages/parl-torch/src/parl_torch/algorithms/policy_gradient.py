@@ -9,7 +9,7 @@ from parl_core.contracts import policy_gradient as contract
 from parl_core.contracts.action_kind import ActionKind
 from parl_core.contracts.masks import mask_of
 from parl_torch.algorithm import Algorithm
-from parl_torch.data_parallel import means
+from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.losses.policy import log_prob_of_action, policy_gradient
 
@@ -66,6 +66,9 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
         if not self.actions.continuous:
             output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return policy_distribution(output, self.actions, mask)
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        return normalised(values)
 
     def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
         return means(steps)

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from parl_torch.data_parallel import mean_of_all
 from parl_torch.losses.shapes import same_shape
 
 __all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
@@ -34,7 +35,10 @@ def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
 
 
 def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1."""
+    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1.
+
+    Where several processes learn together, those of all count: one that has more of them than others weighs more.
+    """
     same_shape(predicted=predicted, wanted=wanted)
     counted = mask.to(predicted.dtype).unsqueeze(-1)
-    return ((predicted - wanted).square() * counted).sum() / (counted.sum() * predicted.shape[-1])
+    return ((predicted - wanted).square() * counted).sum() / (mean_of_all(counted.sum()) * predicted.shape[-1])
