@@ -89,9 +89,9 @@ class PPO(SeparateMethods, OnPolicy):
         nvec: Sequence[int] | None = None,
         hyperparas: Mapping[str, Any] | None = None,
         act_dim: int | None = None,
-        policy_lr: float | None = None,
-        value_lr: float | None = None,
-        epsilon: float | None = None,
+        policy_lr: Scheduled | None = None,
+        value_lr: Scheduled | None = None,
+        epsilon: Scheduled | None = None,
         device: str = "auto",
         compile: bool = False,
         compute_dtype: str | None = None,
@@ -248,7 +248,7 @@ class PPO(SeparateMethods, OnPolicy):
         lr = check_scheduled("lr", lr)
         if target_kl is not None:
             check_positive("target_kl", target_kl)
-        clip = None if clip is None else check_positive("clip", clip)
+        clip = check_scheduled("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
         action = self.actions.column("RolloutBatch.action", batch.action)
         mask = self.actions.mask(batch.action_mask, batch.obs, action)

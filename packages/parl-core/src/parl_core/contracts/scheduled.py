@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from parl_core.algorithm import Algorithm
-from parl_core.checks import check_real
+from parl_core.checks import check_non_negative
 from parl_core.schedules import Schedule
 
 __all__ = ["CountingUpdates", "Scheduled", "check_schedule"]
@@ -34,11 +34,21 @@ class CountingUpdates(Algorithm):
     updates: int = 0
     """Gradient steps taken."""
 
-    def _now(self, name: str, own: Scheduled, given: Any = None) -> Any:
-        """What holds for this update: the value given for the call, else that of the constructor."""
-        if given is not None:
-            return given
-        return self._at_each_update(lambda: check_real(name, own(self.updates))) if callable(own) else own
+    def _now(
+        self,
+        name: str,
+        own: Scheduled,
+        given: Any = None,
+        *,
+        check: Callable[[str, object], float] = check_non_negative,
+    ) -> Any:
+        """What holds for this update: the value given for the call, else that of the constructor.
+
+        A schedule may reach 0, which a number may not be; `check` says what else it may be.
+        """
+        if given is not None or not callable(own):
+            return own if given is None else given
+        return self._at_each_update(lambda: check(f"{name} of {own!r} at step {self.updates}", own(self.updates)))
 
     def _count_update(self) -> None:
         self.updates += 1

@@ -7,7 +7,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
-from parl_core.schedules import piecewise
+from parl_core.schedules import linear, piecewise
 from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import discrete_identity
 from parl_core.testing.models import ACT_DIM, DUELING_SHAPES, OBS_DIM, Q_SHAPES, dueling, q_values, table
@@ -164,6 +164,18 @@ class DQNConformance(Conformance):
             scheduled.learn(*batch)
             given.learn(*batch, learning_rate=rate)
         assert _same(scheduled.get_weights(), given.get_weights())
+
+    def test_a_schedule_that_leaves_its_range_is_refused_with_the_step_and_the_value(self) -> None:
+        batch = _some_batch(np.random.default_rng(4))
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend), lr=linear(0.1, -0.1, 4)))
+        for _ in range(3):  # the last of them with a rate of 0
+            agent.learn(*batch)
+        before = agent.get_weights()
+        with pytest.raises(
+            HyperparameterError, match=r"lr of linear\(0\.1, -0\.1, 4\) at step 3 must be at least 0, got -0\.05"
+        ):
+            agent.learn(*batch)
+        assert _same(agent.get_weights(), before)
 
     @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
     def test_a_reward_that_is_not_finite_is_refused_before_it_spoils_the_weights(self, wrong: float) -> None:

@@ -205,6 +205,28 @@ class PPOConformance(Conformance):
             told.learn(*columns, now["initial_lr"], clip=now["clip_param"], entropy_coef=now["entropy_coef"])
         assert_weights_close(scheduled.get_weights(), told.get_weights(), 0.0)
 
+    @pytest.mark.parametrize("name", ["clip_param", "entropy_coef", "initial_lr"])
+    def test_schedules_below_zero_are_refused(self, name: str) -> None:
+        rng = np.random.default_rng(22)
+        agent, _ = self._agent(rng, DISCRETE, FLOAT32, **{name: piecewise([(0, 0.1), (1, -0.2)])})
+        columns = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
+        agent.learn(*columns)
+        with pytest.raises(
+            HyperparameterError, match=rf"{name} of piecewise.* at step 1 must be at least 0, got -0\.2"
+        ):
+            agent.learn(*columns)
+
+    def test_a_clip_range_that_was_lowered_to_zero_learns_on(self) -> None:
+        rng = np.random.default_rng(23)
+        rollout = _columns(_rollout(rng, 16, DISCRETE), FLOAT32)
+        clipped = []
+        for settings, call in (({}, {"clip": 0.0}), ({"clip_param": piecewise([(0, 0.1), (1, 0.0)])}, {})):
+            agent, _ = self._agent(rng, DISCRETE, FLOAT32, **settings)
+            options = {"epochs": 1, "minibatch_size": 16, "rng": rng, **call}
+            clipped.append([agent.learn_rollout(RolloutBatch(*rollout), **options)["clip_fraction"] for _ in range(2)])
+        assert clipped[0] == [1.0, 1.0]
+        assert clipped[1][1] == 1.0
+
     def test_samples_come_as_often_as_they_are_probable(self) -> None:
         rng = np.random.default_rng(10)
         agent, weights = self._agent(rng, DISCRETE, FLOAT32)

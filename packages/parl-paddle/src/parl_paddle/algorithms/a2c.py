@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
 from parl_core.contracts.masks import mask_of
 from parl_paddle.algorithm import Algorithm
@@ -63,7 +64,7 @@ class A2C(contract.A2C, Algorithm):
         action_mask: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         lr = self._now("learning_rate", self.lr, learning_rate)
-        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff)
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         batch = (obs, actions, advantages.reshape([-1]), target_values.reshape([-1]), action_mask)
         _, *figures = self.optimizer.descend(self._losses, *batch, coeff, lr=lr)
         self._after_each_update(self._count_update)

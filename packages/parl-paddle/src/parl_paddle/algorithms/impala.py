@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
 from parl_core.contracts.masks import mask_of
 from parl_paddle.algorithm import Algorithm
@@ -57,7 +58,7 @@ class IMPALA(contract.IMPALA, Algorithm):
         final_obs: Any = None,
     ) -> tuple[contract.VTraceLoss, Tensor]:
         lr = self._now("learning_rate", self.lr, learning_rate)
-        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff)
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
         batch = (obs, actions.reshape([-1]), behaviour_logits, rewards.reshape([-1]), dones.reshape([-1]))
         _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
         self._after_each_update(self._count_update)
