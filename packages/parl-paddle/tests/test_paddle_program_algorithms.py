@@ -157,7 +157,7 @@ def _decision_transformer() -> tuple[Any, dict[str, Any]]:
         "timestep": np.tile(np.arange(STEPS), (ROWS, 1)),
         "mask": np.ones(size, np.float32),
     }
-    return DecisionTransformer(Sequences(), learning_rate=1e-2, warmup_steps=3), columns
+    return DecisionTransformer(Sequences(), linear(1e-2, 1e-3, 4), warmup_steps=3), columns
 
 
 CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
@@ -174,7 +174,7 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
     "oac": lambda: (OAC(Critics(gaussian=True, twins=True), tau=0.1), CONTINUOUS),
     "cql": lambda: (CQL(Critics(gaussian=True, twins=True), tau=0.1, policy_eval_start=2), CONTINUOUS),
     "cql_with_lagrange": lambda: (CQL(Critics(gaussian=True, twins=True), with_lagrange=True), CONTINUOUS),
-    "iql": lambda: (IQL(Critics(gaussian=True, twins=True), max_steps=10), CONTINUOUS),
+    "iql": lambda: (IQL(Critics(gaussian=True, twins=True), 10, linear(1e-2, 1e-3, 4)), CONTINUOUS),
     "offline_q": lambda: (OfflineQ(QNetwork(ACT_DIM, (8,)), sync_every=2), DISCRETE),
     "decision_transformer": _decision_transformer,
 }

@@ -5,8 +5,15 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, first_method
-from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.checks import (
+    check_int,
+    check_non_negative,
+    check_positive,
+    check_rows,
+    check_scheduled,
+    first_method,
+)
+from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.model import Model
 from parl_core.offline.dataset import OfflineDataset
 from parl_core.offline.sequences import SequenceSampler
@@ -28,7 +35,8 @@ class DecisionTransformer(CountingUpdates):
 
     Args:
         model: the sequence model.
-        learning_rate: after the warm-up, above 0; default 1e-4 (paper, table 9).
+        learning_rate: after the warm-up, above 0, or a schedule of the updates taken, which the warm-up multiplies;
+            default 1e-4 (paper, table 9).
         warmup_steps: updates over which it grows, at least 1; default 10 000 (paper, table 9).
         weight_decay: at least 0; default 1e-4 (paper, table 9).
         context: steps K of a window; default 20 (paper, table 9).
@@ -49,7 +57,7 @@ class DecisionTransformer(CountingUpdates):
     def __init__(
         self,
         model: Model,
-        learning_rate: float = 1e-4,
+        learning_rate: Scheduled = 1e-4,
         warmup_steps: int = 10_000,
         weight_decay: float = 1e-4,
         *,
@@ -58,7 +66,7 @@ class DecisionTransformer(CountingUpdates):
         max_grad_norm: float = 0.25,
         device: str = "auto",
     ) -> None:
-        self.learning_rate = check_positive("learning_rate", learning_rate)
+        self.learning_rate = check_schedule("learning_rate", learning_rate, check_positive)
         self.warmup_steps = check_int("warmup_steps", warmup_steps)
         self.weight_decay = check_non_negative("weight_decay", weight_decay)
         self.context = check_int("context", context)
@@ -66,14 +74,23 @@ class DecisionTransformer(CountingUpdates):
         first_method(model, ("forward",), type(self).__name__)
         super().__init__(model, device=device)
         limit = check_positive("max_grad_norm", max_grad_norm)
-        self.optimizer = self._adam(self.model, lr=self.learning_rate, max_grad_norm=limit)
+        self.optimizer = self._adam(self.model, lr=self._at_start(self.learning_rate), max_grad_norm=limit)
         self._sampler: tuple[OfflineDataset, SequenceSampler] | None = None
 
     def predict(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
         """Return the action of each window's last step, `[batch, act_dim]`; arguments as of `learn`."""
         raise NotImplementedError
 
-    def learn(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+    def learn(
+        self,
+        obs: Any,
+        action: Any,
+        return_to_go: Any,
+        timestep: Any,
+        mask: Any,
+        *,
+        learning_rate: float | None = None,
+    ) -> Any:
         """Take one step.
 
         Args:
@@ -82,6 +99,7 @@ class DecisionTransformer(CountingUpdates):
             return_to_go: float `[batch, K, 1]`, divided by the scale.
             timestep: int64 `[batch, K]`, steps since the episode began.
             mask: float `[batch, K]`, 1 for a step and 0 for padding, which comes first.
+            learning_rate: of this step; default the constructor's, with its warm-up.
 
         Returns:
             The loss, a detached scalar.
@@ -95,7 +113,14 @@ class DecisionTransformer(CountingUpdates):
         return vars(self._sampler[1].draw(n, rng))
 
     def prepare(
-        self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any
+        self,
+        obs: Any,
+        action: Any,
+        return_to_go: Any,
+        timestep: Any,
+        mask: Any,
+        *,
+        learning_rate: float | None = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check the arrays of `learn`."""
         columns = {
@@ -114,7 +139,12 @@ class DecisionTransformer(CountingUpdates):
             raise ValueError(f"timestep must hold whole numbers, got dtype {columns['timestep'].dtype}")
         if not columns["mask"].any():
             raise ValueError("mask has no step at all: every window is padding")
-        return tuple(columns.values()), {}
+        return tuple(columns.values()), {"learning_rate": check_scheduled("learning_rate", learning_rate)}
 
-    def _rate(self) -> float:
-        return self.learning_rate * min((self.updates + 1) / self.warmup_steps, 1.0)
+    def _rate(self, given: Any) -> Any:
+        if given is not None:
+            return given
+        return self._at_each_update(lambda: self._now("learning_rate", self.learning_rate) * self._warmth())
+
+    def _warmth(self) -> float:
+        return min((self.updates + 1) / self.warmup_steps, 1.0)

@@ -13,7 +13,7 @@ from parl_core.checks import (
 )
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.pairs import check_pairs
-from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.transitions import transition_columns
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -42,7 +42,8 @@ class IQL(CountingUpdates):
     Args:
         model: all networks; a target model is copied from it.
         max_steps: updates over which the actor's learning rate goes to 0 along a cosine; None keeps it.
-        lr: learning rate of all three Adams, above 0; default 3e-4 (paper, appendix B).
+        lr: learning rate of all three Adams, above 0, or a schedule of the updates taken; default 3e-4 (paper, appendix
+            B).
         tau: the expectile, in (0, 1); default 0.7 (paper, MuJoCo; 0.9 for AntMaze).
         beta: inverse temperature of the weights, above 0; default 3 (paper, MuJoCo; 10 for AntMaze).
         discount: of one step, in [0, 1]; default 0.99.
@@ -77,7 +78,7 @@ class IQL(CountingUpdates):
         self,
         model: Model,
         max_steps: int | None = None,
-        lr: float = 3e-4,
+        lr: Scheduled = 3e-4,
         tau: float = 0.7,
         beta: float = 3.0,
         discount: float = 0.99,
@@ -87,7 +88,7 @@ class IQL(CountingUpdates):
         compile: bool = False,
     ) -> None:
         self.max_steps = None if max_steps is None else check_int("max_steps", max_steps)
-        self.lr = check_positive("lr", lr)
+        self.lr = check_schedule("lr", lr, check_positive)
         self.tau = check_fraction("tau", tau)
         if self.tau in (0.0, 1.0):
             raise HyperparameterError(f"tau must lie strictly between 0 and 1, got {tau!r}; usual are 0.7 and 0.9")
@@ -105,7 +106,7 @@ class IQL(CountingUpdates):
             for name in ("actor", "critic", "value")
         ]
         self.actor_optimizer, self.critic_optimizer, self.value_optimizer = (
-            self._adam(self.model, lr=self.lr, part=part) for part in parts
+            self._adam(self.model, lr=self._at_start(self.lr), part=part) for part in parts
         )
 
     def predict(self, obs: Any) -> Any:
@@ -150,8 +151,13 @@ class IQL(CountingUpdates):
             self._pairs_checked = True
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate)}
 
-    def _actor_rate(self, given: float | None) -> float:
-        if given is not None or self.max_steps is None:
-            return self.lr if given is None else given
-        progress = min(self.updates / self.max_steps, 1.0)
-        return self.lr * 0.5 * (1.0 + math.cos(math.pi * progress))
+    def _actor_rate(self, given: Any) -> Any:
+        steps = self.max_steps
+        if given is not None or steps is None:
+            return self._now("lr", self.lr, given)
+        return self._at_each_update(lambda: self._now("lr", self.lr) * _cosine(self.updates / steps))
+
+
+def _cosine(progress: float) -> float:
+    """From 1 at the start to 0 at the end of the way, and from there on."""
+    return 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))

@@ -55,11 +55,14 @@ class SeparateMethods:
         actions: Any,  # noqa: ARG002
         advantages: Any,  # noqa: ARG002
         beta: float | None = None,  # noqa: ARG002
+        *,
+        lr: float | None = None,  # noqa: ARG002
+        epsilon: float | None = None,  # noqa: ARG002
     ) -> Any:
         """Of PARL 1.x's form: see `SeparatePPO.policy_learn`."""
         raise _of_the_other_form("policy_learn")
 
-    def value_learn(self, obs: Any, val: Any) -> Any:  # noqa: ARG002
+    def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:  # noqa: ARG002
         """Of PARL 1.x's form: see `SeparatePPO.value_learn`."""
         raise _of_the_other_form("value_learn")
 

@@ -1,7 +1,7 @@
 """The contract of PPO in the form of PARL 1.x: own optimizers and methods for policy and value, clip or adaptive KL."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ from parl_core.algorithm import Algorithm
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
 from parl_core.contracts.ppo import PPO
 from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
@@ -50,13 +51,15 @@ class SeparatePPO(PPO):
     `value(obs)` returning `[batch]` or `[batch, 1]`. Where it has sub-models `policy_model` and `value_model`, each
     optimizer updates its own; otherwise both update the whole model.
 
+    `policy_lr`, `value_lr` and `epsilon` may be schedules: functions of the steps of the policy taken so far.
+
     Args:
         model: policy and value networks.
         hyperparas: PARL 1.x's dictionary of the settings below.
         act_dim: number of action dimensions; only checked.
-        policy_lr: learning rate of the policy's Adam, above 0; required.
-        value_lr: learning rate of the value's Adam, above 0; required.
-        epsilon: clip range, above 0; default 0.2 (paper, table 3).
+        policy_lr: learning rate of the policy's Adam, above 0, or a schedule; required.
+        value_lr: learning rate of the value's Adam, above 0, or a schedule; required.
+        epsilon: clip range, above 0, or a schedule; default 0.2 (paper, table 3).
         device: see `parl.Algorithm`.
 
     Raises:
@@ -74,9 +77,9 @@ class SeparatePPO(PPO):
         *,
         hyperparas: Mapping[str, Any] | None = None,
         act_dim: int | None = None,
-        policy_lr: float | None = None,
-        value_lr: float | None = None,
-        epsilon: float | None = None,
+        policy_lr: Scheduled | None = None,
+        value_lr: Scheduled | None = None,
+        epsilon: Scheduled | None = None,
         device: str = "auto",
     ) -> None:
         settings = merge(
@@ -89,15 +92,16 @@ class SeparatePPO(PPO):
         if missing:
             raise HyperparameterError(f"PPO in PARL 1.x's form needs {' and '.join(missing)}")
         self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])
-        self.policy_lr = check_positive("policy_lr", settings["policy_lr"])
-        self.value_lr = check_positive("value_lr", settings["value_lr"])
-        self.epsilon = check_positive("epsilon", settings["epsilon"])
+        self.policy_lr = check_schedule("policy_lr", settings["policy_lr"], check_positive)
+        self.value_lr = check_schedule("value_lr", settings["value_lr"], check_positive)
+        self.epsilon = check_schedule("epsilon", settings["epsilon"], check_positive)
         for method in ("policy", "value"):
             first_method(model, (method,), "PPO")
         Algorithm.__init__(self, model, device=device)
         self.old_policy_model = copy.deepcopy(self.model)
-        self.policy_optimizer = self._adam(self.model, lr=self.policy_lr, part=self._part("policy_model"))
-        self.value_optimizer = self._adam(self.model, lr=self.value_lr, part=self._part("value_model"))
+        rates = self._at_start(self.policy_lr), self._at_start(self.value_lr)
+        self.policy_optimizer = self._adam(self.model, lr=rates[0], part=self._part("policy_model"))
+        self.value_optimizer = self._adam(self.model, lr=rates[1], part=self._part("value_model"))
 
     def predict(self, obs: Any) -> Any:  # type: ignore[override]  # real numbers are not masked
         """Return (means `[batch, act_dim]`, log-variances `[batch, act_dim]`) of the actions."""
@@ -107,7 +111,16 @@ class SeparatePPO(PPO):
         """Draw actions `[batch, act_dim]`."""
         raise NotImplementedError
 
-    def policy_learn(self, obs: Any, actions: Any, advantages: Any, beta: float | None = None) -> Any:
+    def policy_learn(
+        self,
+        obs: Any,
+        actions: Any,
+        advantages: Any,
+        beta: float | None = None,
+        *,
+        lr: float | None = None,
+        epsilon: float | None = None,
+    ) -> Any:
         """Take one step of the policy.
 
         Args:
@@ -115,14 +128,25 @@ class SeparatePPO(PPO):
             actions: float `[batch, act_dim]`.
             advantages: float `[batch]`.
             beta: None for the CLIP loss; a number above 0 for the KLPEN loss with this penalty.
+            lr: learning rate of this step; default the constructor's.
+            epsilon: clip range of this step; default the constructor's.
 
         Returns:
             (loss, kl), detached scalars; kl is the mean KL divergence from the old policy, before the step.
         """
         raise NotImplementedError
 
-    def value_learn(self, obs: Any, val: Any) -> Any:
-        """Take one step of the value function towards the targets `val` `[batch]`; return its mean squared error."""
+    def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:
+        """Take one step of the value function.
+
+        Args:
+            obs: `[batch, ...]`.
+            val: its targets, float `[batch]`.
+            lr: learning rate of this step; default the constructor's.
+
+        Returns:
+            The mean squared error, a detached scalar.
+        """
         raise NotImplementedError
 
     def value_predict(self, obs: Any) -> Any:
@@ -159,6 +183,10 @@ class SeparatePPO(PPO):
     def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
         """The means, out of what `predict` returns."""
         return super().choose(output, rng=rng, **options)[0]
+
+    def _checked(self, name: str, value: Any, check: Callable[[str, object], float] = check_non_negative) -> Any:
+        """A setting of one call, if it is a number that `check` lets pass; None and a program's tensors pass."""
+        return check(name, value) if isinstance(value, (int, float, str, np.generic)) else value
 
     def _part(self, attribute: str) -> str | None:
         return attribute if hasattr(self.model, attribute) else None

@@ -10,6 +10,7 @@ from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset
+from parl_core.schedules import piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.complex_step import gradient, layers
 from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
@@ -78,6 +79,21 @@ class DecisionTransformerConformance(Conformance):
             found = agent.learn(**_cast(batch, precision))
             assert found == pytest.approx(expected.real, abs=precision.tolerance)
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_a_schedule_times_the_warm_up_decides_the_learning_rate_of_each_update(self) -> None:
+        rng = np.random.default_rng(6)
+        weights: Weights = random_weights(rng, _SHAPES)
+        batches = [_cast(_windows(rng), FLOAT32) for _ in range(3)]
+        scheduled, told = (
+            self.backend.Agent(
+                self.algorithm("DecisionTransformer", self.model(_make, weights), warmup_steps=2, learning_rate=rate)
+            )
+            for rate in (piecewise([(0, 0.1), (2, 0.02)]), 1.0)
+        )
+        for rate, batch in zip((0.05, 0.1, 0.02), batches, strict=True):
+            scheduled.learn(**batch)
+            told.learn(**batch, learning_rate=rate)
+        assert_weights_close(scheduled.get_weights(), told.get_weights(), 0.0)
 
     def test_the_network_agrees_with_the_reference_in_its_gradients_too(self, precision: Precision) -> None:
         rng = np.random.default_rng(2)

@@ -10,6 +10,7 @@ from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset
+from parl_core.schedules import piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.complex_step import gradient, layers
 from parl_core.testing.continuous import BATCH, columns_of, some_batch
@@ -161,6 +162,24 @@ class IQLConformance(Conformance):
         obs, right = continuous_identity(rng, 200)
         behaviour = np.abs(rng.uniform(-1.0, 1.0, right.shape) - right).mean()
         assert np.abs(agent.predict(obs) - right).mean() < 0.5 * behaviour
+
+    @pytest.mark.parametrize("max_steps", [None, 4])
+    def test_a_schedule_decides_the_learning_rate_of_each_update(self, max_steps: int | None) -> None:
+        rng = np.random.default_rng(10)
+        batches = [columns_of(some_batch(rng), FLOAT32) for _ in range(3)]
+        scheduled = self.agent(lr=piecewise([(0, 0.1), (1, 0.02)]), max_steps=max_steps)
+        told = self.agent(lr=0.1, max_steps=max_steps)
+        for rate, batch in zip((0.1, 0.02, 0.02), batches, strict=True):
+            scheduled.learn(*batch)
+            told.alg.lr = rate
+            told.learn(*batch)
+        assert_weights_close(scheduled.get_weights(), told.get_weights(), 0.0)
+
+    def test_a_learning_rate_of_a_call_replaces_that_of_the_constructor(self) -> None:
+        columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)
+        one, other = self.agent(lr=0.1), self.agent(lr=piecewise([(0, 0.3)]))
+        assert one.learn(*columns) == other.learn(*columns, learning_rate=0.1)
+        assert_weights_close(one.get_weights(), other.get_weights(), 0.0)
 
     def test_update_is_parls_name_of_learn(self) -> None:
         columns = columns_of(some_batch(np.random.default_rng(2)), FLOAT32)

@@ -8,7 +8,8 @@ import pytest
 from parl_core.contracts.separate_ppo import adapt_kl_penalty
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
-from parl_core.testing.adapter import Conformance, Precision, assert_weights_close, random_weights
+from parl_core.schedules import piecewise
+from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.identity import continuous_identity
 from parl_core.testing.models import ACT_DIM, GAUSSIAN_SHAPES, OBS_DIM, actor_critic, separate_actor_critic
 from parl_core.testing.reference import Adam, Array, Dense, summed
@@ -52,6 +53,35 @@ class SeparatePPOConformance(Conformance):
             found = agent.run(agent.alg.value_learn, obs.astype(precision.dtype), target.astype(precision.dtype))
             assert abs(found - (error**2).mean()) < precision.tolerance
         assert_weights_close(agent.alg.model.get_weights(portable=True), weights, precision.tolerance)
+
+    def test_schedules_count_the_steps_of_the_policy(self) -> None:
+        stages: dict[str, list[tuple[float, float]]] = {
+            "policy_lr": [(0, 0.02), (1, 0.001)],
+            "value_lr": [(0, 0.1), (2, 0.01)],
+            "epsilon": [(0, 0.3), (2, 0.01)],
+        }
+        scheduled, _ = self._agent(
+            np.random.default_rng(8), FLOAT32, **{name: piecewise(steps) for name, steps in stages.items()}
+        )
+        told, _ = self._agent(np.random.default_rng(8), FLOAT32)
+        rng = np.random.default_rng(9)
+        for step in range(3):
+            batch = [rng.normal(size=(16, *width)).astype(np.float32) for width in ((OBS_DIM,), (ACT_DIM,), ())]
+            now = {name: piecewise(steps)(step) for name, steps in stages.items()}
+            for agent, rate in ((scheduled, {}), (told, {"lr": now["value_lr"]})):
+                agent.run(agent.alg.value_learn, batch[0], batch[2], **rate)
+            scheduled.run(scheduled.alg.policy_learn, *batch)
+            told.run(told.alg.policy_learn, *batch, lr=now["policy_lr"], epsilon=now["epsilon"])
+        assert_weights_close(scheduled.get_weights(), told.get_weights(), 0.0)
+
+    def test_values_of_a_call_below_their_range_are_refused_by_name(self) -> None:
+        agent, _ = self._agent(np.random.default_rng(8), FLOAT32)
+        batch = [np.zeros((2, width), np.float32) for width in (OBS_DIM, ACT_DIM)]
+        for name in ("lr", "epsilon"):
+            with pytest.raises(HyperparameterError, match=rf"{name} must be at least 0, got -0\.1"):
+                agent.run(agent.alg.policy_learn, *batch, np.zeros(2, np.float32), **{name: -0.1})
+        with pytest.raises(HyperparameterError, match=r"lr must be at least 0, got -0\.1"):
+            agent.run(agent.alg.value_learn, batch[0], np.zeros(2, np.float32), lr=-0.1)
 
     def test_predict_gives_means_and_logvars_and_the_agent_acts_with_the_means(self, precision: Precision) -> None:
         rng = np.random.default_rng(3)
@@ -125,9 +155,8 @@ class SeparatePPOConformance(Conformance):
         return self._wrapped(self.model(separate_actor_critic, weights, precision), **settings), weights
 
     def _wrapped(self, model: Any, **settings: Any) -> Any:
-        return self.backend.Agent(
-            self.algorithm("PPO", model, policy_lr=_POLICY_LR, value_lr=_VALUE_LR, act_dim=ACT_DIM, **settings)
-        )
+        given = {"policy_lr": _POLICY_LR, "value_lr": _VALUE_LR, "act_dim": ACT_DIM, **settings}
+        return self.backend.Agent(self.algorithm("PPO", model, **given))
 
 
 def _policy_reference(

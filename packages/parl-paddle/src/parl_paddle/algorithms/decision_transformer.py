@@ -21,8 +21,17 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
             predicted: Tensor = self.model(obs, action, return_to_go, timestep, mask)
             return predicted[:, -1]
 
-    def learn(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        rate = self._at_each_update(self._rate)
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        return_to_go: Tensor,
+        timestep: Tensor,
+        mask: Tensor,
+        *,
+        learning_rate: float | None = None,
+    ) -> Tensor:
+        rate = self._rate(learning_rate)
         parameters = list(self.model.parameters()) if self.weight_decay else []
         with paddle.no_grad():  # of the weights as they are, so that the order of decay and step does not matter
             decays = [operand(parameter) * (rate * self.weight_decay) for parameter in parameters]

@@ -40,13 +40,11 @@ class IQL(contract.IQL, Algorithm):
         with paddle.no_grad():
             q1_t, q2_t = self.target_model.q_value(obs, action)
             q_t = paddle.minimum(q1_t, q2_t).reshape([-1])  # type: ignore[no-untyped-call]  # paddle leaves it untyped
-        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=learning_rate)
-        rate = (
-            learning_rate if self.max_steps is None else self._at_each_update(lambda: self._actor_rate(learning_rate))
-        )
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=rate)
+        rate, actor_rate = self._now("lr", self.lr, learning_rate), self._actor_rate(learning_rate)
+        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=rate)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=actor_rate)
         batch = (obs, action, reward, next_obs, terminal)
-        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=learning_rate)
+        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
         self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
         self._after_each_update(self._count_update)
         return value_loss, critic_loss, actor_loss

@@ -35,7 +35,14 @@ class SeparatePPO(contract.SeparatePPO, PPO):
             return self._gaussian(self.model, obs).sample()
 
     def policy_learn(
-        self, obs: Tensor, actions: Tensor, advantages: Tensor, beta: float | Tensor | None = None
+        self,
+        obs: Tensor,
+        actions: Tensor,
+        advantages: Tensor,
+        beta: float | Tensor | None = None,
+        *,
+        lr: float | None = None,
+        epsilon: float | None = None,
     ) -> tuple[Tensor, Tensor]:
         with paddle.no_grad():
             old = self._gaussian(self.old_policy_model, obs)
@@ -45,17 +52,19 @@ class SeparatePPO(contract.SeparatePPO, PPO):
         ratio_t = (new.logp(actions) - old_logp).exp()
         kl_t = old.kl(new)
         if beta is None:
-            loss = clipped_surrogate(ratio_t, adv_t, self.epsilon)
+            clip = self._now("epsilon", self.epsilon, self._checked("epsilon", epsilon))
+            loss = clipped_surrogate(ratio_t, adv_t, clip)
         else:
             loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, beta)
-        self.policy_optimizer.minimize(loss)
+        self.policy_optimizer.minimize(loss, self._now("policy_lr", self.policy_lr, self._checked("lr", lr)))
+        self._after_each_update(self._count_update)
         return loss.detach(), kl_t.detach().mean()
 
-    def value_learn(self, obs: Tensor, val: Tensor) -> Tensor:
+    def value_learn(self, obs: Tensor, val: Tensor, *, lr: float | None = None) -> Tensor:
         v_t, return_t = self.model.value(obs).reshape([-1]), val.reshape([-1])
         same_shape(v_t=v_t, return_t=return_t)
         loss = squared_error(v_t - return_t)
-        self.value_optimizer.minimize(loss)
+        self.value_optimizer.minimize(loss, self._now("value_lr", self.value_lr, self._checked("lr", lr)))
         return loss.detach()
 
     def value_predict(self, obs: Tensor) -> Tensor:

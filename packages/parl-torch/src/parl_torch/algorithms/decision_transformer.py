@@ -18,8 +18,17 @@ class DecisionTransformer(contract.DecisionTransformer, Algorithm):
         predicted: Tensor = self.model(obs, action, return_to_go, timestep, mask)
         return predicted[:, -1]
 
-    def learn(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        rate = self._rate()
+    def learn(
+        self,
+        obs: Tensor,
+        action: Tensor,
+        return_to_go: Tensor,
+        timestep: Tensor,
+        mask: Tensor,
+        *,
+        learning_rate: float | None = None,
+    ) -> Tensor:
+        rate = self._rate(learning_rate)
         parameters = list(self.model.parameters())
         before = [parameter.detach().clone() for parameter in parameters] if self.weight_decay else []
         predicted = self.model(obs, action, return_to_go, timestep, mask)

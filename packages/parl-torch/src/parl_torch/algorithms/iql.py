@@ -37,11 +37,11 @@ class IQL(contract.IQL, Algorithm):
     ) -> tuple[Tensor, Tensor, Tensor]:
         with torch.no_grad():
             q_t = torch.minimum(*self.target_model.q_value(obs, action)).reshape(-1)
-        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=learning_rate)
-        rate = self._actor_rate(learning_rate)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=rate)
+        rate, actor_rate = self._now("lr", self.lr, learning_rate), self._actor_rate(learning_rate)
+        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=rate)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=actor_rate)
         batch = (obs, action, reward, next_obs, terminal)
-        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=learning_rate)
+        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
         self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
         self.updates += 1
         return value_loss, critic_loss, actor_loss
