@@ -227,9 +227,10 @@ class A2C(OnPolicy):
         action_mask: Any = None,
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
+        policy = "policy_and_value" if self._one_pass else "policy"
         columns = {
             "obs": observations(obs),
-            "actions": self.actions.column("actions", actions),
+            "actions": self._taken("actions", actions, policy, obs),
             "advantages": finite_column("advantages", advantages),
             "target_values": finite_column("target_values", target_values),
         }

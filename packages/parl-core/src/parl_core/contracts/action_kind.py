@@ -47,8 +47,13 @@ class ActionKind:
             raise HyperparameterError("nvec must have at least one number of choices, got none")
         return cls(nvec=sizes)
 
-    def column(self, name: str, values: Any) -> NDArray[Any]:
+    def column(self, name: str, values: Any, act_dim: int | None = None) -> NDArray[Any]:
         """Actions of a batch in the shape and dtype that the policy's distribution takes.
+
+        Args:
+            name: of the argument, for messages.
+            values: the actions.
+            act_dim: number of actions if they are discrete; where given, larger indices are refused.
 
         Raises:
             ValueError: they have another shape or dtype, or are no actions.
@@ -61,7 +66,7 @@ class ActionKind:
                 raise ValueError(f"{name} must hold numbers, got dtype {action.dtype}")
             return action if action.dtype.kind == "f" else action.astype(np.float32)
         if self.nvec is None:
-            return actions_column(name, values)
+            return actions_column(name, values, act_dim)
         action = np.asarray(values)
         if action.ndim != 2 or action.shape[1] != len(self.nvec):
             raise ValueError(f"{name} must have shape [n, {len(self.nvec)}] with nvec={self.nvec}, got {action.shape}")

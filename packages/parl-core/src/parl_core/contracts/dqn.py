@@ -7,8 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
-from parl_core.contracts.columns import actions_column
+from parl_core.contracts.columns import actions_column, observations
 from parl_core.contracts.masks import check_mask, mask_of
+from parl_core.contracts.pairs import outputs_of
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.contracts.transitions import transition_columns
@@ -56,6 +57,9 @@ class DQN(CountingUpdates):
 
     target_model: Any
     optimizer: Optimizer
+
+    _value_dims: int = 2
+    _outputs: int | None = None
 
     def __init__(
         self,
@@ -160,8 +164,7 @@ class DQN(CountingUpdates):
         """
         super().choose(output, rng=rng, **options)
         if output.ndim != 2 or self.act_dim not in (None, output.shape[1]):
-            wanted = "act_dim" if self.act_dim is None else self.act_dim
-            raise ModelContractError(f"{type(self).__name__}'s model must return [batch, {wanted}], got {output.shape}")
+            raise self._misshapen(output.shape)
         if action_mask is not None:
             possible = check_mask(action_mask)
             if possible.shape != output.shape:
@@ -197,7 +200,7 @@ class DQN(CountingUpdates):
             reward,
             next_obs,
             terminal,
-            to_action=lambda name, values: actions_column(name, values, self.act_dim),
+            to_action=lambda name, values: actions_column(name, values, self._choices(obs)),
             weights=weights,
             discount=discount,
         )
@@ -207,6 +210,20 @@ class DQN(CountingUpdates):
             over = columns[4] != 0
             extra["next_action_mask"] = check_mask(mask, unless=over) | over[:, None]
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate), **extra}
+
+    def _choices(self, obs: Any) -> int | None:
+        """How many actions there are: as many as the model has values, which is looked at once."""
+        if self._outputs is None:
+            outputs = outputs_of(self, self._value, observations(obs), self._value_dims)
+            if outputs is not None and self.act_dim not in (None, outputs):
+                raise self._misshapen(("batch", outputs))
+            self._outputs = outputs
+        return self.act_dim if self._outputs is None else self._outputs
+
+    def _misshapen(self, found: tuple[Any, ...]) -> ModelContractError:
+        wanted = "act_dim" if self.act_dim is None else self.act_dim
+        shape = ", ".join(map(str, found))
+        return ModelContractError(f"{type(self).__name__}'s model must return [batch, {wanted}], got ({shape})")
 
     def _count_update(self) -> None:
         self.updates += 1

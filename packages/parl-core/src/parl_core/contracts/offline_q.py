@@ -59,6 +59,7 @@ class OfflineQ(DQN):
     ) -> None:
         self.heads = check_int("heads", heads)
         self.huber = check_positive("huber", huber)
+        self._value_dims = 2 if self.heads == 1 else 3
         super().__init__(
             model,
             gamma,

@@ -3,7 +3,11 @@
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.columns import observations
+from parl_core.contracts.pairs import outputs_of
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.contracts.scheduled import CountingUpdates
 from parl_core.errors import HyperparameterError
@@ -27,6 +31,10 @@ def refuse_unused(algorithm: str, **given: Any) -> None:
 
 class OnPolicy(CountingUpdates):
     """Base of algorithms that learn from the experience of their own policy."""
+
+    actions: ActionKind
+
+    _outputs: int | None = None
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions, with what is needed to learn from them later.
@@ -71,6 +79,21 @@ class OnPolicy(CountingUpdates):
             HyperparameterError: the algorithm has no use for a value that was given.
         """
         raise NotImplementedError(f"{type(self).__name__} does not define learn_rollout()")
+
+    # Shared
+
+    def _taken(self, name: str, values: Any, policy: str, obs: Any) -> NDArray[Any]:
+        """The actions of a batch, checked.
+
+        Args:
+            name: of the argument, for messages.
+            values: the actions.
+            policy: method of the model that has one output for each discrete action, which is looked at once.
+            obs: of the batch.
+        """
+        if self._outputs is None and self.actions == ActionKind():
+            self._outputs = outputs_of(self, policy, observations(obs))
+        return self.actions.column(name, values, self._outputs)
 
     # Backend hook
 

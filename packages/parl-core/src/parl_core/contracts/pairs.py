@@ -1,7 +1,7 @@
 """Looks at what the methods of a model return, once, before the first update; such as those that have to be pairs."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from parl_core.algorithm import Algorithm
 from parl_core.errors import ModelContractError
 from parl_core.nested import map_nested
 
-__all__ = ["check_pairs", "tried_out"]
+__all__ = ["check_pairs", "outputs_of", "tried_out"]
 
 # More than two, so that what a single critic returns cannot be unpacked as a pair.
 _ROWS = 3
@@ -37,6 +37,26 @@ def check_pairs(algorithm: Algorithm, pairs: Mapping[str, str], obs: Any, action
             except Exception:  # any: the update, which is next, raises it again and is explained
                 return
             _check_pair(algorithm, method, wanted, found)
+
+
+def outputs_of(algorithm: Algorithm, method: str, obs: Any, dimensions: int = 2) -> int | None:
+    """How many numbers a method of the model returns side by side for an observation.
+
+    Args:
+        algorithm: whose model is asked.
+        method: takes observations alone; where it returns several arrays, the first one counts.
+        obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+        dimensions: of what it returns, with that of the batch.
+
+    Returns:
+        The size of the last dimension; None where the method fails or returns something else, which the update, which
+        is next, explains.
+    """
+    with tried_out(algorithm, obs, np.zeros(1)) as (rows, _, _), suppress(Exception):  # any, as above
+        found = algorithm._run(getattr(algorithm.model, method), rows)
+        shape = tuple((found[0] if isinstance(found, tuple) else found).shape)
+        return int(shape[-1]) if len(shape) == dimensions else None
+    return None
 
 
 @contextmanager

@@ -179,7 +179,7 @@ class PolicyGradient(OnPolicy):
         """Check and convert the arrays of `learn`."""
         columns = {
             "obs": observations(obs),
-            "action": self.actions.column("action", action),
+            "action": self._taken("action", action, self._policy, obs),
             "reward": finite_column("reward", reward),
         }
         mask = self.actions.mask(action_mask, columns["obs"], columns["action"])

@@ -250,7 +250,7 @@ class PPO(SeparateMethods, OnPolicy):
             check_positive("target_kl", target_kl)
         clip = check_scheduled("clip", clip)
         entropy_coef = check_scheduled("entropy_coef", entropy_coef)
-        action = self.actions.column("RolloutBatch.action", batch.action)
+        action = self._taken("RolloutBatch.action", batch.action, "policy", batch.obs)
         mask = self.actions.mask(batch.action_mask, batch.obs, action)
         batch = replace(batch, action=action, action_mask=mask)
         columns = [map_nested(self._tensor, column) for column in _given(batch)]
@@ -285,7 +285,7 @@ class PPO(SeparateMethods, OnPolicy):
         """Check and convert the arrays of `learn`."""
         columns = {
             "batch_obs": observations(batch_obs),
-            "batch_action": self.actions.column("batch_action", batch_action),
+            "batch_action": self._taken("batch_action", batch_action, "policy", batch_obs),
             "batch_value": finite_column("batch_value", batch_value),
             "batch_return": finite_column("batch_return", batch_return),
             "batch_logprob": finite_column("batch_logprob", batch_logprob),

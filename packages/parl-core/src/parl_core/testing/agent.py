@@ -100,7 +100,7 @@ class AgentConformance(Conformance):
         agent.predict(np.zeros((3, OBS_DIM), np.float32))
         assert seen == [False]
         agent.learn(*_batch(1))
-        assert seen[1]
+        assert seen[-2:] == [True, False]  # the model, its target
         agent.alg.model.value = _broken
         with pytest.raises(RuntimeError, match="broken"):
             agent.predict(np.zeros((3, OBS_DIM), np.float32))
@@ -340,9 +340,10 @@ class AgentConformance(Conformance):
             agent.predict(np.zeros((2, OBS_DIM + 1), np.float32))
         (note,) = caught.value.__notes__
         assert f"DQN.predict with obs float32 [2, {OBS_DIM + 1}]" in note
-        obs, action, *others = _batch(1)
+        _, action, reward, _, terminal = _batch(1)
+        wide = np.zeros((len(action), OBS_DIM + 1), np.float32)
         with pytest.raises(Exception) as caught:
-            agent.learn(obs, action + ACT_DIM, *others)
+            agent.learn(wide, action, reward, wide, terminal)
         assert "action int64" in caught.value.__notes__[0]
 
     def test_what_is_no_algorithm_is_refused(self) -> None:

@@ -153,6 +153,19 @@ class DQNConformance(Conformance):
         np.testing.assert_array_equal(agent.predict(parts(obs)), plain.predict(obs, action_mask=mask))
         assert agent.predict({name: part[0] for name, part in parts(obs).items()}) == agent.predict(parts(obs))[0]
 
+    def test_an_action_that_the_model_has_no_value_for_is_refused_without_act_dim(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        obs, _, *others = _some_batch(np.random.default_rng(4))
+        with pytest.raises(ValueError, match=r"action must be in 0\.\.2, got 3\.\.3"):
+            agent.learn(obs, np.full(_BATCH, ACT_DIM), *others)
+
+    def test_a_model_of_another_width_than_act_dim_is_refused_before_it_learns(self) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend), act_dim=5))
+        for _ in range(2):
+            with pytest.raises(ModelContractError, match=r"DQN's model must return \[batch, 5\], got \(batch, 3\)"):
+                agent.learn(*_some_batch(np.random.default_rng(4)))
+        assert agent.alg.updates == 0
+
     def test_a_schedule_decides_the_learning_rate_of_each_update(self) -> None:
         weights = random_weights(np.random.default_rng(3), Q_SHAPES)
         batch = _some_batch(np.random.default_rng(4))

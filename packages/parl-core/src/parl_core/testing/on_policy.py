@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.testing.adapter import Conformance, random_weights
@@ -120,6 +121,14 @@ class OnPolicyConformance(Conformance):
         assert [given["lr"] for given in agent.given] == [0.1, 0.1 / 17, 0.1 / 33]
         assert [given["entropy_coef"] for given in agent.given] == [0.0, 0.16, 0.32]
         assert all("clip" not in given for given in agent.given)
+
+    @pytest.mark.parametrize("name", ["PPO", "A2C", "PolicyGradient"])
+    def test_an_action_that_the_policy_does_not_have_is_refused(self, name: str) -> None:
+        agent = self.backend.Agent(self._algorithm(name, "discrete", {}))
+        column = np.zeros(2, np.float32)
+        batch = RolloutBatch(np.zeros((2, OBS_DIM), np.float32), np.array([0, ACT_DIM]), *[column] * 4)
+        with pytest.raises(ValueError, match=r"must be in 0\.\.2, got 0\.\.3"):
+            agent.learn_rollout(batch, rng=self._rng())
 
     def test_an_algorithm_that_does_not_learn_on_policy_is_refused_by_name(self) -> None:
         agent = self.backend.Agent(self.algorithm("IMPALA", actor_critic(self.backend), sample_batch_steps=4))

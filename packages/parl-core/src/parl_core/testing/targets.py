@@ -116,7 +116,7 @@ class TargetConformance(Conformance):
         agent.learn(*_batch("DQN", 1))
         agent.train()
         agent.learn(*_batch("DQN", 2))
-        assert seen == [(False, True), (True, False)] * 2
+        assert seen[1:] == [(False, True), (True, False)] * 2  # the first time, the model is only looked at
 
     def test_a_target_of_an_algorithm_of_ones_own_is_put_into_evaluation_mode(self) -> None:
         base = self.backend.Algorithm
