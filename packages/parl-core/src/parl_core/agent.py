@@ -23,7 +23,7 @@ from parl_core.contracts.masks import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.env.saved_statistics import statistics_of
-from parl_core.errors import CheckpointError, ModelContractError, WeightsMismatchError
+from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, WeightsMismatchError
 from parl_core.model import Weights
 from parl_core.nested import map_nested
 
@@ -343,6 +343,13 @@ class Agent:
         return {**options, "action_mask": checked} if told else options
 
     def _batched(self, obs: Any) -> tuple[Any, bool]:
+        if self.alg.NEEDS_HISTORY:
+            name = type(self.alg).__name__
+            raise HyperparameterError(
+                f"{name} chooses from the steps before and the return still wanted, not from an observation alone: "
+                "play episodes with parl_core.training.return_conditioned.evaluate_with_target_return, or give all of "
+                "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
+            )
         return batched(obs, self.obs_ndim)
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:

@@ -69,6 +69,9 @@ class Algorithm:
     """Attributes with models that only give targets. They stay in evaluation mode: no dropout, and batch statistics are
     those that `sync_weights_to` has brought, which their own forward passes do not touch."""
 
+    NEEDS_HISTORY: ClassVar[bool] = False
+    """Whether `predict` takes the steps before as well, so that an agent cannot act on an observation alone."""
+
     _compiles: bool = False
     _reduces: bool = False
 
@@ -132,7 +135,7 @@ class Algorithm:
             Actions, one row an observation; here the output itself.
         """
         if options:
-            raise TypeError(f"{type(self).__name__} knows no exploration settings, got {', '.join(options)}")
+            raise HyperparameterError(f"{type(self).__name__} knows no exploration settings, got {', '.join(options)}")
         return output
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

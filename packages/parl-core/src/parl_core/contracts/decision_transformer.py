@@ -51,6 +51,7 @@ class DecisionTransformer(CountingUpdates):
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
+    NEEDS_HISTORY: ClassVar[bool] = True
 
     optimizer: Optimizer
 

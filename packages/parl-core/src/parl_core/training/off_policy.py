@@ -28,6 +28,7 @@ from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
 from parl_core.training.figures import Figures, Latest
+from parl_core.training.requirements import require_off_policy
 from parl_core.training.transitions import TransitionCollector
 
 __all__ = ["OffPolicySettings", "make_memory", "train_off_policy"]
@@ -119,13 +120,15 @@ def train_off_policy(
         how it ended.
 
     Raises:
-        HyperparameterError: the environment's spaces do not suit.
+        HyperparameterError: the environment's spaces do not suit, or the algorithm learns otherwise, or it has no such
+            exploration or rates.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
     require_vector(envs)
+    require_off_policy(agent, settings.exploration, settings.rates)
     rng = make_generator(seed)
     exploration = {name: as_schedule(value) for name, value in settings.exploration.items()}
     rates = {name: as_schedule(value) for name, value in settings.rates.items()}
@@ -183,7 +186,7 @@ def make_memory(
         obs_dtype=obs_dtype,
         n_envs=n,
         n_step=settings.n_step,
-        gamma=check_fraction("gamma", agent.alg.gamma),
+        gamma=check_fraction(f"gamma of {type(agent.alg).__name__}", getattr(agent.alg, "gamma", None)),
         sampling=settings.prioritized,
         seed=rng,
     )

@@ -19,6 +19,7 @@ from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
 from parl_core.training.figures import Figures
+from parl_core.training.requirements import require_offline
 
 __all__ = ["OfflineAgent", "OfflineSettings", "train_offline"]
 
@@ -82,11 +83,12 @@ def train_offline(
         how it ended.
 
     Raises:
-        HyperparameterError: the batch is larger than the dataset, or a number is out of range.
+        HyperparameterError: the batch is larger than the dataset, or the algorithm does not learn from logged data.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a figure is not finite; callbacks that save have not saved since.
         Exception: what the agent or a callback raised, after the callbacks were told.
     """
+    require_offline(agent)
     if len(dataset) < settings.batch_size:
         raise HyperparameterError(
             f"{dataset.source} has {len(dataset)} transitions, batch_size is {settings.batch_size}: record more, or "

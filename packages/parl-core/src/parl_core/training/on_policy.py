@@ -25,6 +25,7 @@ from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended
+from parl_core.training.requirements import require_on_policy
 from parl_core.training.rollout import Rollout, RolloutCollector
 
 __all__ = ["OnPolicySettings", "train_on_policy"]
@@ -130,12 +131,14 @@ def train_on_policy(
         how it ended.
 
     Raises:
+        HyperparameterError: the algorithm does not learn on-policy, or a schedule leaves its range.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss or a weight is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
         Exception: what an environment, the agent or a callback raised, after the callbacks were told.
     """
     require_vector(envs)
+    require_on_policy(agent)
     rng = make_generator(seed)
     with Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock, checkpoints=checkpoints) as course:
         course.watch(envs, seed)

@@ -12,6 +12,7 @@ import numpy as np
 
 from parl_core.checks import check_int, check_real
 from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.errors import HyperparameterError
 from parl_core.offline.sequences import padded_window
 from parl_core.seeding import spawn_seeds
 from parl_core.training.evaluation import warn_of_cut
@@ -46,10 +47,15 @@ def evaluate_with_target_return(
         the episodes, in the order of their seeds.
 
     Raises:
-        HyperparameterError: a number is out of its range.
+        HyperparameterError: a number is out of its range, or the algorithm is another one.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
+    if not agent.alg.NEEDS_HISTORY:
+        raise HyperparameterError(
+            f"{type(agent.alg).__name__} cannot be asked for a return, only a DecisionTransformer can: use "
+            "parl_core.training.evaluate"
+        )
     wanted = check_real("target_return", target_return) / agent.alg.return_scale
     context = agent.alg.context
     envs = [make_env(env, env_kwargs) for _ in range(episodes)]

@@ -1,0 +1,119 @@
+"""What each loop asks of an agent, looked at before it begins, so that a wrong choice is not a late or a raw error.
+
+Only `parl.Agent` around an algorithm is looked at; an agent with a `learn` or `sample` of its own is trusted.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from parl_core.agent import Agent
+from parl_core.algorithm import Algorithm
+from parl_core.contracts.on_policy import OnPolicy
+from parl_core.contracts.separate_ppo import SeparatePPO
+from parl_core.errors import HyperparameterError
+
+__all__ = ["require_off_policy", "require_offline", "require_on_policy"]
+
+_TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
+_OF_EACH_ROW = ("weights", "discount", "next_action_mask", "mask")
+_LOOPS = (
+    "DQN, DDPG, TD3, SAC and OAC learn with train_off_policy; PPO, A2C and PolicyGradient with train_on_policy; CQL, "
+    "IQL, OfflineQ and DecisionTransformer with train_offline; IMPALA with train_actor_learner"
+)
+
+
+def require_on_policy(agent: object) -> None:
+    """Refuse an agent whose algorithm does not learn from whole rollouts.
+
+    Raises:
+        HyperparameterError: it names the algorithm, and which loop suits it.
+    """
+    if not isinstance(agent, Agent) or type(agent).learn_rollout is not Agent.learn_rollout:
+        return
+    if isinstance(agent.alg, SeparatePPO):
+        raise HyperparameterError(
+            "train_on_policy cannot train PPO in PARL 1.x's form, which has no learn_rollout: make it with PARL 2.x's "
+            "arguments, PPO(model, clip_param=..., initial_lr=...), or call its policy_learn and value_learn yourself"
+        )
+    if not isinstance(agent.alg, OnPolicy):
+        raise _unsuited("train_on_policy", agent.alg, "does not learn from rollouts of its own policy")
+
+
+def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: Iterable[str] = ()) -> None:
+    """Refuse an agent whose algorithm does not learn from remembered transitions, and settings that it does not have.
+
+    Args:
+        agent: of the loop.
+        exploration: names of options of its `sample`.
+        rates: names of learning rates of its `learn`.
+
+    Raises:
+        HyperparameterError: it names the algorithm and what suits it, or the settings and those that there are.
+    """
+    if not isinstance(agent, Agent):
+        return
+    if type(agent).learn is Agent.learn:
+        if not _takes(agent.alg, *_TRANSITION, weights=None, discount=None):
+            raise _unsuited("train_off_policy", agent.alg, "does not learn from transitions of a replay memory")
+        known = _parameters(agent.alg.learn)
+        own = None if known is None else [name for name in known[len(_TRANSITION) :] if name not in _OF_EACH_ROW]
+        _require_known("rates", rates, agent.alg, own)
+    if type(agent).sample is Agent.sample:
+        _require_known("exploration", exploration, agent.alg, _explored(agent.alg))
+
+
+def require_offline(agent: object) -> None:
+    """Refuse an agent whose algorithm does not learn from logged data.
+
+    Raises:
+        HyperparameterError: it names the algorithm, and which loop suits it.
+    """
+    if not isinstance(agent, Agent) or type(agent).learn is not Agent.learn or hasattr(agent.alg, "draw_batch"):
+        return
+    if not _takes(agent.alg, **dict.fromkeys(_TRANSITION)):
+        raise _unsuited("train_offline", agent.alg, "does not learn from logged transitions")
+
+
+def _takes(algorithm: Algorithm, *args: Any, **kwargs: Any) -> bool:
+    """Whether the algorithm learns from such arguments; `prepare`, where it has one, turns them into `learn`'s."""
+    prepares = type(algorithm).prepare is not Algorithm.prepare
+    try:
+        inspect.signature(algorithm.prepare if prepares else algorithm.learn).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
+
+
+def _unsuited(loop: str, algorithm: Algorithm, reason: str) -> HyperparameterError:
+    return HyperparameterError(f"{loop} cannot train {type(algorithm).__name__}, which {reason}: {_LOOPS}")
+
+
+def _require_known(setting: str, given: Iterable[str], algorithm: Algorithm, known: Sequence[str] | None) -> None:
+    unknown = [] if known is None else [name for name in given if name not in known]
+    if unknown:
+        there = ", ".join(known or ["none"])
+        raise HyperparameterError(
+            f"{type(algorithm).__name__} has no {', '.join(unknown)} for {setting}; it has {there}"
+        )
+
+
+def _explored(algorithm: Algorithm) -> Sequence[str] | None:
+    """Names of the settings that `Agent.sample` takes for this algorithm; None where any may be."""
+    cls = type(algorithm)
+    if cls.sample is not Algorithm.sample:
+        own = algorithm.sample if cls.sample_actions is Algorithm.sample_actions else algorithm.sample_actions
+        known = _parameters(own)
+        return None if known is None else known[1:]
+    if cls.choose is Algorithm.choose:
+        return []
+    parameters = inspect.signature(algorithm.choose).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "rng"] or None
+
+
+def _parameters(method: Callable[..., Any]) -> list[str] | None:
+    """Names of the parameters; None where it takes any."""
+    parameters = inspect.signature(method).parameters.values()
+    if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
+        return None
+    return [parameter.name for parameter in parameters]

@@ -1,0 +1,97 @@
+"""An algorithm in a loop that does not suit it, or with settings that it does not have, is refused at once."""
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import parl
+from parl_core import backends
+from parl_core.errors import HyperparameterError
+from parl_core.offline import OfflineDataset
+from parl_core.testing.continuous_models import squashed
+from parl_core.testing.iql import iql_model
+from parl_core.testing.models import actor_critic, q_values, separate_actor_critic
+from parl_core.training import (
+    OffPolicySettings,
+    OnPolicySettings,
+    evaluate,
+    make_vector_env,
+    train_off_policy,
+    train_on_policy,
+)
+from parl_core.training.offline import OfflineSettings, train_offline
+from parl_core.training.return_conditioned import evaluate_with_target_return
+
+MODELS = {"DQN": q_values, "PPO": actor_critic, "A2C": actor_critic, "SAC": squashed, "IQL": iql_model}
+SETTINGS = OffPolicySettings(total_steps=10, learning_starts=5, batch_size=4, memory_size=10)
+
+
+def agent(name: str) -> Any:
+    return parl.Agent(getattr(parl.algorithms, name)(MODELS[name](backends.current()), device="cpu"))
+
+
+def transformer(**sizes: Any) -> Any:
+    module = import_module(f"parl_{backends.current().name}.transformer")
+    model = module.TrajectoryTransformer(**{"obs_dim": 3, "act_dim": 1, "hidden": 8, "layers": 1, **sizes})
+    return parl.Agent(parl.algorithms.DecisionTransformer(model, device="cpu", context=3))
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C", "IQL"])
+def test_the_off_policy_loop_names_the_loop_of_another_algorithm(name: str) -> None:
+    message = f"train_off_policy cannot train {name}, which .*: .*PPO, A2C .* train_on_policy; .*IQL.* train_offline"
+    with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
+        train_off_policy(agent(name), envs, SETTINGS)
+
+
+@pytest.mark.parametrize("name", ["DQN", "SAC"])
+def test_the_on_policy_loop_names_the_loop_of_another_algorithm(name: str) -> None:
+    message = f"train_on_policy cannot train {name}, which .*: DQN.* train_off_policy"
+    with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
+        train_on_policy(agent(name), envs, OnPolicySettings(total_steps=8, n_steps=8))
+
+
+def test_the_on_policy_loop_says_how_ppo_of_parl_1_is_made_for_it() -> None:
+    ppo = parl.algorithms.PPO(separate_actor_critic(backends.current()), policy_lr=1e-3, value_lr=1e-3, device="cpu")
+    with (
+        make_vector_env("Pendulum-v1", 1) as envs,
+        pytest.raises(HyperparameterError, match=r"PARL 1\.x's form.*: make it with .*clip_param"),
+    ):
+        train_on_policy(parl.Agent(ppo), envs, OnPolicySettings(total_steps=8, n_steps=8))
+
+
+@pytest.mark.parametrize("name", ["PPO", "A2C"])
+def test_the_offline_loop_names_the_loop_of_another_algorithm(name: str) -> None:
+    obs, zeros = np.zeros((8, 4), np.float32), np.zeros(8)
+    columns = {"obs": obs, "action": zeros.astype(int), "reward": zeros, "next_obs": obs, "terminal": zeros}
+    with pytest.raises(HyperparameterError, match=f"train_offline cannot train {name}, which .*logged transitions: "):
+        train_offline(agent(name), OfflineDataset.from_arrays(columns), OfflineSettings(batch_size=4))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("SAC", {"exploration": {"noise": 0.1}}, "SAC has no noise for exploration; it has none"),
+        ("DQN", {"exploration": {"noise": 0.1}}, "DQN has no noise for exploration; it has epsilon"),
+        ("SAC", {"rates": {"lr": 0.1}}, "SAC has no lr for rates; it has actor_lr, critic_lr"),
+        ("DQN", {"rates": {"lr": 0.1}}, "DQN has no lr for rates; it has learning_rate"),
+    ],
+)
+def test_settings_that_an_algorithm_does_not_have_are_named(name: str, settings: Any, message: str) -> None:
+    with make_vector_env("CartPole-v1", 1) as envs, pytest.raises(HyperparameterError, match=message):
+        train_off_policy(agent(name), envs, OffPolicySettings(**{**vars(SETTINGS), **settings}))
+
+
+def test_a_decision_transformer_does_not_act_on_an_observation_alone() -> None:
+    with pytest.raises(
+        HyperparameterError, match=r"DecisionTransformer chooses from .*: .*evaluate_with_target_return"
+    ):
+        transformer().predict(np.zeros(3, np.float32))
+    with pytest.raises(HyperparameterError, match="evaluate_with_target_return"):
+        evaluate(transformer(), "Pendulum-v1", episodes=1)
+
+
+def test_only_a_decision_transformer_can_be_asked_for_a_return() -> None:
+    with pytest.raises(HyperparameterError, match=r"SAC cannot be asked for a return.*parl_core\.training\.evaluate"):
+        evaluate_with_target_return(agent("SAC"), "Pendulum-v1", -300.0, episodes=1)
