@@ -50,7 +50,9 @@ class TrajectoryTransformer(Model):
             check_int(name, value)
         if check_int("hidden", hidden) % heads:
             raise HyperparameterError(f"hidden must be a multiple of heads={heads}, got {hidden}")
-        self.embed_timestep = nn.Embedding(check_int("max_timestep", max_timestep), hidden, weight_attr=_start())
+        self.obs_dim, self.act_dim = obs_dim, act_dim
+        self.max_timestep = check_int("max_timestep", max_timestep)
+        self.embed_timestep = nn.Embedding(max_timestep, hidden, weight_attr=_start())
         self.embed_return = _linear(1, hidden)
         self.embed_obs = _linear(obs_dim, hidden)
         self.embed_action = _linear(act_dim, hidden)

@@ -48,7 +48,9 @@ class TrajectoryTransformer(Model):
             check_int(name, value)
         if check_int("hidden", hidden) % heads:
             raise HyperparameterError(f"hidden must be a multiple of heads={heads}, got {hidden}")
-        self.embed_timestep = nn.Embedding(check_int("max_timestep", max_timestep), hidden)
+        self.obs_dim, self.act_dim = obs_dim, act_dim
+        self.max_timestep = check_int("max_timestep", max_timestep)
+        self.embed_timestep = nn.Embedding(max_timestep, hidden)
         self.embed_return = nn.Linear(1, hidden)
         self.embed_obs = nn.Linear(obs_dim, hidden)
         self.embed_action = nn.Linear(act_dim, hidden)

@@ -13,7 +13,9 @@ from parl_core.checks import (
     check_scheduled,
     first_method,
 )
+from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
+from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.offline.dataset import OfflineDataset
 from parl_core.offline.sequences import SequenceSampler
@@ -31,7 +33,8 @@ class DecisionTransformer(CountingUpdates):
     learning rate growing linearly over the first updates (paper, tables 8 and 9).
 
     The model's `forward(obs, action, return_to_go, timestep, mask)` returns predicted actions `[batch, K, act_dim]`,
-    each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one.
+    each from what precedes the action; `parl_torch.transformer.TrajectoryTransformer` is one. Where it has an attribute
+    `max_timestep`, longer episodes are refused.
 
     Args:
         model: the sequence model.
@@ -96,10 +99,10 @@ class DecisionTransformer(CountingUpdates):
 
         Args:
             obs: `[batch, K, *obs]`.
-            action: float `[batch, K, act_dim]`.
+            action: float `[batch, K, act_dim]` in [-1, 1]; discrete ones as one-hot rows.
             return_to_go: float `[batch, K, 1]`, divided by the scale.
             timestep: int64 `[batch, K]`, steps since the episode began.
-            mask: float `[batch, K]`, 1 for a step and 0 for padding, which comes first.
+            mask: float or bool `[batch, K]`, 1 for a step and 0 for padding, which comes first.
             learning_rate: of this step; default the constructor's, with its warm-up.
 
         Returns:
@@ -108,10 +111,32 @@ class DecisionTransformer(CountingUpdates):
         raise NotImplementedError
 
     def draw_batch(self, dataset: OfflineDataset, n: int, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-        """Draw `n` windows of a dataset: the arguments of `learn`, by name."""
+        """Draw `n` windows of a dataset: the arguments of `learn`, by name.
+
+        Raises:
+            HyperparameterError: the actions are no vectors, or an episode is longer than the model's `max_timestep`.
+        """
         if self._sampler is None or self._sampler[0] is not dataset:
+            self.check_length(max(stop - start for start, stop in dataset.episodes), dataset.source)
             self._sampler = dataset, SequenceSampler(dataset, self.context, self.return_scale)
         return vars(self._sampler[1].draw(n, rng))
+
+    def check_length(self, steps: int, source: str) -> None:
+        """Refuse episodes that are longer than those that the model was made for.
+
+        Args:
+            steps: of the longest episode.
+            source: whose it is, for the message.
+
+        Raises:
+            HyperparameterError: the model has a `max_timestep` below `steps`.
+        """
+        limit = getattr(self.model, "max_timestep", None)
+        if limit is not None and steps > limit:
+            raise HyperparameterError(
+                f"{source} has an episode of {steps} steps, the model was made for at most max_timestep={limit}: make "
+                "it with a larger max_timestep, or cut the episodes"
+            )
 
     def prepare(
         self,
@@ -125,9 +150,9 @@ class DecisionTransformer(CountingUpdates):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check the arrays of `learn`."""
         columns = {
-            "obs": np.asarray(obs),
-            "action": np.asarray(action),
-            "return_to_go": np.asarray(return_to_go),
+            "obs": _finite("obs", obs),
+            "action": _finite("action", action),
+            "return_to_go": _finite("return_to_go", return_to_go),
             "timestep": np.asarray(timestep),
             "mask": np.asarray(mask),
         }
@@ -138,8 +163,17 @@ class DecisionTransformer(CountingUpdates):
             raise ValueError(f"{name} needs windows [batch, K, ...] of the same K, got {shapes}")
         if columns["timestep"].dtype.kind not in "iu":
             raise ValueError(f"timestep must hold whole numbers, got dtype {columns['timestep'].dtype}")
+        if columns["timestep"].min() < 0:
+            raise ValueError(f"timestep must be at least 0, got {columns['timestep'].min()}")
+        self.check_length(int(columns["timestep"].max()) + 1, name)
+        if not ((columns["mask"] == 0) | (columns["mask"] == 1)).all():
+            raise ValueError("mask must be 1 for a step and 0 for padding, got other numbers")
         if not columns["mask"].any():
             raise ValueError("mask has no step at all: every window is padding")
+        flat = unit_box("action", columns["action"].reshape(-1, columns["action"].shape[-1]))
+        columns["action"] = flat.reshape(columns["action"].shape)
+        if columns["mask"].dtype.kind == "b":
+            columns["mask"] = columns["mask"].astype(np.float32)
         return tuple(columns.values()), {"learning_rate": check_scheduled("learning_rate", learning_rate)}
 
     def _rate(self, given: Any) -> Any:
@@ -149,3 +183,17 @@ class DecisionTransformer(CountingUpdates):
 
     def _warmth(self) -> float:
         return min((self.updates + 1) / self.warmup_steps, 1.0)
+
+
+def _finite(name: str, values: Any) -> NDArray[Any]:
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
+    finite = np.isfinite(array)
+    if not finite.all():
+        row = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise ValueError(
+            f"{name} must be finite, got {array[row]} in window {row[0]}: one such number spoils all weights; drop "
+            "such rows of the data"
+        )
+    return array

@@ -159,6 +159,53 @@ class DecisionTransformerConformance(Conformance):
         assert reached[0] == pytest.approx(-2.0, abs=0.8)
         assert reached[1] == pytest.approx(2.0, abs=0.8)
 
+    def test_discrete_actions_are_learned_as_one_hot_rows_and_played_by_their_largest_number(self) -> None:
+        rng = np.random.default_rng(7)
+        model = self.transformer(obs_dim=2, act_dim=2, hidden=16, layers=1, max_timestep=4, dropout=0.0)
+        algorithm = self.algorithm(
+            "DecisionTransformer", model, learning_rate=0.01, warmup_steps=10, context=3, return_scale=4.0
+        )
+        agent = self.backend.Agent(algorithm, obs_ndim=1)
+        train_offline(agent, _one_hot(_logged(rng)), OfflineSettings(updates=100, batch_size=64), seed=5)
+        reached = [evaluate_with_target_return(agent, Choice, target, episodes=2).mean for target in (-4.0, 4.0)]
+        assert reached == [-4.0, 4.0]
+
+    def test_a_model_for_other_actions_than_the_environment_has_is_refused(self) -> None:
+        model = self.transformer(obs_dim=2, act_dim=3, **_TINY)
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", model, context=3))
+        with pytest.raises(HyperparameterError, match=r"Discrete\(2.*predicts 3: make it with act_dim=2"):
+            evaluate_with_target_return(agent, Choice, 1.0, episodes=1)
+
+    def test_episodes_longer_than_the_model_was_made_for_are_refused(self) -> None:
+        model = self.transformer(obs_dim=2, act_dim=1, **_TINY | {"max_timestep": 3})
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", model, context=2))
+        message = "has an episode of 4 steps, the model was made for at most max_timestep=3"
+        with pytest.raises(HyperparameterError, match=message):
+            train_offline(agent, _logged(np.random.default_rng(1)), OfflineSettings(updates=1, batch_size=8))
+        with pytest.raises(HyperparameterError, match=f"Push.* {message}"):
+            evaluate_with_target_return(agent, Push, 1.0, episodes=1)
+        window = {"obs": np.zeros((1, 1, 2)), "action": np.zeros((1, 1, 1)), "return_to_go": np.zeros((1, 1, 1))}
+        with pytest.raises(HyperparameterError, match=message):
+            agent.learn(**window, timestep=np.array([[3]]), mask=np.ones((1, 1)))
+
+    @pytest.mark.parametrize(
+        ("name", "wrong", "message"),
+        [
+            ("obs", np.nan, "obs must be finite, got nan in window 2"),
+            ("return_to_go", np.inf, "return_to_go must be finite, got inf in window 2"),
+            ("action", np.nan, "action must be finite, got nan in window 2"),
+            ("action", 2.0, r"action must lie in \[-1, 1\], got .*2\.0"),
+            ("mask", 0.5, "mask must be 1 for a step and 0 for padding"),
+            ("timestep", -1, "timestep must be at least 0, got -1"),
+        ],
+    )
+    def test_numbers_that_no_window_has_are_refused(self, name: str, wrong: float, message: str) -> None:
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", _make(self.backend)))
+        batch = _cast(_windows(np.random.default_rng(1)), FLOAT32)
+        batch[name][2, 3] = wrong
+        with pytest.raises(ValueError, match=message):
+            agent.learn(**batch)
+
     @pytest.mark.parametrize(
         ("name", "value"),
         [
@@ -206,6 +253,15 @@ class Push(gymnasium.Env[Any, Any]):
         return np.array([self.t / 4, 1.0], np.float32), float(action[0]), self.t == 4, False, {}
 
 
+class Choice(Push):
+    """The same, to be pushed to the left or to the right."""
+
+    action_space = gymnasium.spaces.Discrete(2)  # type: ignore[assignment]  # of another kind
+
+    def step(self, action: Any) -> Any:
+        return super().step([2.0 * action - 1.0])
+
+
 def _logged(rng: np.random.Generator, episodes: int = 300) -> OfflineDataset:
     """Episodes of Push, each with one action throughout."""
     action = np.repeat(rng.uniform(-1.0, 1.0, (episodes, 1)), 4, axis=0)
@@ -213,6 +269,15 @@ def _logged(rng: np.random.Generator, episodes: int = 300) -> OfflineDataset:
     obs, after = (np.stack([(t + i) / 4, np.ones_like(t)], axis=1) for i in (0, 1))
     arrays = {"obs": obs, "action": action, "reward": action[:, 0], "next_obs": after, "terminal": t == 3}
     return OfflineDataset.from_arrays(arrays)
+
+
+def _one_hot(logged: OfflineDataset) -> OfflineDataset:
+    """The same episodes, of the nearest choices."""
+    right = (logged.action > 0).astype(np.float32)
+    columns = {name: getattr(logged, name) for name in ("obs", "next_obs", "terminal")}
+    return OfflineDataset.from_arrays(
+        {**columns, "action": np.concatenate([1.0 - right, right], axis=1), "reward": 2.0 * right[:, 0] - 1.0}
+    )
 
 
 def _windows(rng: np.random.Generator) -> dict[str, Any]:
