@@ -84,6 +84,11 @@ class CQL(SAC):
         self.min_q_version = min_q_version
         self.min_q_weight = check_positive("min_q_weight", min_q_weight)
         self.samples = check_int("samples", samples)
+        if not with_automatic_entropy_tuning and alpha is None:
+            raise HyperparameterError(
+                "with_automatic_entropy_tuning=False keeps the temperature at alpha, got None: give a number, such as "
+                "alpha=1.0, or let it be learned"
+            )
         fixed = None if with_automatic_entropy_tuning else alpha
         super().__init__(
             model, gamma, tau, fixed, actor_lr, critic_lr, hyperparas=hyperparas, device=device, compile=compile

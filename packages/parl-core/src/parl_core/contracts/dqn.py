@@ -54,6 +54,7 @@ class DQN(CountingUpdates):
     """
 
     FIGURES: ClassVar[tuple[str, ...]] = ("loss",)
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"act_dim": None, "gamma": 0.99, "lr": 1e-4}
 
     target_model: Any
     optimizer: Optimizer
@@ -77,12 +78,7 @@ class DQN(CountingUpdates):
         compute_dtype: str | None = None,
     ) -> None:
         name = type(self).__name__
-        settings = merge(
-            name,
-            hyperparas,
-            {"act_dim": act_dim, "gamma": gamma, "lr": lr},
-            {"act_dim": None, "gamma": 0.99, "lr": 1e-4},
-        )
+        settings = merge(name, hyperparas, {"act_dim": act_dim, "gamma": gamma, "lr": lr}, self.DEFAULTS)
         self.gamma = check_fraction("gamma", settings["gamma"])
         self.lr = check_schedule("lr", settings["lr"], check_positive)
         self.act_dim = None if settings["act_dim"] is None else check_int("act_dim", settings["act_dim"])

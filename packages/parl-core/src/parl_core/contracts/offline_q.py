@@ -1,7 +1,7 @@
 """The contract of Q-learning on logged data."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from parl_core.checks import check_int, check_positive
 from parl_core.contracts.dqn import DQN
@@ -41,6 +41,8 @@ class OfflineQ(DQN):
         ModelContractError: the model implements neither `value` nor `forward`.
     """
 
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
+
     def __init__(
         self,
         model: Model,
@@ -63,7 +65,7 @@ class OfflineQ(DQN):
         super().__init__(
             model,
             gamma,
-            5e-5 if lr is None and "lr" not in (hyperparas or {}) else lr,
+            lr,
             act_dim=act_dim,
             double=double,
             sync_every=sync_every,

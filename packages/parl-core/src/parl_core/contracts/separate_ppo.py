@@ -12,7 +12,7 @@ from parl_core.contracts.ppo import PPO
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.contracts.scheduled import Scheduled, check_schedule
 from parl_core.contracts.settings import merge
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 from parl_core.optimizer import Optimizer
 
@@ -56,14 +56,15 @@ class SeparatePPO(PPO):
     Args:
         model: policy and value networks.
         hyperparas: PARL 1.x's dictionary of the settings below.
-        act_dim: number of action dimensions; only checked.
+        act_dim: number of action dimensions; only checked against the model's output.
         policy_lr: learning rate of the policy's Adam, above 0, or a schedule; required.
         value_lr: learning rate of the value's Adam, above 0, or a schedule; required.
         epsilon: clip range, above 0, or a schedule; default 0.2 (paper, table 3).
         device: see `parl.Algorithm`.
+        compile, compute_dtype: not in this form.
 
     Raises:
-        HyperparameterError: a setting is missing, out of range or given twice.
+        HyperparameterError: a setting is missing, out of range, given twice or not of this form.
         ModelContractError: the model lacks `policy` or `value`.
     """
 
@@ -81,7 +82,15 @@ class SeparatePPO(PPO):
         value_lr: Scheduled | None = None,
         epsilon: Scheduled | None = None,
         device: str = "auto",
+        compile: bool = False,
+        compute_dtype: str | None = None,
     ) -> None:
+        for name, value in (("compile", compile or None), ("compute_dtype", compute_dtype)):
+            if value is not None:
+                raise HyperparameterError(
+                    f"PPO in PARL 1.x's form has no {name}={value!r}: leave it out, or make it with PARL 2.x's "
+                    "arguments (clip_param, initial_lr, ...)"
+                )
         settings = merge(
             "PPO",
             hyperparas,
@@ -183,6 +192,14 @@ class SeparatePPO(PPO):
     def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
         """The means, out of what `predict` returns."""
         return super().choose(output, rng=rng, **options)[0]
+
+    def _require_width(self, width: int) -> None:
+        """Refuse means of another number of dimensions than `act_dim`."""
+        if self.act_dim not in (None, width):
+            raise ModelContractError(
+                f"PPO was made with act_dim={self.act_dim}, {type(self.model).__name__}.policy returns means of "
+                f"{width} dimensions: make both the same"
+            )
 
     def _checked(self, name: str, value: Any, check: Callable[[str, object], float] = check_non_negative) -> Any:
         """A setting of one call, if it is a number that `check` lets pass; None and a program's tensors pass."""

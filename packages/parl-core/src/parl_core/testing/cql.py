@@ -164,6 +164,10 @@ class CQLConformance(ContinuousConformance):
         with pytest.raises(HyperparameterError, match=name):
             self.algorithm(self.NAME, self.make(self.backend), **{name: value})
 
+    def test_a_temperature_that_is_not_learned_has_to_be_given(self) -> None:
+        with pytest.raises(HyperparameterError, match="keeps the temperature at alpha, got None: give a number"):
+            self.algorithm(self.NAME, self.make(self.backend), with_automatic_entropy_tuning=False, alpha=None)
+
 
 def _policy(weights: Weights, obs: Any) -> tuple[Any, Any]:
     return layers(weights, ("pi1", "pi2"), obs), layers(weights, ("pi1", "spread"), obs)

@@ -148,6 +148,10 @@ class OfflineQConformance(Conformance):
         algorithm = self.algorithm("OfflineQ", _make(self.backend, 1))
         assert (algorithm.sync_every, algorithm.lr, algorithm.gamma) == (2000, 5e-5, 0.99)
 
+    def test_a_dictionary_in_the_place_of_gamma_is_parls(self) -> None:
+        algorithm = self.backend.algorithms.OfflineQ(_make(self.backend, 1), {"gamma": 0.9, "lr": 1e-3}, device="cpu")
+        assert (algorithm.gamma, algorithm.lr) == (0.9, 1e-3)
+
     @pytest.mark.parametrize("wrong", [float("inf"), float("nan")])
     def test_a_reward_that_is_not_finite_is_refused(self, wrong: float) -> None:
         agent = self.backend.Agent(self.algorithm("OfflineQ", _make(self.backend, 1)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from parl_core.contracts.separate_ppo import adapt_kl_penalty
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.schedules import piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
@@ -82,6 +82,25 @@ class SeparatePPOConformance(Conformance):
                 agent.run(agent.alg.policy_learn, *batch, np.zeros(2, np.float32), **{name: -0.1})
         with pytest.raises(HyperparameterError, match=r"lr must be at least 0, got -0\.1"):
             agent.run(agent.alg.value_learn, batch[0], np.zeros(2, np.float32), lr=-0.1)
+        for beta in (-1.0, 0.0):
+            with pytest.raises(HyperparameterError, match=f"beta must be above 0, got {beta}"):
+                agent.run(agent.alg.policy_learn, *batch, np.zeros(2, np.float32), beta)
+
+    def test_a_model_of_another_width_than_act_dim_is_refused(self) -> None:
+        agent, _ = self._agent(np.random.default_rng(8), FLOAT32, act_dim=ACT_DIM + 2)
+        obs, advantages = np.zeros((2, OBS_DIM), np.float32), np.zeros(2, np.float32)
+        message = "made with act_dim=5, .*policy returns means of 3 dimensions"
+        with pytest.raises(ModelContractError, match=message):
+            agent.run(agent.alg.policy_learn, obs, np.zeros((2, ACT_DIM), np.float32), advantages)
+        for act in (agent.predict, agent.sample):
+            with pytest.raises(ModelContractError, match=message):
+                act(obs)
+
+    @pytest.mark.parametrize("settings", [{"compile": True}, {"compute_dtype": "bfloat16"}])
+    def test_what_this_form_does_not_have_is_refused_with_what_does(self, settings: dict[str, Any]) -> None:
+        (name,) = settings
+        with pytest.raises(HyperparameterError, match=f"PARL 1.x's form has no {name}=.*clip_param"):
+            self._wrapped(separate_actor_critic(self.backend), **settings)
 
     def test_predict_gives_means_and_logvars_and_the_agent_acts_with_the_means(self, precision: Precision) -> None:
         rng = np.random.default_rng(3)

@@ -7,6 +7,7 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
+from parl_core.checks import check_positive
 from parl_core.contracts import separate_ppo as contract
 from parl_paddle.algorithms.ppo import PPO
 from parl_paddle.distributions import DiagGaussianDistribution
@@ -28,6 +29,7 @@ class SeparatePPO(contract.SeparatePPO, PPO):
     def predict(self, obs: Tensor) -> Any:  # type: ignore[override]
         with paddle.no_grad():
             means, logvars = self.model.policy(obs)
+            self._require_width(means.shape[-1])
             return means, logvars.expand_as(means)
 
     def sample(self, obs: Tensor) -> Any:  # type: ignore[override]
@@ -55,7 +57,7 @@ class SeparatePPO(contract.SeparatePPO, PPO):
             clip = self._now("epsilon", self.epsilon, self._checked("epsilon", epsilon))
             loss = clipped_surrogate(ratio_t, adv_t, clip)
         else:
-            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, beta)
+            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, self._checked("beta", beta, check_positive))
         self.policy_optimizer.minimize(loss, self._now("policy_lr", self.policy_lr, self._checked("lr", lr)))
         self._after_each_update(self._count_update)
         return loss.detach(), kl_t.detach().mean()
@@ -74,4 +76,5 @@ class SeparatePPO(contract.SeparatePPO, PPO):
 
     def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
         means, logvars = model.policy(obs)
+        self._require_width(means.shape[-1])
         return DiagGaussianDistribution((means, 0.5 * logvars))

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from parl_core.checks import check_positive
 from parl_core.contracts import separate_ppo as contract
 from parl_torch.algorithms.ppo import PPO
 from parl_torch.distributions import DiagGaussianDistribution
@@ -22,6 +23,7 @@ class SeparatePPO(contract.SeparatePPO, PPO):
     @torch.no_grad()
     def predict(self, obs: Tensor) -> Any:  # type: ignore[override]
         means, logvars = self.model.policy(obs)
+        self._require_width(means.shape[-1])
         return means, logvars.expand_as(means)
 
     @torch.no_grad()
@@ -48,7 +50,7 @@ class SeparatePPO(contract.SeparatePPO, PPO):
             clip = self._now("epsilon", self.epsilon, self._checked("epsilon", epsilon))
             loss = clipped_surrogate(ratio_t, adv_t, clip)
         else:
-            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, beta)
+            loss = kl_penalised_surrogate(ratio_t, adv_t, kl_t, self._checked("beta", beta, check_positive))
         self.policy_optimizer.minimize(loss, self._now("policy_lr", self.policy_lr, self._checked("lr", lr)))
         self.updates += 1
         return loss.detach(), kl_t.detach().mean()
@@ -67,4 +69,5 @@ class SeparatePPO(contract.SeparatePPO, PPO):
 
     def _gaussian(self, model: Any, obs: Tensor) -> DiagGaussianDistribution:
         means, logvars = model.policy(obs)
+        self._require_width(means.shape[-1])
         return DiagGaussianDistribution((means, 0.5 * logvars))
