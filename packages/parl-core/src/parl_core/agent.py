@@ -93,6 +93,9 @@ class Agent:
         Returns:
             The algorithm's best action: an int or an array `[act_dim]`; for a batch `[n]` or `[n, act_dim]`. Of an
             algorithm without a rule of its own (`Algorithm.choose`), what its `predict` returns.
+
+        Raises:
+            HyperparameterError: the algorithm chooses from the steps before as well (`Algorithm.NEEDS_HISTORY`).
         """
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
