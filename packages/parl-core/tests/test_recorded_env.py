@@ -86,6 +86,50 @@ def test_games_with_lives_and_an_emulators_generator_go_on(game: str) -> None:
     check_taken_up(lambda: wrap_deepmind(gymnasium.make(f"ALE/{game}-v5", disable_env_checker=True)), 260)
 
 
+def test_a_game_with_lives_and_sticky_actions_is_taken_up_again_and_again() -> None:
+    gymnasium.register_envs(pytest.importorskip("ale_py"))
+
+    def make() -> RecordedEnv:
+        env = RecordedEnv(wrap_deepmind(gymnasium.make("ALE/Breakout-v5", frameskip=1, disable_env_checker=True)))
+        env.reset(seed=5)  # as every loop does before it takes up anything
+        return env
+
+    env = make()
+    env.action_space.seed(3)
+    while env.get_state()["seed"] is not None:  # into the second game, which begins with what the first one left
+        play(env, None, 20)
+    for _ in range(3):
+        state = through_a_file(env.get_state())
+        env = make()
+        np.testing.assert_equal(env.set_state(state), state["obs"])
+        np.testing.assert_equal(env.get_state(), state)
+        play(env, None, 7)
+
+
+class Sum(gymnasium.Env[Any, Any]):
+    """Observes the sum of all actions."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (1,), np.float64)
+    action_space = gymnasium.spaces.Box(-9.0, 9.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.sum = np.zeros(1)
+        return self.sum, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.sum = self.sum + np.asarray(action)
+        return self.sum, 0.0, False, False, {}
+
+
+def test_actions_that_begin_as_whole_numbers_keep_the_fractions_of_later_ones() -> None:
+    first, second = RecordedEnv(Sum()), RecordedEnv(Sum())
+    first.reset(seed=1)
+    for action in ([1], [0.5], np.array([0.25], np.float32)):
+        first.step(action)
+    np.testing.assert_array_equal(second.set_state(through_a_file(first.get_state())), [1.75])
+
+
 class Clock(gymnasium.Env[Any, Any]):
     """Observes how often any clock was stepped: no episode of it can be had again."""
 

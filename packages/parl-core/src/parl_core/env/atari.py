@@ -18,6 +18,7 @@ game's lives together again, and rewards stay what the game gives. `make_atari` 
 V. Mnih et al.: Human-level control through deep reinforcement learning, Nature 518 (2015), methods section.
 """
 
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -108,6 +109,14 @@ class EpisodicLifeEnv(AnyWrapper):
         lost = 0 < lives < self.lives
         self.lives = lives
         return obs, float(reward), terminated or lost, truncated, info
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Whether the next reset begins a new game."""
+        return {"was_real_done": self.was_real_done}
+
+    def restore_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Take it over, also where this wrapper was reset before."""
+        self.was_real_done = bool(state["was_real_done"])
 
     def _lives(self) -> int:
         game: Any = self.unwrapped

@@ -51,9 +51,7 @@ class RecordedEnv(AnyWrapper):
             self._resets.append(self._count)
         else:
             self._begin(seed, options)
-        obs, info = self.env.reset(seed=seed, options=options)
-        self._obs = obs
-        return obs, info
+        return self._reset(seed, options)
 
     def step(self, action: Any) -> Step:
         """Take a step."""
@@ -96,7 +94,8 @@ class RecordedEnv(AnyWrapper):
             return self._obs
         options = None if state["options"] is None else json.loads(state["options"])
         _restore(self.env, state["carried"])
-        self.reset(seed=state["seed"], options=options)
+        self._begin(state["seed"], options)  # whatever a layer that was reset before says: here the record begins
+        self._reset(state["seed"], options)
         resets = list(state["resets"])
         actions = self._loaded_actions(state["actions"])
         for number, action in enumerate(actions):
@@ -121,6 +120,10 @@ class RecordedEnv(AnyWrapper):
         self._count = 0
         self._resets: list[int] = []
 
+    def _reset(self, seed: int | None, options: dict[str, Any] | None) -> tuple[Any, dict[str, Any]]:
+        self._obs, info = self.env.reset(seed=seed, options=options)
+        return self._obs, info
+
     def _remember(self, action: Any) -> None:
         if self.env.action_space.shape is None:
             if self._actions is None:
@@ -132,6 +135,8 @@ class RecordedEnv(AnyWrapper):
                 self._actions = np.empty((FIRST_ROOM, *array.shape), array.dtype)
             elif self._count == len(self._actions):
                 self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
+            if array.dtype != self._actions.dtype:  # type: ignore[union-attr]  # whole numbers, then fractions
+                self._actions = np.asarray(self._actions, np.result_type(self._actions, array))
             self._actions[self._count] = array
         self._count += 1
 
