@@ -19,6 +19,7 @@ from parl_core.env.normalize_vector import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
 from parl_core.offline.dataset import OfflineDataset
+from parl_core.replay import ReplayMemory
 from parl_core.training import (
     Callback,
     Checkpoints,
@@ -206,6 +207,27 @@ class Unrepeatable(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32), 1.0, False, False, {}
+
+
+def test_what_fresh_episodes_cut_stays_cut_when_the_run_is_resumed_once_more(tmp_path: Path) -> None:
+    def learn(run: Run, stop: int, *, fresh: bool) -> ReplayMemory:
+        memory = ReplayMemory(200, 4, 0, n_envs=2, n_step=3, gamma=0.9, seed=0)
+        settings = OffPolicySettings(120, learning_starts=10, batch_size=8, memory_size=200, n_step=3, report_every=10)
+        checkpoints = Checkpoints(run, EVERY, fresh_episodes=fresh)
+        with closing(cart_poles()) as envs:
+            train_off_policy(
+                Linear(), envs, settings, memory=memory, callbacks=[StepBudget(stop)], checkpoints=checkpoints, seed=4
+            )
+        return memory
+
+    with Run.at(tmp_path / "run") as run:
+        learn(run, 40, fresh=False)
+    with Run.resume(tmp_path / "run") as run:
+        cut = learn(run, 60, fresh=True)
+    with Run.resume(tmp_path / "run") as run:
+        again = learn(run, 80, fresh=False)
+    assert cut.truncated[:60].any()
+    np.testing.assert_array_equal(again.truncated[:60], cut.truncated[:60])
 
 
 def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_on(tmp_path: Path) -> None:

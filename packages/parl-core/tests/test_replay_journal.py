@@ -88,6 +88,24 @@ def test_episodes_that_are_cut_bootstrap_instead_of_running_on() -> None:
         assert len(memory) == 10
 
 
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "frames"])
+@pytest.mark.parametrize("steps", [3, 40])
+def test_episodes_cut_after_their_piece_was_written_stay_cut(kind: str, steps: int, tmp_path: Path) -> None:
+    rng, memory, first = np.random.default_rng(1), fresh(kind), Journal(tmp_path)
+    fill(memory, steps, rng)
+    names = first.write(memory)
+    resumed, journal = fresh(kind), Journal(tmp_path)
+    journal.read(resumed, memory.get_state() | memory.place(), names)
+    journal.cut_episodes(resumed)
+    fill(resumed, 2, rng)
+    again = fresh(kind)
+    names = journal.write(resumed)
+    Journal(tmp_path).read(again, resumed.get_state() | resumed.place(), names)
+    np.testing.assert_equal(again.rows_since(None), resumed.rows_since(None))
+    newest = np.arange(2 * steps - 2, 2 * steps) % memory.max_size
+    assert all(again.truncated[newest] | again.terminal[newest])
+
+
 @pytest.mark.parametrize("wrong", [{"n_envs": 4}, {"n_envs": 1}])
 def test_the_contents_of_another_memory_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
     memory = fresh("uniform")

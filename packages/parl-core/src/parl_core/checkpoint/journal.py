@@ -4,7 +4,8 @@
     memory                     [15000 ............. 30000)        of max_size 15000: the first piece is not needed
 
 Saving costs what is new, not what is there: a memory of a million transitions takes as long as an empty one. Pieces
-are never changed, so checkpoints share them; a piece goes when no checkpoint needs it.
+are never changed, so checkpoints share them; a piece goes when no checkpoint needs it. Where a resumed run begins new
+episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
 """
 
 import contextlib
@@ -35,8 +36,12 @@ class Journaled(Protocol):
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `rows_since` returned; what is not held any more by then is left out."""
 
-    def cut_episodes(self) -> None:
-        """Mark the newest transition of every environment as the last one of its episode, by truncation."""
+    def cut_episodes(self) -> dict[str, Any]:
+        """Mark the newest transition of every environment as the last one of its episode, by truncation.
+
+        Returns:
+            a place after which come all transitions that this may have changed.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Counters, generator and priorities."""
@@ -89,6 +94,10 @@ class Journal:
         for name in names:
             memory.put_rows(read_snapshot(self._folder / name, {"span"}))
         self._place, self._names = memory.place(), list(names)
+
+    def cut_episodes(self, memory: Journaled) -> None:
+        """Cut the episodes of a memory that was read: the next piece has the marked transitions once more."""
+        self._place = memory.cut_episodes()
 
     def check(self, names: Iterable[str]) -> None:
         """Refuse pieces that cannot be read, before anything is changed.

@@ -211,10 +211,10 @@ class FrameReplayMemory(SampledRing):
         self._frames[:] = data["frames"]
         self._written, self._starts = data["written"].tolist(), data["starts"].tolist()
 
-    def cut_episodes(self) -> None:
+    def cut_episodes(self) -> dict[str, Any]:
         """Mark the newest transition of every environment as truncated, where its episode is not over."""
-        super().cut_episodes()
         self._starts = [True] * self.n_envs
+        return super().cut_episodes()
 
     def place(self) -> dict[str, Any]:
         """Counters of transitions and of the frames that were written for each environment."""

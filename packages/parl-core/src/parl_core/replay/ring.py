@@ -77,13 +77,18 @@ class Ring:
     def __len__(self) -> int:
         return self._end - self._start
 
-    def cut_episodes(self) -> None:
+    def cut_episodes(self) -> dict[str, Any]:
         """Mark the newest transition of every environment as truncated, where its episode is not over.
 
         For programs that reset environments in the middle of an episode: what is appended next belongs to another one.
+
+        Returns:
+            a `place()` for `rows_since` that has the marked transitions after it.
         """
-        newest = np.arange(max(self._end - self.n_envs, self._start), self._end) % self.max_size
+        first = max(self._end - self.n_envs, self._start)
+        newest = np.arange(first, self._end) % self.max_size
         self.truncated[newest] |= ~self.terminal[newest]
+        return {**self.place(), "end": first}
 
     def place(self) -> dict[str, Any]:
         """Counters of what was written: `start` (the oldest transition held) and `end`, numbered from the first one."""

@@ -219,7 +219,7 @@ class Checkpoints:
             parts.collector.set_state(state["collector"])
             if not goes_on:
                 if state["environments"]["exact"] and parts.memory is not None:
-                    parts.memory.cut_episodes()
+                    journal.cut_episodes(parts.memory)
                 parts.collector.begin_again(self._keeper.reset_seeds(checkpoint.step))
         backend = str(getattr(parts.agent, "BACKEND", ""))
         if not set_random_state(state["random"], backend):
