@@ -400,3 +400,9 @@ def test_environments_that_take_one_seed_for_all_are_trained_in() -> None:
     envs = OneSeed([Counting] * 2, autoreset_mode=AutoresetMode.SAME_STEP)
     assert train_off_policy(Table(), envs, settings(total_steps=20), seed=3).step == 20
     envs.close()
+
+
+def test_a_memory_that_would_mix_environments_is_refused() -> None:
+    memory = ReplayMemory(30, 1, 0, n_step=3, gamma=GAMMA)
+    with pytest.raises(HyperparameterError, match=r"n_step=3 and n_envs=1, but 3 environments.*make it with n_envs=3"):
+        train_off_policy(Table(), make_vector_env(Counting, 3), settings(n_step=3), memory=memory)

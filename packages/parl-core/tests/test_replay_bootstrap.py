@@ -66,6 +66,7 @@ def test_what_makes_no_masks_is_refused(arguments: dict[str, object], message: s
         BootstrapMasks(**{"max_size": 10, "heads": 2, **arguments})  # type: ignore[arg-type]  # that is the mistake
 
 
-def test_a_slot_that_is_not_there_is_refused() -> None:
+@pytest.mark.parametrize("slot", [10, -1])
+def test_a_slot_that_is_not_there_is_refused(slot: int) -> None:
     with pytest.raises(IndexError):
-        BootstrapMasks(10, 2).of([10])
+        BootstrapMasks(10, 2).of([0, slot])

@@ -1,5 +1,7 @@
 """The memory of single frames, against stacks that were written down as they went in."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -110,3 +112,26 @@ def test_a_batch_needs_one_row_for_each_environment() -> None:
     stacks = np.zeros((3, 2, 3, 3), np.uint8)
     with pytest.raises(ValueError, match="n_envs=2"):
         memory.append_batch(stacks, np.zeros(3), np.zeros(3), stacks, np.zeros(3, bool))
+
+
+@pytest.mark.parametrize(
+    ("obs", "reward", "next_obs"),
+    [
+        (np.zeros((4, 3, 3)), 0.0, np.full((3, 3), 7)),
+        (np.zeros(36), 0.0, np.zeros((4, 3, 3))),
+        (np.zeros((4, 3, 3)), 0.0, np.zeros((3, 3, 4))),
+        (np.zeros((4, 3, 3)), np.nan, np.zeros((4, 3, 3))),
+    ],
+)
+def test_a_transition_that_does_not_fit_is_refused(obs: Any, reward: float, next_obs: Any) -> None:
+    memory = FrameReplayMemory(10, (4, 3, 3))
+    with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4, 3, 3\]"):
+        memory.append(obs, 0, reward, next_obs, False)
+    assert len(memory) == 0
+
+
+def test_a_batch_with_a_reward_that_is_no_number_is_refused_whole() -> None:
+    memory, stacks = FrameReplayMemory(10, (4, 3, 3), n_envs=2), np.zeros((2, 4, 3, 3))
+    with pytest.raises(ValueError, match="1 of 2 rewards"):
+        memory.append_batch(stacks, [0, 0], [0.0, np.nan], stacks, [False, False])
+    assert len(memory) == 0

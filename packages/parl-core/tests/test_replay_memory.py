@@ -1,5 +1,7 @@
 """The uniform replay memory: what goes in comes out, in the shapes, types and order that were asked for."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -217,3 +219,69 @@ def test_a_d4rl_dataset_that_is_too_large_or_incomplete_is_refused() -> None:
     del incomplete["actions"]
     with pytest.raises(KeyError, match="actions"):
         memory.load_from_d4rl(incomplete)
+
+
+@pytest.mark.parametrize(
+    ("obs", "act", "reward", "next_obs"),
+    [
+        (1.0, np.zeros(2), 0.0, np.zeros(4)),
+        (np.zeros(1), np.zeros(2), 0.0, np.zeros(4)),
+        (np.zeros(4), np.zeros(2), 0.0, np.zeros(1)),
+        (np.zeros((1, 4)), np.zeros(2), 0.0, np.zeros(4)),
+        (np.zeros(4), 0.5, 0.0, np.zeros(4)),
+        (np.zeros(4), np.zeros(1), 0.0, np.zeros(4)),
+        (np.zeros(4), np.zeros(3), 0.0, np.zeros(4)),
+        (np.zeros(4), np.zeros(2), np.nan, np.zeros(4)),
+        (np.zeros(4), np.zeros(2), np.inf, np.zeros(4)),
+        (["a"] * 4, np.zeros(2), 0.0, np.zeros(4)),
+    ],
+)
+def test_a_transition_that_does_not_fit_is_refused_and_never_drawn(
+    obs: Any, act: Any, reward: float, next_obs: Any
+) -> None:
+    memory = ReplayMemory(3, 4, 2, seed=0)
+    for number in range(1, 4):
+        memory.append(np.full(4, number), np.full(2, number), number, np.full(4, number), False)
+    with pytest.raises(ValueError, match=r"append got obs .* stores observations \[4\], actions \[2\] and finite"):
+        memory.append(obs, act, reward, next_obs, False)
+    assert len(memory) >= 2
+    batch = memory.sample(64)
+    assert all(np.array_equal(part[:, 0], batch.reward) for part in (batch.obs, batch.next_obs, batch.action))
+
+
+@pytest.mark.parametrize(("obs_dim", "wrong"), [((4, 3, 3), (4, 1, 1)), ((4, 3, 3), (3, 3)), ((2, 2), (2, 1))])
+def test_an_image_of_another_shape_is_not_repeated_to_fill_the_place(
+    obs_dim: tuple[int, ...], wrong: tuple[int, ...]
+) -> None:
+    memory = ReplayMemory(3, obs_dim, 0)
+    with pytest.raises(ValueError, match="append got obs"):
+        memory.append(np.zeros(obs_dim), 0, 0.0, np.zeros(wrong), False)
+    assert len(memory) == 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
+def test_a_batch_with_a_reward_that_is_no_number_is_refused_whole(bad: float) -> None:
+    memory = ReplayMemory(9, 2, 0)
+    with pytest.raises(ValueError, match="1 of 3 rewards are NaN, infinite or too large for float32, the first is"):
+        memory.append_batch(np.zeros((3, 2)), [0, 1, 2], [1.0, bad, 2.0], np.zeros((3, 2)), [False] * 3)
+    assert len(memory) == 0
+    memory.append_batch(np.zeros((2, 2)), [0, 1], [1e30, -3e38], np.zeros((2, 2)), [False] * 2)
+    assert len(memory) == 2
+
+
+def test_a_batch_brings_one_transition_of_every_environment() -> None:
+    memory = ReplayMemory(8, 2, 0, n_envs=2)
+    with pytest.raises(ValueError, match="got 1 transitions; this memory has n_envs=2"):
+        memory.append_batch(np.zeros((1, 2)), [0], [0.0], np.zeros((1, 2)), [False])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"observations": np.zeros((3, 7))}, {"rewards": np.array([0.0, np.nan, 1.0])}, {"terminals": np.zeros(2)}]
+)
+def test_a_refused_d4rl_dataset_leaves_the_contents(wrong: dict[str, Any]) -> None:
+    memory = ReplayMemory(5, 2, 0)
+    numbered(memory, range(2))
+    dataset = {"observations": np.zeros((3, 2)), "next_observations": np.zeros((3, 2)), "actions": np.zeros(3)}
+    with pytest.raises(ValueError):
+        memory.load_from_d4rl({**dataset, "rewards": np.zeros(3), "terminals": np.zeros(3), **wrong})
+    assert held(memory) == {0, 1}

@@ -174,3 +174,23 @@ def test_frames_can_be_sampled_by_priority_too() -> None:
         memory.append(stack, 0, 0.0, stack, True)
     memory.update_priorities(np.array([2]), [1e6])
     assert np.bincount(memory.sample(100).index, minlength=6)[2] >= 98
+
+
+def test_slots_without_a_transition_get_no_priority() -> None:
+    memory = ReplayMemory(10, 1, 0, sampling=Prioritized(), seed=0)
+    for number in range(3):
+        memory.append([number], 0, 0.0, [number], False)
+    memory.update_priorities(np.array([0, 7]), np.array([1.0, 1e6]))
+    assert set(memory.sample(64).index) == {0, 1, 2}
+    for wrong in (-1, 10):
+        with pytest.raises(IndexError, match="this memory has 0 to 9"):
+            memory.update_priorities(np.array([0, wrong]), np.ones(2))
+
+
+def test_frames_dropped_between_a_draw_and_its_update_are_not_drawn_again() -> None:
+    memory = FrameReplayMemory(20, (4, 1, 1), sampling=Prioritized(), seed=0)
+    for number in range(36):
+        memory.append(np.full((4, 1, 1), number), 0, 0.0, np.full((4, 1, 1), number), True)
+    memory.update_priorities(np.arange(20), np.ones(20))
+    drawn = memory.sample(200).index
+    assert memory.sample_batch_by_index(drawn)[1].shape == (200,)

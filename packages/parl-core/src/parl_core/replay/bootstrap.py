@@ -65,4 +65,7 @@ class BootstrapMasks:
         Raises:
             IndexError: there is no such slot.
         """
-        return self._counts[np.asarray(index, np.int64)].astype(np.float32)
+        slots = np.asarray(index, np.int64)
+        if slots.size and slots.min() < 0:
+            raise IndexError(f"slots are 0 to {len(self._counts) - 1}, got {slots.min()}: pass the index of a batch")
+        return self._counts[slots].astype(np.float32)

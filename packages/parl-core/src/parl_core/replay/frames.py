@@ -11,6 +11,7 @@ observation is kept for bootstrapping after truncation.
 
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
 from parl_core.replay.files import read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
+from parl_core.replay.ring import check_rewards
 from parl_core.replay.sampled_ring import SampledRing
 
 __all__ = ["FrameReplayMemory"]
@@ -124,17 +126,32 @@ class FrameReplayMemory(SampledRing):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs or act does not fit the memory's shape.
+            ValueError: obs, next_obs or act has not the memory's shape, or the reward is NaN or infinite. Nothing is
+                stored, but a full memory may have lost its oldest transition.
         """
         slot = self._end % self.max_size
         env = slot % self.n_envs
         base, written = env * self._lane, self._written[env]
         channels = self._frame_shape[0]
-        self.action[slot] = act
-        self._reward_at[slot] = reward
-        self._terminal_at[slot] = terminal
-        self._truncated_at[slot] = truncated
-        if self._starts[env]:
+        begins = self._starts[env]
+        try:
+            fits = (
+                isfinite(reward)
+                and next_obs.shape == self._obs_shape
+                and (not begins or np.shape(obs) == self._obs_shape)
+                and (not self._act_len or np.shape(act) == self._act_shape)
+            )
+            if fits:
+                self.action[slot] = act
+                self._reward_at[slot] = reward
+                self._terminal_at[slot] = terminal
+                self._truncated_at[slot] = truncated
+        except (AttributeError, TypeError, ValueError) as error:
+            self._floor = max(self._floor, self._end - self.max_size + 1)  # the slot may hold half of each
+            raise ValueError(self._misfit(obs, act, reward, next_obs)) from error
+        if not fits:
+            raise ValueError(self._misfit(obs, act, reward, next_obs))
+        if begins:
             for frame in np.asarray(obs).reshape(self.frame_stack, *self._frame_shape):
                 self._frames[base + written % self._lane] = frame
                 written += 1
@@ -166,7 +183,7 @@ class FrameReplayMemory(SampledRing):
             truncated: `[n_envs]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays do not have `n_envs` rows each, or a shape does not fit.
+            ValueError: the arrays do not have `n_envs` rows each, a shape does not fit, or a reward is NaN or infinite.
         """
         columns = [np.asarray(column) for column in (obs, act, reward, next_obs, terminal)]
         columns.append(np.zeros(self.n_envs, np.bool_) if truncated is None else np.asarray(truncated))
@@ -175,6 +192,7 @@ class FrameReplayMemory(SampledRing):
                 f"append_batch got {[len(column) for column in columns]} rows; this memory has n_envs={self.n_envs}: "
                 "pass one transition of each environment"
             )
+        check_rewards(columns[2])
         for row in zip(*columns, strict=True):
             self.append(*row)
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
 from parl_core.replay.files import check_same_rows, read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
+from parl_core.replay.ring import check_rewards
 from parl_core.replay.sampled_ring import SampledRing
 
 __all__ = ["ReplayMemory"]
@@ -100,16 +102,31 @@ class ReplayMemory(SampledRing):
             truncated: the episode was cut, by a time limit for instance.
 
         Raises:
-            ValueError: obs or act does not fit the memory's shape.
+            ValueError: obs, next_obs or act has not the memory's shape, or the reward is NaN or infinite. Nothing is
+                stored, but a full memory may have lost its oldest transition.
         """
         end = self._end
         slot = end % self.max_size
-        self.obs[slot] = obs
-        self.next_obs[slot] = next_obs
-        self.action[slot] = act
-        self._reward_at[slot] = reward
-        self._terminal_at[slot] = terminal
-        self._truncated_at[slot] = truncated
+        try:
+            fits = isfinite(reward) and (
+                # len() takes a fifth of the time of .shape. What has another sum than two rows would be repeated by
+                # numpy to fill them; what has other axes it refuses by itself.
+                len(obs) + len(next_obs) == self._two_rows and (not self._act_len or len(act) == self._act_len)  # type: ignore[arg-type]
+                if self._flat
+                else self._same_shapes(obs, next_obs, act)
+            )
+            if fits:
+                self.obs[slot] = obs
+                self.next_obs[slot] = next_obs
+                self.action[slot] = act
+                self._reward_at[slot] = reward
+                self._terminal_at[slot] = terminal
+                self._truncated_at[slot] = truncated
+        except (TypeError, ValueError) as error:
+            self._floor = max(self._floor, end - self.max_size + 1)  # the slot may hold half of each
+            raise ValueError(self._misfit(obs, act, reward, next_obs)) from error
+        if not fits:
+            raise ValueError(self._misfit(obs, act, reward, next_obs))
         self._end = end + 1
 
     def append_batch(
@@ -132,10 +149,12 @@ class ReplayMemory(SampledRing):
             truncated: `[n]` bool; None means none was.
 
         Raises:
-            ValueError: the arrays have different lengths, or a shape does not fit.
+            ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, or a
+                reward is NaN or infinite; nothing is stored.
         """
         given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
         given.append(np.zeros(len(given[3]), np.bool_) if truncated is None else np.asarray(truncated))
+        check_rewards(given[3])
         self._append_rows([self.obs, self.next_obs, self.action, self.reward, self.terminal, self.truncated], given)
 
     def load_from_d4rl(self, dataset: Mapping[str, ArrayLike]) -> None:
@@ -148,6 +167,9 @@ class ReplayMemory(SampledRing):
         Raises:
             HyperparameterError: the dataset has more rows than `max_size`.
             KeyError: one of the arrays is missing.
+            ValueError: a shape does not fit, or a reward is NaN or infinite.
+
+        The contents stay as they are where the dataset is refused.
         """
         keys = ("observations", "actions", "rewards", "next_observations", "terminals")
         if missing := [key for key in keys if key not in dataset]:
@@ -159,10 +181,10 @@ class ReplayMemory(SampledRing):
                 f"the dataset has {n} transitions, this memory room for {self.max_size}: create it with max_size={n}"
             )
         timeouts = np.asarray(dataset["timeouts"], np.bool_).reshape(n) if "timeouts" in dataset else None
-        self._floor = self._end
         # Datasets differ in whether single numbers have an axis of their own.
         act = act.reshape(n, *self._act_shape)
         self.append_batch(obs, act, reward.reshape(n), next_obs, terminal.reshape(n).astype(np.bool_), timeouts)
+        self._floor = self._end - n
 
     def save(self, pathname: str | os.PathLike[str]) -> None:
         """Write everything to one `.npz` file, under its name only when it is complete.

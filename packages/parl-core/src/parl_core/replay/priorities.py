@@ -101,8 +101,14 @@ class PrioritySampler:
         """Set the priorities of slots `[n]` from their new TD errors `[n]`.
 
         Raises:
+            IndexError: there is no such slot.
             ValueError: an error is not finite, or the shapes differ.
         """
+        if slots.view(np.uint64).max(initial=0) >= self._capacity:  # as an unsigned number -1 is a large one
+            raise IndexError(
+                f"the slots are those from {slots.min()} to {slots.max()}, this memory has 0 to {self._capacity - 1}: "
+                "pass the index of a batch that it drew"
+            )
         priorities = np.abs(np.asarray(td_error, np.float64).reshape(-1))
         if priorities.shape != slots.shape:
             raise ValueError(f"td_error has {priorities.size} values for {slots.size} slots: pass one per transition")
@@ -113,6 +119,9 @@ class PrioritySampler:
                 f"td_error must be finite, got {largest}: the network's output or a reward is NaN or infinite"
             )
         np.power(priorities, self.settings.alpha, out=priorities)
+        held = self._tree.leaves.take(slots) > 0.0
+        if not held.all():  # dropped since they were drawn
+            slots, priorities = slots[held], priorities[held]
         self._largest = max(self._largest, largest**self.settings.alpha)
         self._tree.set(slots, priorities)
 

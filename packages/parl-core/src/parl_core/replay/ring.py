@@ -19,7 +19,9 @@ from parl_core.checks import check_int
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.files import ArrayFolder
 
-__all__ = ["Ring", "shape_of"]
+__all__ = ["Ring", "check_rewards", "shape_of"]
+
+LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
 def shape_of(dim: int | Sequence[int]) -> tuple[int, ...]:
@@ -27,6 +29,23 @@ def shape_of(dim: int | Sequence[int]) -> tuple[int, ...]:
     if isinstance(dim, (int, np.integer)):
         return (int(dim),) if dim else ()
     return tuple(int(size) for size in dim)
+
+
+def check_rewards(reward: NDArray[Any]) -> None:
+    """Refuse a batch with rewards that would be stored as NaN or infinity.
+
+    Raises:
+        ValueError: the message says how many there are, and where the first one is.
+    """
+    if np.vdot(reward, reward) < 1e30:  # none of them is above 1e15; a third of the time of looking at each
+        return
+    fine = np.abs(reward.reshape(-1)) <= LARGEST_REWARD
+    if not fine.all():
+        first = int(fine.argmin())
+        raise ValueError(
+            f"{np.count_nonzero(~fine)} of {fine.size} rewards are NaN, infinite or too large for float32, the first "
+            f"is {reward.reshape(-1)[first]} in row {first}: correct the environment or the dataset"
+        )
 
 
 class Ring:
@@ -51,6 +70,7 @@ class Ring:
         self.act_dim = act_dim
         self.n_envs = n_envs
         self._act_shape = shape_of(act_dim)
+        self._act_len = self._act_shape[0] if self._act_shape else 0  # 0: one number
         if act_dtype is None:
             act_dtype = np.float32 if self._act_shape else np.int32
         self._folder = ArrayFolder(directory)
@@ -175,6 +195,11 @@ class Ring:
                     f"got an array of shape {list(rows.shape)} where {[n, *column.shape[1:]]} is needed: "
                     "all arrays of a batch have one row for each transition"
                 )
+        if n % self.n_envs:
+            raise ValueError(
+                f"got {n} transitions; this memory has n_envs={self.n_envs}: pass one transition of each environment, "
+                "or several times as many"
+            )
         skipped = max(n - self.max_size, 0)
         begin = (self._end + skipped) % self.max_size
         middle = min(n, skipped + self.max_size - begin)  # where the ring's end is reached

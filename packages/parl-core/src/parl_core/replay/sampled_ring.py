@@ -47,6 +47,8 @@ class SampledRing(Ring):
         self.n_step = n_step
         self.gamma = gamma
         self._obs_shape = shape_of(obs_dim)
+        self._flat = len(self._obs_shape) == 1 and len(self._act_shape) <= 1
+        self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
         self._obs_dtype = np.dtype(obs_dtype)
         self._rng = make_generator(seed)
         self._sampler = None if sampling is None else PrioritySampler(sampling, max_size)
@@ -115,7 +117,7 @@ class SampledRing(Ring):
         return batch.obs, batch.action, batch.reward, batch.next_obs, batch.terminal
 
     def update_priorities(self, index: NDArray[np.int64], td_error: ArrayLike) -> None:
-        """Set the priorities of drawn transitions from their new TD errors.
+        """Set the priorities of drawn transitions from their new TD errors; slots without a transition have none.
 
         Args:
             index: `batch.index`, `[n]`.
@@ -123,12 +125,13 @@ class SampledRing(Ring):
 
         Raises:
             HyperparameterError: the memory samples uniformly.
+            IndexError: there is no such slot.
             ValueError: an error is not finite, or the shapes differ.
         """
         if self._sampler is None:
             raise HyperparameterError("this memory samples uniformly: create it with sampling=Prioritized()")
         self._sampler.follow(self._start, self._end)
-        self._sampler.update(index, np.asarray(td_error))
+        self._sampler.update(np.asarray(index, np.int64), np.asarray(td_error))
 
     def get_state(self) -> dict[str, Any]:
         """Everything but the rows: counters, generator, priorities."""
@@ -155,6 +158,21 @@ class SampledRing(Ring):
         if self._sampler is not None:
             largest = float(state["largest_priority"])
             self._sampler.restore(state["priority"], largest, self._start, self._end)
+
+    def _same_shapes(self, obs: ArrayLike, next_obs: ArrayLike, act: ArrayLike) -> bool:
+        # For a single number or record numpy takes nothing else by itself.
+        return (not self._obs_shape or np.shape(obs) == np.shape(next_obs) == self._obs_shape) and (
+            not self._act_shape or np.shape(act) == self._act_shape
+        )
+
+    def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
+        """What `append` says of a transition that is not of this memory's form."""
+        shapes = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)]
+        return (
+            f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}; this memory "
+            f"stores observations {list(self._obs_shape)}, actions {list(self._act_shape)} and finite rewards: pass "
+            "numbers of exactly these shapes, or create it with other obs_dim and act_dim"
+        )
 
     def _new_buffers(self, n: int) -> ReplayBatch:
         obs, next_obs = self._obs_buffers(n)

@@ -121,7 +121,7 @@ def train_off_policy(
 
     Raises:
         HyperparameterError: the environment's spaces do not suit, or the algorithm learns otherwise, or it has no such
-            exploration or rates.
+            exploration or rates, or the memory was made for another number of environments.
         CheckpointError: a checkpoint cannot be written, or the run's cannot be used.
         DivergedError: a loss is not finite; callbacks that save have not saved since.
         KeyboardInterrupt: after the callbacks were told.
@@ -139,6 +139,7 @@ def train_off_policy(
         course.watch(envs, seed)
         if memory is None:
             memory = make_memory(agent, envs, settings, rng)
+        _check_turns(memory, envs.num_envs)
         collector = TransitionCollector(agent, envs, memory, rng, seed)
         figures = Figures(agent.alg.FIGURES)
         reported = Latest(0)
@@ -190,6 +191,15 @@ def make_memory(
         sampling=settings.prioritized,
         seed=rng,
     )
+
+
+def _check_turns(memory: Any, num_envs: int) -> None:
+    """Refuse a memory that would sum up the rewards of several environments as if they were the steps of one."""
+    if getattr(memory, "n_step", 1) > 1 and getattr(memory, "n_envs", num_envs) != num_envs:
+        raise HyperparameterError(
+            f"the memory has n_step={memory.n_step} and n_envs={memory.n_envs}, but {num_envs} environments are "
+            f"stepped: make it with n_envs={num_envs}, so that n-step returns stay within each of them"
+        )
 
 
 def _learn(agent: OffPolicyAgent, memory: Any, batch_size: int, beta: float | None, rates: Mapping[str, float]) -> Any:
