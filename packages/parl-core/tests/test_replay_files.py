@@ -222,3 +222,67 @@ def test_a_file_whose_columns_do_not_belong_together_is_refused_and_changes_noth
         memory.load(tmp_path / "rpm.npz")
     assert len(memory) == 3
     assert set(memory.sample(100).obs[:, 0]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"place": np.array([0, 60, 10, 1])},
+        {"place": np.array([5, 3, 10, 1])},
+        {"place": np.array([0, 6])},
+        {"truncated": np.zeros(2, bool)},
+        {"rng": np.array("no json")},
+        {"rng": np.array('{"bit_generator": "Unheard"}')},
+        {"priority": np.ones(3)},
+    ],
+)
+def test_damaged_counters_and_generators_are_refused_and_change_nothing(
+    tmp_path: Path, wrong: dict[str, np.ndarray]
+) -> None:
+    saved = ReplayMemory(10, 2, 0, sampling=Prioritized())
+    numbered(saved, range(6))
+    saved.save(tmp_path / "whole.npz")
+    with np.load(tmp_path / "whole.npz") as data:
+        np.savez(tmp_path / "rpm.npz", allow_pickle=False, **{**data, **wrong})
+    memory = ReplayMemory(10, 2, 0, sampling=Prioritized())
+    numbered(memory, range(3))
+    with pytest.raises(CheckpointError, match=r"rpm\.npz (does not fit together|has a random generator)"):
+        memory.load(tmp_path / "rpm.npz")
+    assert set(memory.sample(100).obs[:, 0]) == {0, 1, 2}
+
+
+@pytest.mark.parametrize("wrong", [{"obs_dtype": np.uint8}, {"act_dtype": np.int32}])
+def test_a_file_whose_numbers_do_not_go_into_the_memory_is_refused(tmp_path: Path, wrong: dict[str, type]) -> None:
+    saved = ReplayMemory(10, 2, 1)
+    saved.append([0.5, 0.5], [0.5], 0.0, [1.5, 1.5], False)
+    saved.save(tmp_path / "rpm.npz")
+    with pytest.raises(CheckpointError, match=r"as float32, this memory stores u?int"):
+        ReplayMemory(10, 2, 1, **wrong).load(tmp_path / "rpm.npz")  # type: ignore[arg-type]  # no narrower type
+
+
+@pytest.mark.parametrize("content", ['{"start": 0, "en', '{"closed": true, "start": 0}', "[]", '{"closed": true}'])
+def test_a_directory_with_a_damaged_state_is_refused(tmp_path: Path, content: str) -> None:
+    ReplayMemory(10, 2, 0, directory=tmp_path).close()
+    (tmp_path / "state.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"state\.json .*Remove the directory"):
+        ReplayMemory(10, 2, 0, directory=tmp_path)
+
+
+def test_a_directory_with_a_missing_or_shortened_column_is_refused_again_and_again(tmp_path: Path) -> None:
+    memory = ReplayMemory(10, 2, 0, directory=tmp_path)
+    numbered(memory, range(10))
+    memory.close()
+    with (tmp_path / "obs.npy").open("r+b") as file:
+        file.truncate(150)
+    for _ in range(2):
+        with pytest.raises(CheckpointError, match=r"obs\.npy cannot be read"):
+            ReplayMemory(10, 2, 0, directory=tmp_path)
+    (tmp_path / "obs.npy").unlink()
+    with pytest.raises(CheckpointError, match=r"obs\.npy cannot be read"):
+        ReplayMemory(10, 2, 0, directory=tmp_path)
+
+
+def test_a_directory_of_another_number_of_environments_is_refused(tmp_path: Path) -> None:
+    ReplayMemory(10, 2, 0, n_envs=2, directory=tmp_path).close()
+    with pytest.raises(CheckpointError, match=r"^the replay memory in .* n_envs=2, this one with n_envs=1"):
+        ReplayMemory(10, 2, 0, directory=tmp_path)

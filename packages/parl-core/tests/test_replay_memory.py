@@ -269,6 +269,14 @@ def test_a_batch_with_a_reward_that_is_no_number_is_refused_whole(bad: float) ->
     assert len(memory) == 2
 
 
+def test_a_batch_of_what_is_no_number_is_refused_whole() -> None:
+    memory = ReplayMemory(3, 2, 0)
+    numbered(memory, range(3))
+    with pytest.raises(ValueError, match="invalid literal"):
+        memory.append_batch(np.full((1, 2), 9), ["x"], [0.0], np.zeros((1, 2)), [False])
+    assert held(memory) == {0, 1, 2}
+
+
 def test_a_batch_brings_one_transition_of_every_environment() -> None:
     memory = ReplayMemory(8, 2, 0, n_envs=2)
     with pytest.raises(ValueError, match="got 1 transitions; this memory has n_envs=2"):

@@ -6,7 +6,7 @@ Nothing is ever unpickled. A snapshot appears under its name only when it is com
 import json
 import os
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from parl_core.errors import CheckpointError
 from parl_core.whole_file import whole_file
 
-__all__ = ["ArrayFolder", "check_same_rows", "read_snapshot", "write_snapshot"]
+__all__ = ["ArrayFolder", "check_kinds", "check_same_rows", "read_snapshot", "write_snapshot"]
 
 STATE = "state.json"
 
@@ -60,6 +60,22 @@ def read_snapshot(path: str | os.PathLike[str], needed: set[str]) -> dict[str, N
     return arrays
 
 
+def check_kinds(
+    path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], stored: Mapping[str, NDArray[Any]]
+) -> None:
+    """Refuse columns whose numbers the memory's columns of that name cannot hold, as uint8 cannot hold floats.
+
+    Raises:
+        CheckpointError: the message has both dtypes.
+    """
+    for name, column in stored.items():
+        if not np.can_cast(arrays[name].dtype, column.dtype, "same_kind"):
+            raise CheckpointError(
+                f"{path} holds {name} as {arrays[name].dtype}, this memory stores {column.dtype}: create it with the "
+                "obs_dtype and act_dtype of the file"
+            )
+
+
 def check_same_rows(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]], columns: Sequence[str]) -> None:
     """Refuse a snapshot whose columns do not belong together, before anything is taken from it.
 
@@ -84,15 +100,17 @@ class ArrayFolder:
 
     Raises:
         CheckpointError: the directory holds a memory that was not closed (its process was killed), so that nobody
-            knows which slots are whole.
+            knows which slots are whole, or one that is damaged.
     """
+
+    REMOVE = "Remove the directory or choose another one"
 
     def __init__(self, directory: str | os.PathLike[str] | None) -> None:
         self.directory = None if directory is None else Path(directory)
         self.state: dict[str, Any] | None = None
         self._mapped: list[np.memmap[Any, Any]] = []
         if self.directory is not None and (self.directory / STATE).exists():
-            self.state = json.loads((self.directory / STATE).read_text())
+            self.state = self._read()
             if not self.state.get("closed"):
                 raise CheckpointError(
                     f"the replay memory in {self.directory} was not closed by the program that wrote it: "
@@ -103,7 +121,7 @@ class ArrayFolder:
         """Return the array of that name: zeros, or what a closed memory left in the directory.
 
         Raises:
-            CheckpointError: the file there has another shape or dtype.
+            CheckpointError: the file there is missing or damaged, or has another shape or dtype.
         """
         if self.directory is None:
             return np.zeros(shape, dtype)
@@ -112,7 +130,11 @@ class ArrayFolder:
             self.directory.mkdir(parents=True, exist_ok=True)
             mapped = np.lib.format.open_memmap(file, "w+", np.dtype(dtype), shape)
         else:
-            mapped = np.lib.format.open_memmap(file, "r+")
+            try:
+                np.lib.format.open_memmap(file, "r")  # refuses a file that is too short; "r+" would lengthen it
+                mapped = np.lib.format.open_memmap(file, "r+")
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"{file} cannot be read: {error}. {self.REMOVE}") from error
             if mapped.shape != shape or mapped.dtype != np.dtype(dtype):
                 needed = f"{np.dtype(dtype)}{list(shape)}"
                 raise CheckpointError(
@@ -121,6 +143,10 @@ class ArrayFolder:
                 )
         self._mapped.append(mapped)
         return mapped
+
+    def refuse(self, why: str) -> CheckpointError:
+        """The error for a state that cannot be used."""
+        return CheckpointError(f"{self.directory}/{STATE} {why}. {self.REMOVE}")
 
     def begin(self) -> None:
         """Mark the directory as in use."""
@@ -135,6 +161,15 @@ class ArrayFolder:
         """Write everything out, and with it the state that the next program finds in `state`."""
         self.flush()
         self._write({**state, "closed": True})
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            state = json.loads((self.directory / STATE).read_text())  # type: ignore[operator]  # there is a directory
+        except (OSError, ValueError) as error:
+            raise self.refuse(f"cannot be read: {error}") from error
+        if not isinstance(state, dict):
+            raise self.refuse("is no state of a replay memory")
+        return state
 
     def _write(self, state: dict[str, Any]) -> None:
         if self.directory is not None:

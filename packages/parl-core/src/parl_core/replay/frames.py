@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
-from parl_core.replay.files import read_snapshot, write_snapshot
+from parl_core.replay.files import check_kinds, read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
 from parl_core.replay.ring import check_rewards
 from parl_core.replay.sampled_ring import SampledRing
@@ -216,12 +216,18 @@ class FrameReplayMemory(SampledRing):
         """
         needed = {"action", "reward", "terminal", "frames", "newest", "written", "starts", "place"}
         data = read_snapshot(pathname, needed)
-        if data["frames"].shape != self._frames.shape or int(data["place"][2]) != self.max_size:
-            saved = f"frames {list(data['frames'].shape)} of max_size={int(data['place'][2])}"
+        max_size = int(data["place"][2]) if data["place"].shape == (4,) else None
+        if data["frames"].shape != self._frames.shape or max_size != self.max_size:
+            saved = f"frames {list(data['frames'].shape)} of max_size={max_size}"
             raise CheckpointError(
                 f"{pathname} holds {saved}, this memory {list(self._frames.shape)} of max_size={self.max_size}: "
                 "create it with the arguments of the saved one"
             )
+        check_kinds(pathname, data, {"frames": self._frames, "action": self.action})
+        rows = {name: data[name].shape[:1] for name in ("action", "reward", "terminal", "newest")}
+        lanes = {name: data[name].shape for name in ("written", "starts")}
+        if len(set(rows.values())) > 1 or set(lanes.values()) != {(self.n_envs,)}:
+            raise CheckpointError(f"{pathname} does not fit together: it has {rows | lanes}")
         slots = self._restore_columns(data, str(pathname))
         for name in ("action", "reward", "terminal"):
             getattr(self, name)[: len(slots)] = data[name]

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.replay.batch import ReplayBatch
-from parl_core.replay.files import check_same_rows, read_snapshot, write_snapshot
+from parl_core.replay.files import check_kinds, check_same_rows, read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
 from parl_core.replay.ring import check_rewards
 from parl_core.replay.sampled_ring import SampledRing
@@ -207,7 +207,7 @@ class ReplayMemory(SampledRing):
         transitions.
 
         Raises:
-            CheckpointError: the file is missing, damaged, or of other shapes.
+            CheckpointError: the file is missing, damaged, or of other shapes or dtypes; the contents stay as they are.
         """
         data = read_snapshot(pathname, PARL_KEYS)
         check_same_rows(pathname, data, ("obs", "action", "reward", "terminal", "next_obs"))
@@ -217,6 +217,7 @@ class ReplayMemory(SampledRing):
                     f"{pathname} holds {name} of shape {list(data[name].shape[1:])}, this memory stores "
                     f"{list(getattr(self, name).shape[1:])}: create it with the obs_dim and act_dim of the file"
                 )
+        check_kinds(pathname, data, {"obs": self.obs, "next_obs": self.next_obs, "action": self.action})
         slots = self._restore_columns(data, str(pathname))
         for name in ("obs", "next_obs", "action", "reward", "terminal"):
             getattr(self, name)[: len(slots)] = data[name][slots]

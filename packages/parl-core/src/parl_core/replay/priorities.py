@@ -119,8 +119,8 @@ class PrioritySampler:
                 f"td_error must be finite, got {largest}: the network's output or a reward is NaN or infinite"
             )
         np.power(priorities, self.settings.alpha, out=priorities)
-        held = self._tree.leaves.take(slots) > 0.0
-        if not held.all():  # dropped since they were drawn
+        if self._end - self._start < self._capacity:  # slots may have been dropped since they were drawn
+            held = self._tree.leaves.take(slots) > 0.0
             slots, priorities = slots[held], priorities[held]
         self._largest = max(self._largest, largest**self.settings.alpha)
         self._tree.set(slots, priorities)

@@ -200,6 +200,11 @@ class Ring:
                 f"got {n} transitions; this memory has n_envs={self.n_envs}: pass one transition of each environment, "
                 "or several times as many"
             )
+        # What numpy cannot make numbers of is found here, before anything is written.
+        given = [
+            rows.astype(column.dtype) if rows.dtype.kind in "OSU" else rows
+            for column, rows in zip(stored, given, strict=True)
+        ]
         skipped = max(n - self.max_size, 0)
         begin = (self._end + skipped) % self.max_size
         middle = min(n, skipped + self.max_size - begin)  # where the ring's end is reached
@@ -219,7 +224,7 @@ class Ring:
     def _restore_columns(self, data: dict[str, NDArray[Any]], source: str) -> NDArray[np.int64]:
         """Take over counters and flags, and return which rows of the other columns come first here."""
         if "place" in data:
-            start, end, capacity, n_envs = (int(number) for number in data["place"])
+            start, end, capacity, n_envs = _checked_place(data, source)
             if n_envs != self.n_envs:
                 raise CheckpointError(
                     f"{source} was written with n_envs={n_envs}, this memory has n_envs={self.n_envs}: "
@@ -242,12 +247,36 @@ class Ring:
 
     def _attach(self) -> None:
         """Go on with what a closed memory left in the directory, and mark it as in use."""
-        if self._folder.state is not None:
-            self._restore_place(self._folder.state)
+        state = self._folder.state
+        if state is not None:
+            if state.get("n_envs", self.n_envs) != self.n_envs:
+                raise CheckpointError(
+                    f"the replay memory in {self._folder.directory} was made with n_envs={state['n_envs']}, this one "
+                    f"with n_envs={self.n_envs}: use the same number, or another directory"
+                )
+            try:
+                self._restore_place(state)
+            except (KeyError, TypeError, ValueError) as error:
+                raise self._folder.refuse(f"lacks something of a replay memory's state: {error!r}") from error
         self._folder.begin()
 
     def _place(self) -> dict[str, Any]:
-        return {"start": self._start, "end": self._end}
+        return {"start": self._start, "end": self._end, "n_envs": self.n_envs}
 
     def _restore_place(self, state: dict[str, Any]) -> None:
+        if not 0 <= state["start"] <= state["end"] <= state["start"] + self.max_size:
+            raise ValueError(f"start {state['start']}, end {state['end']}")
         self._floor, self._end = state["start"], state["end"]
+
+
+def _checked_place(data: Mapping[str, NDArray[Any]], source: str) -> list[int]:
+    """The counters of a snapshot: start, end, max_size, n_envs."""
+    truncated = data.get("truncated", ())
+    place, rows = data["place"], len(data["reward"])
+    counters: list[int] = place.tolist() if place.shape == (4,) and place.dtype.kind in "iu" else [-1, 0, 0, 0]
+    start, end, capacity, _ = counters
+    if not 0 <= start <= end <= start + capacity or rows != min(end, capacity) or len(truncated) != rows:
+        raise CheckpointError(
+            f"{source} does not fit together: {rows} rows; place {place.tolist()} (start, end, max_size, n_envs)"
+        )
+    return counters

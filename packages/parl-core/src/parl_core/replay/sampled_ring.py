@@ -230,9 +230,16 @@ class SampledRing(Ring):
         return columns
 
     def _restore_columns(self, data: dict[str, NDArray[Any]], source: str) -> NDArray[np.int64]:
+        try:
+            rng = generator_from_json(str(data["rng"])) if "rng" in data else self._rng
+        except (KeyError, TypeError, ValueError) as error:
+            raise CheckpointError(f"{source} has a random generator that cannot be read: {error}") from error
+        if "priority" in data and data["priority"].shape[:1] < data["reward"].shape:
+            raise CheckpointError(
+                f"{source} does not fit together: {len(data['reward'])} rows, priorities {list(data['priority'].shape)}"
+            )
         slots = super()._restore_columns(data, source)
-        if "rng" in data:
-            self._rng = generator_from_json(str(data["rng"]))
+        self._rng = rng
         if self._sampler is not None:
             priority = data["priority"][slots] if "priority" in data else np.ones(len(slots))
             self._sampler.restore(priority, float(data.get("largest_priority", 1.0)), self._start, self._end)
