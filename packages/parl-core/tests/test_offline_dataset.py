@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
@@ -62,6 +63,7 @@ def test_rows_of_shape_n_1_and_continuous_actions_of_one_dimension_are_taken() -
         ({"terminal": np.array([0, 0, 7, 0, 0, 0])}, r"has terminal 7.0 in row 2: flags are 0 or 1"),
         ({"action": np.array([0, -1, 0, 0, 0, 0])}, r"has the action -1"),
         ({"reward": np.zeros((6, 2))}, r"reward must have shape"),
+        ({"action": np.zeros((6, 0), int)}, r"actions of shape \[6, 0\]: an action has one number"),
         ({"action": np.array(list("abcdef"))}, r"has action of dtype <U1"),
         ({"reward": np.array([0, 1e300, 0, 0, 0, 0])}, r"has reward 1e\+300 in row 1: beyond float32.*scale or clip"),
         ({"obs": np.full((6, 2), -1e39)}, r"has obs -1e\+39 in row 0: beyond float32"),
@@ -267,3 +269,28 @@ def test_a_missing_minari_is_named_with_the_command(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "minari", None)
     with pytest.raises(ImportError, match=r'pip install "minari\[hdf5\]"'):
         read_minari("anything-v0")
+
+
+def test_a_dataset_of_one_row_is_one_episode() -> None:
+    data = OfflineDataset.from_arrays(arrays(1))
+    assert data.episodes == ((0, 1),)
+    assert data.episode_returns.shape == (1,)
+    assert [len(episode) for episode in data] == [1]
+
+
+def test_actions_beyond_int64_are_refused() -> None:
+    with pytest.raises(DatasetError, match="action 9223372036854775813, which is beyond int64"):
+        OfflineDataset.from_arrays(arrays(action=np.full(6, 2**63 + 5, np.uint64)))
+
+
+@pytest.mark.parametrize("column", ["actions", "terminations", "truncations"])
+def test_episodes_whose_columns_would_slide_against_each_other_are_refused(column: str) -> None:
+    def episode(steps: int, wrong: int) -> Any:
+        columns = {name: np.zeros(steps) for name in ("actions", "rewards", "terminations", "truncations")}
+        return SimpleNamespace(
+            id=7, observations=np.zeros((steps + 1, 2)), **{**columns, column: np.zeros(steps + wrong)}
+        )
+
+    lengths = SimpleNamespace(iterate_episodes=lambda: [episode(3, -1), episode(4, 1)])
+    with pytest.raises(DatasetError, match=r"episode 7: \w+ has the shape \[2\] for 3 rewards"):
+        read_minari(lengths)

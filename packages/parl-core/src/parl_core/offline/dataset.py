@@ -99,7 +99,8 @@ class OfflineDataset:
         the time limit.
         """
         ends = self.terminal | self.truncated
-        jumps = (self.next_obs[:-1] != self.obs[1:]).reshape(len(self) - 1, -1).any(axis=1)
+        other = self.next_obs[:-1] != self.obs[1:]
+        jumps = other.any(axis=tuple(range(1, other.ndim)))
         ends = np.append(ends[:-1] | jumps, True)
         stops = (np.flatnonzero(ends) + 1).tolist()
         return tuple(zip([0, *stops[:-1]], stops, strict=True))
@@ -132,11 +133,15 @@ class OfflineDataset:
 
 
 def _actions(source: str, array: NDArray[Any]) -> NDArray[Any]:
+    if not array.size:
+        raise DatasetError(f"{source} has actions of shape {list(array.shape)}: an action has one number at least")
     if array.dtype.kind in "iu":
         if array.ndim == 2 and array.shape[1] == 1:
             array = array[:, 0]
         if array.min() < 0:
             raise DatasetError(f"{source} has the action {array.min()}: discrete actions count from 0")
+        if array.max() > np.iinfo(np.int64).max:
+            raise DatasetError(f"{source} has the action {array.max()}, which is beyond int64: count actions from 0")
         return array.astype(np.int64)
     if array.dtype.kind != "f":
         raise DatasetError(f"{source} has actions of dtype {array.dtype}: they must be numbers")

@@ -67,7 +67,8 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
 
     Raises:
         ImportError: minari is not installed; the message has the command.
-        DatasetError: there is no such dataset here, it has no episodes, or its observations are no arrays.
+        DatasetError: there is no such dataset here, it has no episodes, its observations are no arrays, or an episode's
+            columns have different lengths.
     """
     if isinstance(dataset, str):
         try:
@@ -104,7 +105,13 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
             ("terminal", episode.terminations),
             ("truncated", episode.truncations),
         ):
-            columns[key].append(np.asarray(values))
+            column = np.asarray(values)
+            if column.shape[:1] != (steps,):
+                raise DatasetError(
+                    f"{name}, episode {episode.id}: {key} has the shape {list(column.shape)} for {steps} rewards; it "
+                    "needs one row a step"
+                )
+            columns[key].append(column)
     if not columns["obs"]:
         raise DatasetError(f"{name} has no episodes")
     return OfflineDataset.from_arrays({key: np.concatenate(parts) for key, parts in columns.items()}, name)
