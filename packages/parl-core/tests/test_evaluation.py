@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import DivergedError, HyperparameterError, ParlError
 from parl_core.training import Episode, Evaluation, evaluate
 
 
@@ -137,3 +137,22 @@ def test_a_reward_that_is_no_number_is_refused_with_what_to_do() -> None:
 
     with pytest.raises(ParlError, match=r"step of Generous gave the reward \[1\.0\] of list: .*return float"):
         evaluate(AlwaysOne(), Generous, 1)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_return_that_is_not_finite_ends_the_evaluation(bad: float) -> None:
+    class Spoiled(Endless):
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            return np.zeros(1, np.float32), bad, True, False, {}
+
+    with pytest.raises(DivergedError, match=rf"episode 0 has the return {bad} after the reward {bad} of step 0; clip"):
+        evaluate(AlwaysOne(), Spoiled, 1)
+
+
+def test_an_agent_is_not_asked_about_observations_that_are_not_finite() -> None:
+    class Blind(Endless):
+        def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+            return np.full(1, np.nan, np.float32), 1.0, False, False, {}
+
+    with pytest.raises(DivergedError, match=r"environment 0 observed nan in obs\[0\] after 0 evaluated episodes"):
+        evaluate(AlwaysOne(), Blind, 1)

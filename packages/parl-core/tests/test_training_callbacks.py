@@ -95,6 +95,16 @@ def test_the_best_weights_are_saved_and_come_back_of_equals_the_latest(tmp_path:
     assert (run.path / "best.ckpt").read_text() == "3"
 
 
+def test_an_evaluation_of_nan_is_never_the_best() -> None:
+    agent = Weights()
+    keeper = KeepBest(agent)
+    for number, mean in enumerate([float("nan"), 100.0, float("nan"), -500.0]):
+        agent.number = number
+        keeper.on_evaluation(evaluation(number, mean))
+    keeper.on_end(ended())
+    assert agent.number == 1
+
+
 @pytest.mark.parametrize("stop", [Stop.INTERRUPTED, Stop.FAILED])
 def test_after_an_error_the_file_holds_the_best_and_the_agent_stays_as_it_is(stop: Stop, tmp_path: Path) -> None:
     agent = Weights()

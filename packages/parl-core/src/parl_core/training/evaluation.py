@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -9,10 +10,12 @@ import numpy as np
 from parl_core import logger
 from parl_core.checks import check_int
 from parl_core.env.vector_group import EnvMaker, make_env, no_number
+from parl_core.errors import DivergedError
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import PredictingAgent, acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.events import Episode, Evaluation
+from parl_core.training.finite import check_observations
 
 __all__ = ["Evaluator", "evaluate", "warn_of_cut"]
 
@@ -50,6 +53,7 @@ def evaluate(
 
     Raises:
         HyperparameterError: a number is out of its range.
+        DivergedError: an environment gave a reward or an observation that is NaN or infinite.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
@@ -64,7 +68,9 @@ def evaluate(
         for seat in seats:
             seat.begin(*waiting.popleft())
         while len(played) < episodes:
-            actions = valid(agent.predict(map_nested(_stacked, *(seat.obs for seat in seats))))
+            obs = map_nested(_stacked, *(seat.obs for seat in seats))
+            check_observations(obs, f"after {len(played)} evaluated episodes")
+            actions = valid(agent.predict(obs))
             for seat, action in zip(seats, actions, strict=True):
                 if seat.playing and seat.step(action, max_steps):
                     played[seat.number] = Episode(seat.episode_return, seat.length)
@@ -111,6 +117,11 @@ class _Seat:
             self.episode_return += float(reward)
         except (TypeError, ValueError) as error:
             raise no_number(self.env, reward) from error
+        if not isfinite(self.episode_return):
+            raise DivergedError(
+                f"evaluation: episode {self.number} has the return {self.episode_return} after the reward {reward} of "
+                f"step {self.length}; clip or repair rewards in {self.env}"
+            )
         self.length += 1
         self.playing = not (terminated or truncated or self.length >= max_steps)
         if not (self.playing or terminated or truncated):

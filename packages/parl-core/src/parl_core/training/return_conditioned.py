@@ -19,6 +19,7 @@ from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import into_space
 from parl_core.training.evaluation import warn_of_cut
 from parl_core.training.events import Episode, Evaluation
+from parl_core.training.finite import check_rewards
 
 __all__ = ["evaluate_with_target_return"]
 
@@ -52,6 +53,7 @@ def evaluate_with_target_return(
     Raises:
         HyperparameterError: a number is out of its range, the algorithm is another one, its model predicts other
             actions than the environment has, or an episode is longer than the model's `max_timestep`.
+        DivergedError: an environment gave a reward that is NaN or infinite.
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
@@ -90,6 +92,7 @@ def evaluate_with_target_return(
                 playing[i] = not (terminated or truncated or lengths[i] >= max_steps)
                 if not (playing[i] or terminated or truncated):
                     warn_of_cut(int(i), max_steps)
+            check_rewards(rewards, "in the evaluation")
             returns += rewards
             kept = slice(-(context - 1), None) if context > 1 else slice(0, 0)
             dropped = obs.shape[1] - min(obs.shape[1], context - 1)

@@ -146,7 +146,7 @@ class KeepBest(Callback):
         self._weights: Any = None
 
     def on_evaluation(self, evaluation: Evaluation) -> None:
-        if evaluation.mean < self._best:
+        if not evaluation.mean >= self._best:  # NaN is no better than anything
             return
         self._best = evaluation.mean
         if self._run is None:
