@@ -269,3 +269,21 @@ def test_a_test_environment_uses_the_statistics_of_training_and_leaves_them_alon
 def test_scaling_rewards_needs_gamma() -> None:
     with pytest.raises(HyperparameterError, match="gamma"):
         wrap_rms(Counter(), gamma=None)
+
+
+def test_the_final_observation_stays_where_the_environment_reuses_its_array() -> None:
+    class Reusing(gymnasium.Env[Any, Any]):
+        def __init__(self) -> None:
+            self.obs = np.zeros(1)
+
+        def reset(self, **_: Any) -> tuple[Any, dict[str, Any]]:
+            self.obs[:] = 0.0
+            return self.obs, {}
+
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            self.obs += 1.0
+            return self.obs, 1.0, True, False, {}
+
+    envs = VectorEnv([Reusing()])
+    envs.reset()
+    assert envs.step([0])[-1][0]["final_obs"].tolist() == [1.0]

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 
+from parl_core.errors import DivergedError
 from parl_core.training import run_episode, train_by_episodes
 
 
@@ -108,3 +109,39 @@ def test_actions_are_mapped_to_the_bounds_and_learned_as_they_were_drawn() -> No
     obs, action, _ = agent.learned[0]
     np.testing.assert_array_equal(obs["count"], [[0.0], [1.0], [2.0]])
     np.testing.assert_array_equal(action, [[-1.0], [0.0], [5.0]])
+
+
+class Reusing(ThreeSteps):
+    """Writes every observation into the same array."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._obs = np.zeros(1, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._obs[:], info = super().reset(seed=seed, options=options)
+        return self._obs, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self._obs[:], *rest = super().step(action)
+        return (self._obs, *rest)
+
+
+def test_observations_of_an_environment_that_reuses_its_array_are_what_was_seen() -> None:
+    assert run_episode(Reusing(), lambda obs: 0).obs.tolist() == [[0.0], [1.0], [2.0]]
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("where", ["reward", "observed"])
+def test_nothing_is_learned_from_an_episode_with_numbers_that_are_not_finite(bad: float, where: str) -> None:
+    class Spoiled(ThreeSteps):
+        def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+            obs, reward, *ends = super().step(action)
+            if self._count == 2:
+                obs, reward = (obs, bad) if where == "reward" else (obs * bad, reward)
+            return (obs, reward, *ends)
+
+    agent = Recording()
+    with pytest.raises(DivergedError, match=rf"{where} {bad}.* at step \d of episode 0"):
+        train_by_episodes(agent, Spoiled(), episodes=2)
+    assert not agent.learned

@@ -181,3 +181,9 @@ def test_calc_discount_norm_reward_has_mean_zero_and_deviation_one() -> None:
 @pytest.mark.parametrize("rewards", [[1.0], [0.0, 0.0, 0.0], [0.1, 0.1, 0.1], []])
 def test_equal_sums_normalise_to_zeros_not_to_nan(rewards: list[float]) -> None:
     assert calc_discount_norm_reward(rewards, 0.0).tolist() == [0.0] * len(rewards)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_normalised_sums_of_rewards_that_are_not_finite_are_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match=rf"rewards must be finite, got {bad} in step 1"):
+        calc_discount_norm_reward([1.0, bad, 2.0], 0.9)

@@ -226,8 +226,15 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
 
     Returns:
         `[T]`; where all sums are equal, zeros.
+
+    Raises:
+        ValueError: a reward is NaN or infinite.
     """
-    sums = calc_discount_sum_rewards(np.asarray(reward_list, np.float64), gamma)
+    rewards = np.asarray(reward_list, np.float64)
+    if not np.isfinite(rewards).all():
+        step = int(np.isfinite(rewards).argmin())
+        raise ValueError(f"rewards must be finite, got {rewards[step]} in step {step}: correct the environment")
+    sums = calc_discount_sum_rewards(rewards, gamma)
     size = np.abs(sums).max(initial=0.0)
     spread = sums.std() if sums.size else 0.0
     # A spread of rounding errors alone means that all sums are equal.

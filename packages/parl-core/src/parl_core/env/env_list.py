@@ -1,6 +1,7 @@
 """Several environments as one, in lists, without any requirement on their spaces."""
 
 from collections.abc import Sequence
+from copy import deepcopy
 from typing import Any
 
 from parl_core.env.wrapping import AnyEnv
@@ -77,7 +78,8 @@ class VectorEnv:
     def _step(env: AnyEnv, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         obs, reward, terminated, truncated, info = env.step(action)
         if terminated or truncated:
+            final = deepcopy(obs)  # which the reset may change
             first, first_info = env.reset()
-            info = {**first_info, "final_obs": obs, "final_info": info}
+            info = {**first_info, "final_obs": final, "final_info": info}
             obs = first
         return obs, float(reward), terminated, truncated, info

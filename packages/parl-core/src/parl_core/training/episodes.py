@@ -18,6 +18,7 @@ from parl_core.checks import check_int
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import calc_discount_norm_reward
 from parl_core.training.acting import acts_in_unit_box, into_space
+from parl_core.training.finite import check_observations, check_rewards
 
 __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
 
@@ -69,7 +70,7 @@ def run_episode(
     seen, actions, rewards = [], [], []
     over = False
     while not over:
-        seen.append(obs)
+        seen.append(map_nested(np.array, obs))  # a copy: the environment may change its own
         actions.append(act(obs))
         action = actions[-1] if valid is None else valid(np.asarray(actions[-1])[None])[0]
         obs, reward, terminated, truncated, _ = env.step(action)
@@ -101,6 +102,10 @@ def train_by_episodes(
 
     Returns:
         the returns of the test episodes.
+
+    Raises:
+        HyperparameterError: a number is out of its range.
+        DivergedError: the environment gave a reward or an observation that is NaN or infinite.
     """
     for name, number in (("episodes", episodes), ("log_every", log_every), ("test_every", test_every)):
         check_int(name, number)
@@ -110,6 +115,8 @@ def train_by_episodes(
         played = run_episode(env, agent.sample, seed if i == 0 else None, valid=valid)
         if i % log_every == 0:
             logger.info("Episode %d, Reward Sum %s.", i, played.episode_return)
+        check_rewards(np.array(played.rewards)[:, None], f"of episode {i}")
+        check_observations(map_nested(lambda steps: steps[:, None], played.obs), f"of episode {i}", leading=2)
         agent.learn(played.obs, played.actions, calc_discount_norm_reward(played.rewards, gamma))
         if (i + 1) % test_every == 0:
             tested.append(run_episode(env, agent.predict, valid=valid).episode_return)
