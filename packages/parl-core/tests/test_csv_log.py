@@ -77,3 +77,23 @@ def test_rows_of_many_threads_are_whole_under_one_header(tmp_path: Path) -> None
     header, *written = rows(tmp_path / "t.csv")
     assert header == ["thread", "number"]
     assert sorted((int(a), int(b)) for a, b in written) == [(name, n) for name in range(5) for n in range(200)]
+
+
+@pytest.mark.parametrize(
+    "torn", ["step,return\r\n1,2.5\r\n2,3", 'step,return\r\n1,2.5\r\n2,"a\nb', "step,re", "step,return"]
+)
+def test_a_row_that_a_killed_program_left_unfinished_is_replaced(torn: str, tmp_path: Path) -> None:
+    (tmp_path / "progress.csv").write_text(torn, newline="")
+    with CSVLogger(tmp_path / "progress.csv") as table:
+        table.log_dict({"step": 3, "return": 7.5})
+        table.log_dict({"step": 4, "return": 8.5})
+    before = [["1", "2.5"]] if "2.5" in torn else []
+    assert rows(tmp_path / "progress.csv") == [["step", "return"], *before, ["3", "7.5"], ["4", "8.5"]]
+
+
+def test_an_unfinished_row_stays_where_nothing_is_written(tmp_path: Path) -> None:
+    for name, content in (("table.csv", "a,b\r\n1,2\r\n3"), ("notes.txt", "buy milk")):
+        (tmp_path / name).write_text(content, newline="")
+        with CSVLogger(tmp_path / name) as table, pytest.raises(ValueError, match=name):
+            table.log_dict({"step": 3})
+        assert (tmp_path / name).read_bytes() == content.encode()

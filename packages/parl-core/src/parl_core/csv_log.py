@@ -1,6 +1,7 @@
 """A table of a run in a CSV file, one row a call."""
 
 import csv
+import io
 import os
 import threading
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ class CSVLogger:
             table.log_dict({"step": 100, "return": 20.5})
 
     The keys of the first row are the header. A file that exists is continued when it has the same columns, so that a
-    resumed run keeps its table; anything else in it is an error, and is left as it is.
+    resumed run keeps its table; anything else in it is an error, and is left as it is. A last row without its line end,
+    which a program that was killed left unfinished, is replaced by the first row that is written.
 
     Args:
         output_file: path of the file; missing directories are made.
@@ -31,9 +33,11 @@ class CSVLogger:
         self.path = Path(output_file)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self._file = self.path.open("a+", newline="", encoding="utf-8")
-        self._file.seek(0)
-        self._columns: list[str] | None = next(csv.reader(self._file), None)
-        self._file.seek(0, os.SEEK_END)
+        content = self.path.read_bytes()
+        self._whole = _end_of_rows(content)
+        self._torn = content[self._whole :].decode(errors="replace")
+        rows = io.StringIO(content[: self._whole].decode(), newline="")
+        self._columns: list[str] | None = next(csv.reader(rows), None)
         self._writer = csv.writer(self._file)
         self._lock = threading.Lock()
 
@@ -47,15 +51,26 @@ class CSVLogger:
             ValueError: the keys differ from the columns of the file, or the file is closed.
         """
         with self._lock:
+            header = self._columns is None
             if self._columns is None:
-                self._columns = [str(key) for key in result_dict]
-                self._writer.writerow(self._columns)
+                self._columns = self._header(result_dict)
             if set(result_dict) != set(self._columns):
                 raise ValueError(
                     f"{self.path} has the columns {self._columns}, got a row with {list(result_dict)}: "
                     "pass the same keys in every row, or use another file"
                 )
+            if self._torn:
+                self._file.truncate(self._whole)
+                self._torn = ""
+            if header:
+                self._writer.writerow(self._columns)
             self._writer.writerow([result_dict[column] for column in self._columns])
+
+    def _header(self, result_dict: Mapping[str, Any]) -> list[str]:
+        columns = [str(key) for key in result_dict]
+        if not ",".join(columns).startswith(self._torn):
+            raise ValueError(f"{self.path} holds {self._torn[:80]!r} and is no table: use another file")
+        return columns
 
     def flush(self) -> None:
         """Write all rows to disk."""
@@ -74,3 +89,11 @@ class CSVLogger:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _end_of_rows(content: bytes) -> int:
+    """Where the last whole row of a table ends; a line end within quotes ends no row."""
+    end = content.rfind(b"\n") + 1
+    while content.count(b'"', 0, end) % 2:
+        end = content.rfind(b"\n", 0, end - 1) + 1
+    return end
