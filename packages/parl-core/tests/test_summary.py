@@ -68,6 +68,15 @@ def test_histogram_counts_are_in_the_right_bins(tmp_path: Path) -> None:
     assert sum(count for limit, count in bins if 0.5 < limit < 0.6) == 3
 
 
+@pytest.mark.parametrize("values", [[1.0, 2.0, 1e30, -1e25], [1e25], [-1e300, 1e300], [3.4e38] * 3])
+def test_a_histogram_counts_numbers_of_any_size(tmp_path: Path, values: list[float]) -> None:
+    logger.set_dir(tmp_path)
+    summary.add_histogram("large", np.array(values))
+    summary.flush()
+    ((_, value),) = read_events(tmp_path)
+    assert sum(value.histo.bucket) == len(values)
+
+
 FORKING_PROGRAM = """
 import os
 from parl.utils import logger, summary

@@ -135,7 +135,10 @@ def add_histogram(tag: str, values: Any, global_step: int | None = None) -> None
     spoiled = array.size - np.count_nonzero(np.isfinite(array))
     if array.size == 0 or spoiled:
         raise ValueError(f"histogram {tag!r} needs finite values, got {array.size} of which {spoiled} are not finite")
-    _file.add(_protocol().histogram(tag, array, _bins()), global_step)
+    bins = _bins_for(float(array.min()), float(array.max()))
+    with np.errstate(over="ignore"):  # the sum of squares, which is infinite for numbers beyond 1e154
+        histogram = _protocol().histogram(tag, array, bins)
+    _file.add(histogram, global_step)
 
 
 def add_text(tag: str, text_string: str, global_step: int | None = None) -> None:
@@ -213,6 +216,14 @@ def _bins() -> NDArray[np.float64]:
     """Edges that grow by 10 % from one to the next on either side of 0: those of tensorboard's own histograms."""
     positive = 1e-12 * 1.1 ** np.arange(775)
     return np.concatenate([-positive[::-1], [0.0], positive])
+
+
+def _bins_for(smallest: float, largest: float) -> NDArray[np.float64]:
+    """The usual bins, and where numbers lie beyond them one more that reaches there."""
+    bins = _bins()
+    below = [smallest] if smallest < bins[0] else []
+    above = [largest] if largest > bins[-1] else []
+    return np.concatenate([below, bins, above])
 
 
 def _array(value: Any) -> NDArray[Any]:
