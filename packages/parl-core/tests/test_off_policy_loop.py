@@ -12,7 +12,16 @@ from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
 from parl_core.schedules import linear
-from parl_core.training import Callback, Episode, OffPolicySettings, Stop, Update, evaluate, train_off_policy
+from parl_core.training import (
+    Callback,
+    Episode,
+    Evaluation,
+    OffPolicySettings,
+    Stop,
+    Update,
+    evaluate,
+    train_off_policy,
+)
 from parl_core.training.transitions import TransitionCollector, random_actions
 
 GAMMA = 0.5
@@ -406,3 +415,25 @@ def test_a_memory_that_would_mix_environments_is_refused() -> None:
     memory = ReplayMemory(30, 1, 0, n_step=3, gamma=GAMMA)
     with pytest.raises(HyperparameterError, match=r"n_step=3 and n_envs=1, but 3 environments.*make it with n_envs=3"):
         train_off_policy(Table(), make_vector_env(Counting, 3), settings(n_step=3), memory=memory)
+
+
+@pytest.mark.parametrize("method", ["on_update", "on_evaluation"])
+def test_a_callback_that_stops_without_words_is_named_and_all_are_told_of_the_end(method: str) -> None:
+    ends: list[Stop] = []
+
+    class Wordless(Callback):
+        def on_end(self, ended: Any) -> None:
+            ends.append(ended.stop)
+
+    setattr(Wordless, method, lambda self, event: 7)
+    envs = make_vector_env(Counting, 1)
+    with pytest.raises(TypeError, match=rf"Wordless.{method}\(\) returned 7: return the reason to stop in words"):
+        train_off_policy(
+            Table(),
+            envs,
+            settings(report_every=20),
+            callbacks=[Wordless()],
+            evaluator=lambda: Evaluation([Episode(1.0, 1)]),
+            evaluate_every=20,
+        )
+    assert ends == [Stop.FAILED]

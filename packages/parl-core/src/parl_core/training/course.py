@@ -92,8 +92,7 @@ class Course:
         for name, callback in self._named_callbacks().items():
             if name in saved["callbacks"]:
                 callback.set_state(saved["callbacks"][name])
-                if said := callback.on_resume():
-                    self._reasons.append(said)
+                self._listen(callback, "on_resume", callback.on_resume())
 
     @property
     def goes_on(self) -> bool:
@@ -129,7 +128,8 @@ class Course:
         """
         check_finite(f"update after {self.step} {self._unit}", losses)
         update = Update(self.step, self._total, self.seconds, episodes, losses, schedules or {}, metrics or {})
-        self._reasons += [said for callback in self._callbacks if (said := callback.on_update(update))]
+        for callback in self._callbacks:
+            self._listen(callback, "on_update", callback.on_update(update))
 
     def evaluate_when_due(self) -> None:
         """Evaluate, if `evaluate_every` steps were taken since the last time, and tell the callbacks."""
@@ -138,7 +138,8 @@ class Course:
         self._next_evaluation += self._evaluate_every
         evaluation = replace(self._evaluator(), step=self.step, seconds=self.seconds)
         self._evaluations.append(evaluation)
-        self._reasons += [said for callback in self._callbacks if (said := callback.on_evaluation(evaluation))]
+        for callback in self._callbacks:
+            self._listen(callback, "on_evaluation", callback.on_evaluation(evaluation))
 
     def checkpoint_when_due(self) -> None:
         """Write a checkpoint, if `every` steps were taken since the last time; call it where a round of the loop ends.
@@ -163,6 +164,16 @@ class Course:
         """
         if self._checkpoints is not None and self._checkpoints.exact:
             self._checkpoints.save(self.step, self._state)
+
+    def _listen(self, callback: Callback, method: str, said: Any) -> None:
+        if not said:
+            return
+        if not isinstance(said, str):
+            raise TypeError(
+                f"{type(callback).__name__}.{method}() returned {said!r}: return the reason to stop in words, or None "
+                "to go on"
+            )
+        self._reasons.append(said)
 
     def _state(self) -> dict[str, Any]:
         return {
