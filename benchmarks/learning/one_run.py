@@ -22,9 +22,21 @@ from typing import Any
 
 from gates import GATES
 
-__all__ = ["TAKEN", "claimed", "die_with_parent", "result_file", "run_one"]
+__all__ = ["TAKEN", "claimed", "die_with_parent", "is_done", "read_result", "result_file", "run_one"]
 
 TAKEN = 75  # exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)
+
+RESULT: dict[str, Any] = {  # what the table reads of a result
+    "gate": str,
+    "backend": str,
+    "seed": int,
+    "steps": int,
+    "returns": list,
+    "curve": list,
+    "wall_s": (int, float),
+    "cpu_s": (int, float),
+    "source": str,
+}
 
 _writing = threading.Lock()
 
@@ -32,6 +44,35 @@ _writing = threading.Lock()
 def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
     """Where the result of a run lies."""
     return folder / gate / f"{backend}-{seed}.json"
+
+
+def read_result(path: Path) -> dict[str, Any]:
+    """The result of a run.
+
+    Raises:
+        ValueError: the file is empty or broken, or something else; the message names it.
+    """
+    try:
+        result = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no result of a run: {error}") from error
+    wrong = [
+        key for key, kind in RESULT.items() if not isinstance(result, dict) or not isinstance(result.get(key), kind)
+    ]
+    if wrong or not result["returns"]:
+        raise ValueError(f"{path} is no result of a run: {', '.join(wrong) or 'returns'} missing or of another kind")
+    return dict(result)
+
+
+def is_done(path: Path) -> bool:
+    """Whether a run's result is there; one that cannot be read is none, and the run is done again."""
+    try:
+        read_result(path)
+    except ValueError as error:
+        if path.exists():
+            print(f"{error}; the run is done again", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def run_one(
@@ -55,7 +96,7 @@ def run_one(
     with claimed(target.with_suffix(".claim")) as mine:
         if not mine:
             return TAKEN
-        if not target.exists():
+        if not is_done(target):
             _write(target, _trained(gate, backend, seed, share, progress))
     return 0
 

@@ -1,13 +1,13 @@
 """What runs, what is left, and for how long: lines for a log, one line kept up to date for a terminal."""
 
-import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 
-from one_run import result_file
+from one_run import read_result, result_file
 from side_by_side import Outcome, Run
 
 __all__ = ["Progress"]
@@ -71,7 +71,10 @@ class Progress:
 
     def _seconds_before(self, run: Run) -> float | None:
         pattern = result_file(self._folder, run.gate, run.backend, 0).name.replace("-0.", "-*.")
-        found = [json.loads(path.read_text())["wall_s"] for path in (self._folder / run.gate).glob(pattern)]
+        found = []
+        for path in (self._folder / run.gate).glob(pattern):
+            with suppress(ValueError):  # of what is no result the report tells
+                found.append(float(read_result(path)["wall_s"]))
         return median(found) if found else None
 
     def _left(self) -> str:

@@ -1,6 +1,6 @@
 """The tables of all results that are there: verdicts first, then the runs, then what others report."""
 
-import json
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from curves import draw
 from gates import GATES
+from one_run import read_result
 
 from parl_core.training.statistics import bootstrap_interval, interquartile_mean
 
@@ -40,10 +41,14 @@ def write(folder: Path) -> str:
 
 
 def read(folder: Path) -> dict[Row, list[Result]]:
-    """All results by gate and backend, in the order of the gates, by seed."""
+    """All results by gate and backend, in the order of the gates, by seed; files that are none are named and left."""
     found: dict[Row, list[Result]] = defaultdict(list)
     for path in sorted(folder.glob("*/*.json")):
-        result = json.loads(path.read_text())
+        try:
+            result = read_result(path)
+        except ValueError as error:
+            print(f"{error}; it is left out of the table", file=sys.stderr, flush=True)
+            continue
         if result["gate"] in GATES:
             found[result["gate"], result["backend"]].append(result)
     order = list(GATES)

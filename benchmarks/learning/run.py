@@ -18,7 +18,7 @@ from types import FrameType
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # networks this small are slower on several threads
 
 from gates import GATES
-from one_run import die_with_parent, result_file, run_one
+from one_run import die_with_parent, is_done, result_file, run_one
 from progress import Progress
 from side_by_side import Outcome, Run, run_all
 
@@ -31,7 +31,7 @@ def missing(folder: Path, gates: Sequence[str], backend: str, seeds: Sequence[in
         Run(gate, backend, seed)
         for seed in seeds
         for gate in gates
-        if not result_file(folder, gate, backend, seed).exists()
+        if not is_done(result_file(folder, gate, backend, seed))
     ]
 
 
@@ -68,7 +68,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seeds", type=_positive, default=5, help="seeds 0 to this - 1")
     parser.add_argument("--jobs", type=_positive, default=1, help="runs at a time, each on one core")
     parser.add_argument("--results", type=Path, default=HERE / "results")
-    parser.add_argument("--share", type=float, default=1.0, help="of the steps; below 1 only to see that it runs")
+    parser.add_argument("--share", type=_share, default=1.0, help="of the steps; below 1 only to see that it runs")
     parser.add_argument("--only-report", action="store_true", help="run nothing")
     parser.add_argument("--one", nargs=2, metavar=("GATE", "SEED"), help="train one agent in this process")
     parser.add_argument("--until-stdin-closes", action="store_true", help=argparse.SUPPRESS)
@@ -79,6 +79,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {number}")
+    return number
+
+
+def _share(text: str) -> float:
+    number = float(text)
+    if not 0.0 < number <= 1.0:
+        raise argparse.ArgumentTypeError(f"must be above 0 and at most 1, got {text}")
     return number
 
 

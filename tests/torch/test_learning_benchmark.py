@@ -171,3 +171,23 @@ def test_gates_are_judged_by_the_lower_bound_and_a_missed_one_says_so(tmp_path: 
 
 def line(table: str, task: str) -> str:
     return next(line for line in table.splitlines() if line.startswith(f"| {task} |"))
+
+
+@pytest.mark.parametrize("content", ["", '{"gate": "dqn-c', "[]", "{}", '{"gate": "dqn-cartpole", "seed": "one"}'])
+def test_what_is_no_result_is_named_left_out_and_not_taken_for_done(
+    content: str, tmp_path: Path, report: Any, one_run: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, result("dqn-cartpole", 0, 500.0))
+    broken = tmp_path / "dqn-cartpole" / "torch-1.json"
+    broken.write_text(content)
+    assert [one["seed"] for one in report.read(tmp_path)["dqn-cartpole", "torch"]] == [0]
+    assert f"{broken} is no result of a run: " in capsys.readouterr().err
+    assert not one_run.is_done(broken)
+    assert one_run.is_done(broken.with_name("torch-0.json"))
+
+
+@pytest.mark.parametrize("share", ["0", "-1", "nan", "inf", "2"])
+def test_a_share_that_is_none_is_refused(share: str, tmp_path: Path) -> None:
+    refused = call(tmp_path, f"--share={share}", "--only-report")
+    assert refused.returncode == 2
+    assert f"must be above 0 and at most 1, got {share}" in refused.stderr
