@@ -283,6 +283,15 @@ def test_actions_beyond_int64_are_refused() -> None:
         OfflineDataset.from_arrays(arrays(action=np.full(6, 2**63 + 5, np.uint64)))
 
 
+def test_episodes_with_observations_of_different_sizes_are_refused() -> None:
+    def episode(size: int) -> Any:
+        columns = {name: np.zeros(3) for name in ("actions", "rewards", "terminations", "truncations")}
+        return SimpleNamespace(id=size, observations=np.zeros((4, size)), **columns)
+
+    with pytest.raises(DatasetError, match=r"episode 5: rows of obs have the shape \[5\], .* before it \[2\]"):
+        read_minari(SimpleNamespace(iterate_episodes=lambda: [episode(2), episode(5)]))
+
+
 @pytest.mark.parametrize("column", ["actions", "terminations", "truncations"])
 def test_episodes_whose_columns_would_slide_against_each_other_are_refused(column: str) -> None:
     def episode(steps: int, wrong: int) -> Any:

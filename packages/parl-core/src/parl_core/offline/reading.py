@@ -68,7 +68,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
     Raises:
         ImportError: minari is not installed; the message has the command.
         DatasetError: there is no such dataset here, it has no episodes, its observations are no arrays, or an episode's
-            columns have different lengths.
+            columns do not fit together.
     """
     if isinstance(dataset, str):
         try:
@@ -110,6 +110,11 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
                 raise DatasetError(
                     f"{name}, episode {episode.id}: {key} has the shape {list(column.shape)} for {steps} rewards; it "
                     "needs one row a step"
+                )
+            if columns[key] and column.shape[1:] != columns[key][0].shape[1:]:
+                raise DatasetError(
+                    f"{name}, episode {episode.id}: rows of {key} have the shape {list(column.shape[1:])}, those of "
+                    f"episodes before it {list(columns[key][0].shape[1:])}; they must be the same"
                 )
             columns[key].append(column)
     if not columns["obs"]:
