@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -159,11 +160,11 @@ class SampledRing(Ring):
             largest = float(state["largest_priority"])
             self._sampler.restore(state["priority"], largest, self._start, self._end)
 
-    def _same_shapes(self, obs: ArrayLike, next_obs: ArrayLike, act: ArrayLike) -> bool:
+    def _check_shapes(self, obs: ArrayLike, act: ArrayLike, reward: float, next_obs: ArrayLike) -> None:
         # For a single number or record numpy takes nothing else by itself.
-        return (not self._obs_shape or np.shape(obs) == np.shape(next_obs) == self._obs_shape) and (
-            not self._act_shape or np.shape(act) == self._act_shape
-        )
+        obs_fit = not self._obs_shape or np.shape(obs) == np.shape(next_obs) == self._obs_shape
+        if not obs_fit or (self._act_shape and np.shape(act) != self._act_shape) or not isfinite(reward):
+            raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
         """What `append` says of a transition that is not of this memory's form."""
