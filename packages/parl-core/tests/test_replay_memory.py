@@ -274,7 +274,10 @@ def test_a_batch_of_what_is_no_number_is_refused_whole() -> None:
     numbered(memory, range(3))
     with pytest.raises(ValueError, match="invalid literal"):
         memory.append_batch(np.full((1, 2), 9), ["x"], [0.0], np.zeros((1, 2)), [False])
-    assert held(memory) == {0, 1, 2}
+    assert held(memory) == {1, 2}
+    with pytest.raises(ValueError, match="invalid literal"):
+        memory.append_batch(np.full((5, 2), 9), ["x"] * 5, [0.0] * 5, np.zeros((5, 2)), [False] * 5)
+    assert len(memory) == 0
 
 
 def test_a_batch_brings_one_transition_of_every_environment() -> None:

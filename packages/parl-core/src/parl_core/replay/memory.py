@@ -149,7 +149,8 @@ class ReplayMemory(SampledRing):
 
         Raises:
             ValueError: the arrays have different lengths or none that `n_envs` divides, a shape does not fit, or a
-                reward is NaN or infinite; nothing is stored.
+                reward is NaN or infinite; nothing is stored. Where there is anything but numbers, a full memory may
+                have lost its oldest transitions.
         """
         given = [np.asarray(array) for array in (obs, next_obs, act, reward, terminal)]
         given.append(np.zeros(len(given[3]), np.bool_) if truncated is None else np.asarray(truncated))

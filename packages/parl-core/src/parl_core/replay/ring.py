@@ -37,7 +37,7 @@ def check_rewards(reward: NDArray[Any]) -> None:
     Raises:
         ValueError: the message says how many there are, and where the first one is.
     """
-    if np.vdot(reward, reward) < 1e30:  # none of them is above 1e15; a third of the time of looking at each
+    if reward.ndim == 1 and reward.dot(reward) < 1e30:  # all below 1e15; a third of the time of looking at each
         return
     fine = np.abs(reward.reshape(-1)) <= LARGEST_REWARD
     if not fine.all():
@@ -200,18 +200,17 @@ class Ring:
                 f"got {n} transitions; this memory has n_envs={self.n_envs}: pass one transition of each environment, "
                 "or several times as many"
             )
-        # What numpy cannot make numbers of is found here, before anything is written.
-        given = [
-            rows.astype(column.dtype) if rows.dtype.kind in "OSU" else rows
-            for column, rows in zip(stored, given, strict=True)
-        ]
         skipped = max(n - self.max_size, 0)
         begin = (self._end + skipped) % self.max_size
         middle = min(n, skipped + self.max_size - begin)  # where the ring's end is reached
-        for column, rows in zip(stored, given, strict=True):
-            column[begin : begin + middle - skipped] = rows[skipped:middle]
-            if middle < n:
-                column[: n - middle] = rows[middle:]
+        try:
+            for column, rows in zip(stored, given, strict=True):
+                column[begin : begin + middle - skipped] = rows[skipped:middle]
+                if middle < n:
+                    column[: n - middle] = rows[middle:]
+        except (TypeError, ValueError):
+            self._floor = min(max(self._floor, self._end + n - self.max_size), self._end)  # slots may hold half of each
+            raise
         self._end += n
 
     def _state_columns(self, used: int) -> dict[str, NDArray[Any]]:
