@@ -7,7 +7,9 @@ from numpy.typing import NDArray
 
 from parl_core.nested import Observations, map_nested
 
-__all__ = ["actions_column", "finite_column", "flags_column", "floats_column", "observations"]
+__all__ = ["actions_column", "finite_column", "flags_column", "floats_column", "observations", "weights_column"]
+
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def observations(values: Any) -> Observations:
@@ -60,16 +62,31 @@ def finite_column(name: str, values: Any) -> NDArray[Any]:
     """As `floats_column`, of finite numbers: one that is not spoils all weights.
 
     Raises:
-        ValueError: another shape, no numbers, or one that is infinite or NaN; the message has the first such row.
+        ValueError: another shape, no numbers, or one that is NaN, or infinite in single precision; the message has the
+            first such row.
     """
     array = floats_column(name, values)
-    finite = np.isfinite(array)
+    finite = np.abs(array) <= _LARGEST
     if not finite.all():
         spoiled = np.flatnonzero(~finite)
         raise ValueError(
             f"{name} must be finite, got {array[spoiled[0]]} in row {spoiled[0]}: one such number spoils all weights; "
             "clip or drop it in the environment"
         )
+    return array
+
+
+def weights_column(name: str, values: Any, largest: float = _LARGEST) -> NDArray[Any]:
+    """As `finite_column`, of numbers from 0 to `largest`.
+
+    Raises:
+        ValueError: another shape, no numbers, or one outside; the message has the first such row.
+    """
+    array = finite_column(name, values)
+    if array.size and not (array.min() >= 0 and array.max() <= largest):
+        row = int(np.flatnonzero(~((array >= 0) & (array <= largest)))[0])
+        allowed = "at least 0" if largest == _LARGEST else f"in [0, {largest:g}]"
+        raise ValueError(f"{name} must be {allowed}, got {array[row]} in row {row}")
     return array
 
 

@@ -28,7 +28,7 @@ from parl_core.contracts.pairs import check_pairs, tried_out
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
 from parl_core.contracts.settings import merge
 from parl_core.contracts.transitions import transition_columns
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 from parl_core.optimizer import Optimizer
 
@@ -177,7 +177,13 @@ class ContinuousActorCritic(CountingUpdates):
         if self.model.implements(method):
             return listed_parameters(self.model, method)
         actors = {id(parameter) for parameter in listed_parameters(self.model, "get_actor_params")}
-        return [parameter for parameter in self.model._named_parameters().values() if id(parameter) not in actors]
+        others = [parameter for parameter in self.model._named_parameters().values() if id(parameter) not in actors]
+        if not others:
+            raise ModelContractError(
+                f"get_actor_params() of {type(self.model).__name__} lists all parameters, so that none is left for the "
+                "critic: list those of the actor alone"
+            )
+        return others
 
 
 def noisy(action: NDArray[Any], noise: float, rng: np.random.Generator) -> NDArray[Any]:

@@ -1,12 +1,12 @@
 """The batch that off-policy algorithms learn from, checked and converted: transitions of a replay memory."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
 
 from parl_core.checks import check_rows
-from parl_core.contracts.columns import finite_column, flags_column, floats_column, observations
+from parl_core.contracts.columns import finite_column, flags_column, observations, weights_column
 from parl_core.nested import leaves
 
 __all__ = ["transition_columns"]
@@ -21,7 +21,8 @@ def transition_columns(
     terminal: Any,
     *,
     to_action: Callable[[str, Any], NDArray[Any]],
-    **optional: Any,
+    weights: Any = None,
+    discount: Any = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Check and convert the arrays of an off-policy algorithm's `learn`.
 
@@ -33,13 +34,15 @@ def transition_columns(
         next_obs: as `obs`.
         terminal: bool or float `[n]` or `[n, 1]`.
         to_action: checks and converts the actions, given their name and the values.
-        optional: more columns `[n]` or `[n, 1]` of numbers; None stands for not given.
+        weights: numbers of at least 0, `[n]` or `[n, 1]`; None for not given.
+        discount: numbers in [0, 1], likewise.
 
     Returns:
-        The five columns in this order, and those of the optional ones that were given.
+        The five columns in this order, and those of the last two that were given.
 
     Raises:
-        ValueError: shapes or dtypes do not fit, the batch is empty, a reward is not finite, or `terminal` is no flag.
+        ValueError: shapes or dtypes do not fit, the batch is empty, a reward is not finite, a number is out of its
+            range, or `terminal` is no flag.
     """
     columns = {
         "obs": observations(obs),
@@ -48,9 +51,23 @@ def transition_columns(
         "next_obs": observations(next_obs),
         "terminal": flags_column("terminal", terminal),
     }
-    extra = {name: floats_column(name, values) for name, values in optional.items() if values is not None}
+    extra = {}
+    if weights is not None:
+        extra["weights"] = weights_column("weights", weights)
+    if discount is not None:
+        extra["discount"] = weights_column("discount", discount, 1.0)
     check_rows(
         f"{algorithm}.learn",
         {path: leaf for name, part in (columns | extra).items() for path, leaf in leaves(name, part).items()},
     )
+    _check_same_shapes(leaves("obs", columns["obs"]), leaves("obs", columns["next_obs"]))
     return tuple(columns.values()), extra
+
+
+def _check_same_shapes(before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse next observations of another shape, which a layer that takes its shape from the first batch would take."""
+    for path in before.keys() & after.keys():
+        if before[path].shape != after[path].shape:
+            raise ValueError(
+                f"next_{path} must have the shape of {path}, {before[path].shape}, got {after[path].shape}"
+            )

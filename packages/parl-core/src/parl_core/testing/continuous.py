@@ -221,6 +221,16 @@ class ContinuousConformance(Conformance):
         with pytest.raises(ModelContractError, match=rf"get_actor_params\(\).* {message}"):
             learn_twice()
 
+    def test_a_list_of_the_actor_s_parameters_that_leaves_none_to_the_critic_is_refused(self) -> None:
+        agent = self.agent()
+        base = type(agent.alg.model)
+        listed = {"get_actor_params": lambda model: list(model.parameters())}
+        agent.alg.model.__class__ = type(base.__name__, (base,), listed)
+        if agent.alg.model.implements("get_critic_params"):
+            pytest.skip("its model lists the critic's parameters as well")
+        with pytest.raises(ModelContractError, match="lists all parameters, so that none is left for the critic"):
+            agent.learn(*columns_of(some_batch(np.random.default_rng(2)), FLOAT32))
+
     def test_a_layer_without_a_shape_that_is_not_used_is_left_out(self) -> None:
         model = self.make(self.backend)
         model.spare = self.backend.layers.fc(size=2)

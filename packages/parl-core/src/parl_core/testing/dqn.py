@@ -202,6 +202,37 @@ class DQNConformance(Conformance):
         assert _same(agent.get_weights(), before)
 
     @pytest.mark.parametrize(
+        ("name", "value", "message"),
+        [
+            ("weights", np.nan, "weights must be finite, got nan in row 5"),
+            ("weights", -0.5, "weights must be at least 0, got -0.5 in row 5"),
+            ("discount", 1.5, r"discount must be in \[0, 1\], got 1.5 in row 5"),
+            ("reward", 1e39, r"reward must be finite, got 1e\+39 in row 5"),
+        ],
+        ids=["nan", "negative", "discount", "reward"],
+    )
+    def test_numbers_out_of_their_range_are_refused_before_they_spoil_the_weights(
+        self, name: str, value: float, message: str
+    ) -> None:
+        weights = random_weights(np.random.default_rng(3), Q_SHAPES)
+        agent = self.backend.Agent(self.algorithm("DQN", self.model(q_values, weights)))
+        obs, action, reward, next_obs, terminal = _some_batch(np.random.default_rng(4))
+        columns = {"reward": reward.astype(np.float64), "weights": np.ones(_BATCH), "discount": np.ones(_BATCH)}
+        columns[name][5] = value
+        before = agent.get_weights()
+        with pytest.raises(ValueError, match=message):
+            agent.learn(obs, action, columns.pop("reward"), next_obs, terminal, **columns)
+        assert _same(agent.get_weights(), before)
+
+    def test_next_observations_of_another_shape_are_refused_also_where_layers_take_theirs_from_the_first_batch(
+        self,
+    ) -> None:
+        agent = self.backend.Agent(self.algorithm("DQN", q_values(self.backend)))
+        obs, action, reward, _, terminal = _some_batch(np.random.default_rng(4))
+        with pytest.raises(ValueError, match=rf"must have the shape of obs, .*{OBS_DIM}\), got .*{OBS_DIM + 1}\)"):
+            agent.learn(obs, action, reward, np.zeros((_BATCH, OBS_DIM + 1), np.float32), terminal)
+
+    @pytest.mark.parametrize(
         ("mask", "message"),
         [
             (np.zeros((_BATCH, ACT_DIM), np.bool_), "leaves no action in row 0"),

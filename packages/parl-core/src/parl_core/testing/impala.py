@@ -164,7 +164,7 @@ class IMPALAConformance(Conformance):
         losses, kl = agent.learn(obs, action, logits, np.ones(300), np.zeros(300, np.bool_))
         assert kl == pytest.approx(0.0, abs=1e-6)
         assert np.isfinite(losses).all()
-        expected = PolicyReference(MASKED, _weights(6), obs["state"], action, mask).entropy
+        expected = PolicyReference(MASKED, _weights(6), np.asarray(obs["state"]), action, mask).entropy
         assert losses.entropy == pytest.approx(expected.reshape(-1, _T)[:, :-1].sum(), rel=1e-4)
         wrong = (~mask).argmax(axis=1)
         with pytest.raises(ValueError, match="is one that action_mask does not allow"):
