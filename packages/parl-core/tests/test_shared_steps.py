@@ -1,10 +1,15 @@
 """Steps through shared memory give what steps by calls give, whatever happens to the other end."""
 
 import gc
+import itertools
 import os
 import signal
+import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
 from typing import Any
 
 import gymnasium
@@ -183,6 +188,76 @@ def test_a_step_that_was_interrupted_does_not_answer_the_next_one(actors: Subpro
         obs, _ = envs.reset(seed=0)
         assert obs["count"].tolist() == [0, 0, 0, 0]
         assert push(envs, 0, 2.0)[0]["count"].tolist() == [1, 1, 1, 1]
+
+
+@contextmanager
+def interrupted_after(lines: int) -> Iterator[list[int]]:
+    """Raise KeyboardInterrupt before the next line of our own after so many; gives a list of the lines counted."""
+    counted = [0]
+
+    def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+        if "parl_core" not in frame.f_code.co_filename or frame.f_code.co_name in ("__del__", "close"):
+            return None
+        if event == "line":
+            counted[0] += 1
+            if counted[0] > lines:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield counted
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+
+
+@pytest.mark.parametrize("through_memory", [True, False])
+def test_an_interruption_anywhere_in_a_step_changes_no_later_one(
+    actors: SubprocessActors, monkeypatch: pytest.MonkeyPatch, through_memory: bool
+) -> None:
+    if not through_memory:
+        monkeypatch.setattr("parl_core.env.group_link.can_share", lambda _: False)
+    with make_vector_env(Diary, 2, actors=actors, envs_per_actor=1) as envs:
+        for lines in itertools.count():
+            envs.reset(seed=2)
+            with interrupted_after(lines) as counted:
+                push(envs, 0, 5.0)
+            envs.reset(seed=2)
+            for number in (1, 2):
+                obs, rewards, *_ = push(envs, 1, number)
+                assert obs["count"].tolist() == [number, number], f"after an interruption after {lines} lines"
+                assert rewards.tolist() == [0.0, 2.0 * number], f"after an interruption after {lines} lines"
+            if counted[0] <= lines:
+                break
+    assert lines > 30
+
+
+def test_an_interrupted_step_is_not_closed_by_asking_for_something_else(actors: SubprocessActors) -> None:
+    with make_vector_env(Diary, 2, actors=actors, envs_per_actor=1) as envs:
+        envs.record_episodes()
+        envs.reset(seed=0)
+        with interrupted_after(20):
+            push(envs, 0, 1.0)
+        envs.get_state()
+        with pytest.raises(ParlError, match="call reset"):
+            push(envs, 0, 1.0)
+
+
+def test_environments_that_hang_are_ended_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("parl_core.env.vector.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("parl_core.subprocess_actors.CLOSE_TIMEOUT_S", 2.0)
+    with SubprocessActors(4) as system:
+        envs = make_vector_env(Diary, 4, actors=system, envs_per_actor=1)
+        envs.reset(seed=0)
+        for link in links_of(envs):
+            link.begin_step(np.full((1, 2), 8.0, np.float32))
+        began = time.monotonic()
+        envs.close()
+        assert time.monotonic() - began < 2 * 2.0
 
 
 def test_close_does_not_wait_for_a_step_without_end() -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 from parl_core.errors import ParlError
 
-__all__ = ["LENGTH", "main"]
+__all__ = ["HEADER", "main"]
 
-LENGTH = struct.Struct("<Q")
-"""Each frame is its length and a pickle."""
+HEADER = struct.Struct("<QQ")
+"""Each frame is the length of its pickle, the call's number, and the pickle; an answer has the number of its call."""
 
 
 def main(connection: int, lifeline: int) -> None:
@@ -35,7 +35,8 @@ def main(connection: int, lifeline: int) -> None:
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
     with socket.socket(fileno=connection) as link:
         instance: Any = None
-        while (frame := _receive(link)) is not None:
+        while (received := _receive(link)) is not None:
+            number, frame = received
             try:
                 target, args, kwargs = pickle.loads(frame)
                 if instance is None:
@@ -48,15 +49,19 @@ def main(connection: int, lifeline: int) -> None:
             except Exception as error:  # any: an exception of the user's method is the answer
                 reply = _packed_error(error)
             try:
-                link.sendall(LENGTH.pack(len(reply)))
+                link.sendall(HEADER.pack(len(reply), number))
                 link.sendall(reply)
             except OSError:
                 return  # the parent does not want to know
 
 
-def _receive(link: socket.socket) -> bytearray | None:
-    header = _exactly(link, LENGTH.size)
-    return None if header is None else _exactly(link, LENGTH.unpack(header)[0])
+def _receive(link: socket.socket) -> tuple[int, bytearray] | None:
+    header = _exactly(link, HEADER.size)
+    if header is None:
+        return None
+    length, number = HEADER.unpack(header)
+    frame = _exactly(link, length)
+    return None if frame is None else (number, frame)
 
 
 def _exactly(link: socket.socket, size: int) -> bytearray | None:

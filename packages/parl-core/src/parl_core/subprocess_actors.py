@@ -9,6 +9,9 @@ like is set: with more, the small networks of several actors wait for each other
 faster and can be on other machines.
 """
 
+import functools
+import itertools
+import operator
 import os
 import pickle
 import select
@@ -16,12 +19,13 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Self
 
-from parl_core.actor_process import LENGTH
+from parl_core.actor_process import HEADER
 from parl_core.actors import ActorFuture, ActorHandle
 from parl_core.checks import check_int
 from parl_core.errors import ActorProcessLost, ParlError
@@ -90,7 +94,7 @@ class SubprocessActors:
 
 
 class _Process:
-    """One actor's process and the calls that it has not answered yet, oldest first."""
+    """One actor's process, and the calls that it has not answered yet by their numbers."""
 
     def __init__(self) -> None:
         ours, theirs = socket.socketpair()
@@ -113,10 +117,13 @@ class _Process:
         ours.setblocking(False)
         self._socket = ours
         self._lock = threading.RLock()
-        self._pending: deque[Future[Any]] = deque()
+        self._numbers = itertools.count()
+        self._pending: dict[int, Future[Any]] = {}
+        self._outgoing: tuple[bytes, list[int]] = b"", []  # the newest message, and how much of it each `send` took
         self._received = bytearray()
         self._closed = False
         self._loss = ""  # how the process ended, where it did so by itself
+        self._ends_by = 0.0  # by the clock; set once it was told to end
         self._incoming, self._both = select.poll(), select.poll()
         self._incoming.register(ours, select.POLLIN)
         self._both.register(ours, select.POLLIN | select.POLLOUT)
@@ -138,11 +145,14 @@ class _Process:
             future.set_exception(error)
             return _Answer(self, future)
         with self._lock:
-            self._pending.append(future)
+            self._send()  # what Ctrl-C has left of the message before
+            number = next(self._numbers)
+            self._pending[number] = future
             if self._loss:
                 self._fail(self._loss)
             else:
-                self._send(LENGTH.pack(len(payload)) + payload)
+                self._outgoing = HEADER.pack(len(payload), number) + payload, []
+                self._send()
         return _Answer(self, future)
 
     def begin_close(self) -> None:
@@ -150,6 +160,7 @@ class _Process:
         self._loss = ""
         if not self._closed:
             self._closed = True
+            self._ends_by = time.monotonic() + CLOSE_TIMEOUT_S
             self._socket.close()
             self._fail("its handle was closed")
 
@@ -158,7 +169,7 @@ class _Process:
         self.begin_close()
         if self._lifeline >= 0:
             try:
-                self._process.wait(CLOSE_TIMEOUT_S)
+                self._process.wait(max(0.0, self._ends_by - time.monotonic()))
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
@@ -182,37 +193,42 @@ class _Process:
                     raise TimeoutError(f"the actor's process {self._process.pid} did not answer within {timeout} s")
                 self._read()
 
-    def _send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and not self._closed:
+    # Ctrl-C may end the two methods below after any call; the next one goes on where they were. Python does not look
+    # for signals within `extend` and `reduce`, so what was sent is counted and what came is kept.
+
+    def _send(self) -> None:
+        frame, sent = self._outgoing
+        while not self._closed and (rest := memoryview(frame)[sum(sent) :]):
             try:
-                view = view[self._socket.send(view) :]
+                sent.extend(map(self._socket.send, (rest,)))
             except BlockingIOError:
                 # Answers are read meanwhile: a process that cannot get rid of one takes no call.
                 if self._both.poll()[0][1] & ~select.POLLOUT:
                     self._read()
             except OSError:
                 self._lost()
-                return
 
     def _read(self) -> None:
+        received = self._received
+        before = len(received)
         try:
-            chunk = self._socket.recv(_CHUNK)
+            functools.reduce(operator.iadd, map(self._socket.recv, (_CHUNK,)), received)
         except BlockingIOError:
             return
         except OSError:
-            chunk = b""
-        if not chunk:
+            pass
+        if len(received) == before:
             self._lost()
-            return
-        self._received += chunk
-        while len(self._received) >= LENGTH.size:
-            end = LENGTH.size + LENGTH.unpack_from(self._received)[0]
-            if len(self._received) < end:
+        while len(received) >= HEADER.size:
+            length, number = HEADER.unpack_from(received)
+            end = HEADER.size + length
+            if len(received) < end:
                 return
-            frame = bytes(memoryview(self._received)[LENGTH.size : end])
-            del self._received[:end]
-            self._answer(self._pending.popleft(), frame)
+            future = self._pending.get(number)
+            if future is not None and not future.done():
+                self._answer(future, bytes(memoryview(received)[HEADER.size : end]))
+            self._pending.pop(number, None)
+            del received[:end]
 
     @staticmethod
     def _answer(future: Future[Any], frame: bytes) -> None:
@@ -230,19 +246,22 @@ class _Process:
     def _lost(self) -> None:
         if self._closed:
             return
-        self._closed = True
-        self._socket.close()
         try:
             code = self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = None
         how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
-        self._loss = f"it {how}; see what it printed, and create a new one"
-        self._fail(self._loss)
+        self._end(f"it {how}; see what it printed, and create a new one")
+
+    def _end(self, reason: str) -> None:
+        self._closed, self._loss = True, reason
+        self._ends_by = time.monotonic() + CLOSE_TIMEOUT_S
+        self._socket.close()
+        self._fail(reason)
 
     def _fail(self, reason: str) -> None:
         while self._pending:
-            future = self._pending.popleft()
+            _, future = self._pending.popitem()
             future.set_exception(ActorProcessLost(f"the actor's process {self._process.pid} gives no answer: {reason}"))
 
 

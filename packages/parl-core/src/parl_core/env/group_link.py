@@ -3,7 +3,8 @@
     CallLink     every step is a call: actions in the message, arrays in the answer; between hosts, and in this process
     SharedLink   the group's actor stays in one call, `EnvGroup.serve`, and each step is a byte there and a byte back
 
-Both promise the same: what is begun is finished by the next `finish`, in which every error of the group is raised.
+Both promise the same: what is begun is finished by the next `finish`, in which every error of the group is raised. An
+exception such as Ctrl-C may end any of this anywhere: the next `begin` settles what was under way.
 """
 
 import contextlib
@@ -66,13 +67,13 @@ class CallLink:
         step: GroupStep = self._group.call("step", _sent(actions))
         return step
 
-    def begin_close(self, timeout_s: float) -> None:  # noqa: ARG002  # which only matters where there is more to wait for
-        """Send the call that closes the environments.
-
-        Raises:
-            TimeoutError: a step that was begun is still running after this time.
-        """
+    def begin_close(self) -> None:
+        """Send the call that closes the environments; it comes after a step that is still running."""
         self.begin("close")
+
+    def begin_end(self) -> None:
+        """Tell the actor to end without waiting for it, where its system can do so."""
+        getattr(self._group, "begin_close", lambda: None)()
 
     def close(self) -> None:
         """End the actor."""
@@ -91,7 +92,7 @@ class SharedLink(CallLink):
         super().__init__(group)
         self._memory = memory
         self._serving: ActorFuture | None = None
-        self._rung = False  # and not answered yet
+        self._rung = False  # from before a bell until its answer was taken
         _, rewards, terminated, truncated, *_ = memory.arrays
         self._step = GroupStep(memory.arrays.observations, rewards, terminated, truncated, [], [])
 
@@ -112,10 +113,11 @@ class SharedLink(CallLink):
 
     def begin_step(self, actions: Any) -> None:
         """See `CallLink.begin_step`."""
+        self._rung = True
         try:
             self._rung = self._memory.ring(actions)
-        except BrokenPipeError:
-            self._rung = True  # the actor is gone, which `finish_step` says better
+        except OSError:
+            self._rung = True  # the actor is gone or closed, which its call says better
         if not self._rung:
             super().begin_step(actions)
         elif self._serving is None:
@@ -136,27 +138,30 @@ class SharedLink(CallLink):
         endings, infos = self._end_of_serving()
         return self._step._replace(endings=endings, infos=infos)
 
-    def begin_close(self, timeout_s: float) -> None:
+    def begin_close(self) -> None:
         """See `CallLink.begin_close`."""
-        if self._rung and not self._memory.is_answered(timeout_s):
-            raise TimeoutError(f"a step is still running after {timeout_s} s")
-        self.begin("close")
+        with contextlib.suppress(OSError):  # an actor that is gone cannot be asked
+            self._memory.ask_to_leave()
+        super().begin("close")
 
     def close(self) -> None:
         """End the actor, and let the memory go."""
         super().close()
         self._memory.close()
+        self._rung, self._serving = False, None
 
     def _leave(self) -> None:
-        if self._rung:  # a step that nobody waited for, because another group's raised, or Ctrl-C came
-            with contextlib.suppress(Exception):
-                self.finish_step()
-        if self._serving is not None:
+        """Have the actor leave the call in which it serves, and forget bells and answers that nobody waited for.
+
+        Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
+        no more when it answers this one, and both pipes are empty then.
+        """
+        if self._rung or self._serving is not None:
             with contextlib.suppress(Exception):  # any: an actor that is lost says so in the call that follows
                 self._memory.ask_to_leave()
-                self._next_byte()
-                self._end_of_serving()
-            self._serving = None
+                self._group.call("stop_serving")
+            self._memory.forget()
+            self._rung, self._serving = False, None
 
     def _end_of_serving(self) -> Any:
         serving, self._serving = self._serving, None

@@ -166,6 +166,11 @@ class StepMemory:
         if hasattr(self, "ticket"):
             self.close()
 
+    def forget(self) -> None:
+        """Read away what the other end has written so far, a byte for each bell or answer."""
+        while self._poll.poll(0) and os.read(self._reads, _TOKEN_BYTES):
+            pass
+
     # -- the end that steps ------------------------------------------------------------------------------------------
 
     def ring(self, actions: npt.NDArray[Any]) -> bool:
@@ -186,13 +191,9 @@ class StepMemory:
         """Have the actor end the call in which it serves."""
         os.write(self._writes, _LEAVE)
 
-    def is_answered(self, timeout_s: float) -> bool:
-        """Whether `wait_for_answer` would return a byte at once, or does so within this time."""
-        return bool(self._poll.poll(timeout_s * 1000))
-
     def wait_for_answer(self, timeout_s: float) -> bytes | None:
         """The actor's next byte; none at all once it is gone, None once the time has passed."""
-        return os.read(self._reads, 1) if self.is_answered(timeout_s) else None
+        return os.read(self._reads, 1) if self._poll.poll(timeout_s * 1000) else None
 
     def endings(self) -> list[Ending]:
         """The episodes that the last step ended; their last observations mean something with SAME_STEP only."""

@@ -12,6 +12,7 @@ actors there are, nor on where they live.
 import contextlib
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -152,6 +153,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             group.begin("reset", seeds[start:stop], given, None if chosen is None else chosen[start:stop].tolist())
 
         answers = self._in_all(begin, lambda group: group.finish())
+        self._awaits_reset = False
         self._over[slice(None) if chosen is None else chosen] = False
         observations = [observations for observations, _ in answers]
         return _joined(self.single_observation_space, observations), self._merge([i for _, i in answers])
@@ -251,18 +253,21 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         """Close the environments and end their actors; called by `close`."""
         closing = []
         for group in self._groups:
-            with contextlib.suppress(Exception):  # any: an actor that is gone, or in a step without end, is not asked
-                group.begin_close(CLOSE_TIMEOUT_S)
+            with contextlib.suppress(Exception):  # any: an actor that is gone is not asked
+                group.begin_close()
                 closing.append(group)
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S  # of all: one in a step without end does not keep the others
         for group in closing:
             with contextlib.suppress(Exception):  # any: it ends with its actor
-                group.finish(CLOSE_TIMEOUT_S)
+                group.finish(max(0.0, deadline - time.monotonic()))
+        for group in self._groups:
+            group.begin_end()
         for group in self._groups:
             group.close()
 
     def _in_all(self, begin: Callable[[CallLink, int, int], None], finish: Callable[[CallLink], Any]) -> list[Any]:
         """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
-        self._awaits_reset = True
+        awaited_reset, self._awaits_reset = self._awaits_reset, True
         for group, (start, stop) in zip(self._groups, self._spans, strict=True):
             begin(group, start, stop)
         answers: list[Any] = []
@@ -276,7 +281,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
                 failure = failure or error
         if failure is not None:
             raise failure
-        self._awaits_reset = False
+        self._awaits_reset = awaited_reset
         return answers
 
     def _with_endings(self, infos: dict[str, Any], endings: list[tuple[int, Ending]]) -> dict[str, Any]:

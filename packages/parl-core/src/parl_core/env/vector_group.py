@@ -124,6 +124,11 @@ class EnvGroup:
         memory.answer(Answer.PARKED)
         return None
 
+    def stop_serving(self) -> None:
+        """Forget the bells that nobody heard: whoever rang gave up, and has what is asked next by calls."""
+        if self._memory is not None:
+            self._memory.forget()
+
     def step(self, actions: Iterable[Any], arrays: StepArrays | None = None) -> GroupStep:
         """Step every environment once, and reset those that ended as the mode says.
 
