@@ -153,3 +153,38 @@ def test_a_library_that_is_missing_is_named_with_its_command(
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match=command):
         make_native_vector_env("pong", 2, engine)
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        ([99, 0], r"in Discrete\(6\), got \[99, 0\]"),
+        ([0, -1], r"in Discrete\(6\), got \[0, -1\]"),
+        ([0.9, 2.7], "must be int64, got float64"),
+        ([0], r"shape \[2\].*got \[1\]"),
+    ],
+)
+def test_ale_is_not_given_an_action_that_it_lacks(actions: Any, said: str) -> None:
+    envs = pong()
+    envs.reset(seed=0)
+    with pytest.raises(HyperparameterError, match=said):
+        envs.step(np.array(actions))
+    envs.close()
+
+
+def test_ale_is_not_given_an_action_that_is_no_number() -> None:
+    envs = pong(continuous=True)
+    envs.reset(seed=0)
+    with pytest.raises(HyperparameterError, match="nan"):
+        envs.step(np.full((2, 3), np.nan))
+    envs.close()
+
+
+def test_seeds_of_numpy_are_whole_numbers_for_ale_as_well() -> None:
+    envs = pong()
+    first, _ = envs.reset(seed=np.int64(3))
+    np.testing.assert_array_equal(first, envs.reset(seed=[3, 4])[0])
+    for seed, said in ((-5, "at least 0"), (2**40, "up to 2147483647"), (1.5, "whole number"), ([1], "1 seeds")):
+        with pytest.raises(HyperparameterError, match=said):
+            envs.reset(seed=seed)
+    envs.close()

@@ -233,3 +233,12 @@ def test_actions_survive_pickling_one_by_one() -> None:
         back = pickle.loads(pickle.dumps(Rows(actions)))
         np.testing.assert_array_equal(list(back), list(Rows(actions)))
         assert [row.dtype for row in back] == [actions.dtype] * len(actions)
+
+
+def test_seeds_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
+    with make_vector_env("CartPole-v1", 2) as envs:
+        first, _ = envs.reset(seed=np.int64(3))  # type: ignore[arg-type]
+        np.testing.assert_array_equal(first, envs.reset(seed=np.array([3, 4]))[0])  # type: ignore[arg-type]
+        for seed, said in (("a", "'a'"), (1.5, "1.5"), ([1, -1], "at least 0, got -1"), ([1], "1 seeds")):
+            with pytest.raises(HyperparameterError, match=said):
+                envs.reset(seed=seed)  # type: ignore[arg-type]

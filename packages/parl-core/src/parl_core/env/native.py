@@ -8,7 +8,7 @@ NEXT_STEP, which is how both work inside, and spares EnvPool's a second call), s
 rewards, and the finished episodes' statistics in `infos["episode"]`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from importlib import import_module
 from operator import itemgetter
@@ -16,19 +16,23 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from parl_core.checks import check_int
 from parl_core.env.autoreset import chosen_by, mode_of
+from parl_core.env.seeds import Seeds, seeds_of
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested
 
 __all__ = ["AleVectorEnv", "EnvPoolVectorEnv", "NativeVectorEnv", "make_native_vector_env"]
 
 Step = tuple[Any, npt.NDArray[np.float64], npt.NDArray[np.bool_], npt.NDArray[np.bool_], dict[str, Any]]
-Seeds = int | Sequence[int | None] | None
+
+_GOES_ON = -1  # ALE's sign for an environment that goes on with its own generator
+_LAST_SEED = np.iinfo(np.int32).max
 
 
 def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any) -> "NativeVectorEnv":
@@ -83,13 +87,22 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         return named if resets_later else {**named, "_final_obs": ended}
 
     def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
-        array: npt.NDArray[Any] = np.ascontiguousarray(actions, dtype)
-        if array.shape != self.action_space.shape:
+        """The actions as the library takes them, which itself checks little: ALE waits for ever for one it lacks."""
+        given, space = np.asarray(actions), self.single_action_space
+        if given.shape != self.action_space.shape:
             raise HyperparameterError(
                 f"actions must have the shape {list(self.action_space.shape or ())}, one for each environment, got "
-                f"{list(array.shape)}"
+                f"{list(given.shape)}"
             )
-        return array
+        if not np.can_cast(given.dtype, dtype, "same_kind"):
+            raise HyperparameterError(f"actions of {space} must be {np.dtype(dtype).name}, got {given.dtype}: {given}")
+        if isinstance(space, Discrete):
+            allowed = (given >= space.start) & (given < space.start + space.n)
+        else:
+            allowed = np.isfinite(given)
+        if not allowed.all():
+            raise HyperparameterError(f"actions must be in {space}, got {given.tolist()}: look at what chose them")
+        return np.ascontiguousarray(given, dtype)
 
 
 class AleVectorEnv(NativeVectorEnv):
@@ -127,13 +140,25 @@ class AleVectorEnv(NativeVectorEnv):
         self._dtype = np.float32 if options.get("continuous") else np.int64
 
     def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode in every environment, or in some; as in `parl_core.env.vector`."""
-        self._begin_episodes(chosen_by((options or {}).get("reset_mask"), self.num_envs))
-        observations, infos = self._ale.reset(seed=_seed_array(seed, self.num_envs), options=options)
+        """Begin an episode in every environment, or in some; as in `parl_core.env.vector`.
+
+        Raises:
+            HyperparameterError: another number of seeds, one that is none of ALE's, or a mask of another form.
+        """
+        chosen = chosen_by((options or {}).get("reset_mask"), self.num_envs)
+        seeds = np.array([_GOES_ON if one is None else one for one in seeds_of(seed, self.num_envs)])
+        if seeds.max() > _LAST_SEED:
+            raise HyperparameterError(f"ALE takes seeds up to {_LAST_SEED}, got {seeds.max()}")
+        self._begin_episodes(chosen)
+        observations, infos = self._ale.reset(seed=seeds if chosen is None else seeds[chosen], options=options)
         return observations, infos
 
     def step(self, actions: Any) -> Step:
-        """Step every environment once."""
+        """Step every environment once.
+
+        Raises:
+            HyperparameterError: the actions have another shape or dtype, or one is not in the action space.
+        """
         observations, rewards, terminated, truncated, infos = self._ale.step(self._checked(actions, self._dtype))
         rewards = rewards.astype(np.float64)
         infos |= self._count(rewards, terminated | truncated)
@@ -194,7 +219,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         """
         passed = dict(options or {})
         chosen = chosen_by(passed.pop("reset_mask", None), self.num_envs)
-        first = seed if seed is None or isinstance(seed, int) else seed[0]
+        first = seeds_of(seed, self.num_envs)[0]
         if passed:
             raise HyperparameterError(f"EnvPool's reset takes no options, got {sorted(passed)}")
         if chosen is not None and (first is not None or self._newest is None):
@@ -207,12 +232,12 @@ class EnvPoolVectorEnv(NativeVectorEnv):
             return self._newest, infos
         if first is not None:
             self._pool.close()
-            self._pool = self._make(seed=int(first))
+            self._pool = self._make(seed=first)
         self._newest, infos = self._pool.reset()
         return self._newest, infos
 
     def step(self, actions: Any) -> Step:
-        """Step every environment once."""
+        """Step every environment once; errors as in `AleVectorEnv`."""
         observations, rewards, terminated, truncated, infos = self._pool.step(self._checked(actions, self._dtype))
         ended = terminated | truncated
         rewards = rewards.astype(np.float64)
@@ -248,14 +273,6 @@ def _offered(mode: str | AutoresetMode) -> AutoresetMode:
     if found is AutoresetMode.DISABLED:
         raise HyperparameterError("these environments always reset by themselves: autoreset_mode cannot be DISABLED")
     return found
-
-
-def _seed_array(seed: Seeds, count: int) -> int | npt.NDArray[np.int64] | None:
-    if seed is None or isinstance(seed, int):
-        return seed
-    if len(seed) != count:
-        raise HyperparameterError(f"{len(seed)} seeds were given for {count} environments")
-    return np.array([-1 if one is None else one for one in seed])  # ALE's sign for: go on with your generator
 
 
 def _rom(game: str) -> str:

@@ -28,6 +28,7 @@ from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.env.autoreset import chosen_by, mode_of
 from parl_core.env.group_link import CallLink, link_to
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env.seeds import Seeds, seeds_of
 from parl_core.env.vector_group import EnvGroup, EnvMaker
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
@@ -123,9 +124,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self._mode = autoreset_mode
         self._over = np.zeros(self.num_envs, np.bool_)  # with DISABLED: those that have to be reset
 
-    def reset(
-        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
+    def reset(self, *, seed: Seeds = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin a new episode in every environment, or in some.
 
         Args:
@@ -137,12 +136,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             observations `[num_envs, *obs]`, the newest ones of those that go on, and infos.
 
         Raises:
-            HyperparameterError: another number of seeds, or a mask of another form.
+            HyperparameterError: another number of seeds, one that is no whole number, or a mask of another form.
             ParlError: some are to be reset before all were.
         """
-        seeds = _spread(seed, self.num_envs)
-        if len(seeds) != self.num_envs:
-            raise HyperparameterError(f"{len(seeds)} seeds were given for {self.num_envs} environments")
+        seeds = seeds_of(seed, self.num_envs)
         passed = dict(options or {})
         chosen = chosen_by(passed.pop("reset_mask", None), self.num_envs)
         if chosen is not None and self._awaits_reset:
@@ -319,11 +316,3 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(_joined(one, [part[i] for part in parts]) for i, one in enumerate(space.spaces))
     return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
-
-
-def _spread(seed: int | Sequence[int | None] | None, count: int) -> list[int | None]:
-    if seed is None:
-        return [None] * count
-    if isinstance(seed, int):
-        return [seed + index for index in range(count)]
-    return list(seed)
