@@ -6,11 +6,15 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl.env.mujoco_wrappers import wrap_rms
+from parl_core.env.monitor import MonitorEnv
 from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.same_step import in_same_step
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
+from parl_core.training.running_episodes import RunningEpisodes
 
 
 class Ramp(gymnasium.Env[Any, Any]):
@@ -154,3 +158,57 @@ def test_observations_that_are_no_box_are_refused() -> None:
 def test_numbers_out_of_range_are_refused() -> None:
     with pytest.raises(HyperparameterError, match="gamma"):
         normalized(gamma=1.5)
+
+
+def gymnasiums(make: Any = Ramp, mode: AutoresetMode = AutoresetMode.SAME_STEP) -> Any:
+    return SyncVectorEnv([make, make], autoreset_mode=mode)
+
+
+def returns_reported(envs: Any, steps: int = 9) -> list[tuple[float, int]]:
+    envs, running = in_same_step(envs), RunningEpisodes(envs.num_envs)
+    envs.reset(seed=0)
+    episodes = []
+    for _ in range(steps):
+        _, rewards, terminated, truncated, infos = envs.step(np.zeros(2, int))
+        episodes += running.step(rewards, np.flatnonzero(terminated | truncated), infos)
+    return [(episode.episode_return, episode.length) for episode in episodes]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NormalizeVector(make_vector_env(Ramp, 2)),
+        lambda: NormalizeVector(gymnasiums()),
+        lambda: NormalizeVector(gymnasiums(mode=AutoresetMode.NEXT_STEP)),
+        lambda: make_vector_env(lambda: wrap_rms(Ramp(), 0.99), 2),
+        lambda: make_vector_env(lambda: wrap_rms(Ramp(), 0.99), 2, autoreset_mode="DISABLED"),
+        lambda: gymnasiums(lambda: wrap_rms(Ramp(), 0.99)),
+    ],
+)
+def test_returns_of_training_episodes_are_those_of_rewards_that_were_not_scaled(make: Any) -> None:
+    assert returns_reported(make()) == [(8.0, 4)] * 4
+
+
+class EveryOther(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Each action twice, so that the wrappers inside count other steps."""
+
+    def step(self, action: Any) -> Any:
+        self.env.step(action)
+        return self.env.step(action)
+
+
+def test_an_episode_of_other_steps_inside_of_wrappers_is_not_taken_for_the_one_that_was_seen() -> None:
+    for make in (make_vector_env, lambda make, _: gymnasiums(make)):
+        assert returns_reported(make(lambda: EveryOther(MonitorEnv(Ramp())), 2), 3) == [(4.0, 2)] * 2
+
+
+def test_a_checkpoint_goes_on_with_the_returns_of_running_episodes() -> None:
+    envs, later = (NormalizeVector(gymnasiums()) for _ in range(2))
+    envs.reset(seed=0)
+    step(envs)
+    later.reset(seed=0)
+    later.restore_checkpoint(envs.checkpoint_state())
+    for _ in range(4):
+        *_, infos = step(later)
+    assert infos["episode"]["r"].tolist() == [10.0, 10.0]
+    assert infos["episode"]["l"].tolist() == [5, 5]

@@ -34,7 +34,7 @@ class Ending(NamedTuple):
     info: dict[str, Any]
     """the last info"""
     episode_return: float
-    """undiscounted sum of the episode's rewards"""
+    """undiscounted sum of the episode's rewards; before wrappers scaled them where one of those tells it in its info"""
     length: int
     """steps of the episode"""
 

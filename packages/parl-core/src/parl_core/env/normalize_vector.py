@@ -30,7 +30,8 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
     observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
-    being counted. Returns in `infos["episode"]` stay as the environments gave them.
+    being counted. `infos["episode"]` has the returns of rewards that are not scaled: `r` and `l`, `[num_envs]`, with the
+    mask `infos["_episode"]`, as the environments tell them or as they are counted here.
 
     Args:
         envs: a vector environment with `Box` observations, of any autoreset mode.
@@ -78,6 +79,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         self.ret_rms = RunningMeanStd() if reward else None
         self.training = True
         self._sums = np.zeros(self.num_envs)
+        self._returns, self._lengths = np.zeros(self.num_envs), np.zeros(self.num_envs, np.int64)
         if obs:
             self._single_observation_space = gymnasium.spaces.Box(-clip_obs, clip_obs, shape, np.float32)
             batched = (self.num_envs, *shape)
@@ -87,12 +89,14 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         """Begin an episode in every environment."""
         observations, infos = self._envs.reset(seed=seed, options=options)
         mask = None if options is None else options.get("reset_mask")
-        self._sums[slice(None) if mask is None else mask] = 0.0
+        begun = slice(None) if mask is None else mask
+        self._sums[begun], self._returns[begun], self._lengths[begun] = 0.0, 0.0, 0
         return self._counted(observations), infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Step every environment once."""
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
+        infos = self._with_episodes(rewards, terminated | truncated, infos)
         if self.ret_rms is not None:
             self._sums = self._sums * self.gamma + rewards
             if self.training:
@@ -137,8 +141,9 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         self.training = False
 
     def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
-        """What a checkpoint of a run holds: the statistics, and the discounted sums of the running episodes."""
-        return {**self.get_state(), "sums": self._sums.copy()}
+        """What a checkpoint of a run holds: the statistics, and the sums of the running episodes."""
+        running = {"sums": self._sums, "returns": self._returns, "lengths": self._lengths}
+        return {**self.get_state(), **{name: array.astype(np.float64) for name, array in running.items()}}
 
     def restore_checkpoint(self, state: dict[str, Any]) -> None:
         """Go on from what `checkpoint_state` returned.
@@ -148,10 +153,21 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         """
         self.set_state(state)
         self._sums = np.array(state["sums"], np.float64)
+        self._returns = np.array(state.get("returns", self._returns), np.float64)  # older checkpoints have none
+        self._lengths = np.array(state.get("lengths", self._lengths), np.int64)
 
     def _statistics(self) -> dict[str, RunningMeanStd]:
         both = {"ob": self.ob_rms, "ret": self.ret_rms}
         return {part: rms for part, rms in both.items() if rms is not None}
+
+    def _with_episodes(self, rewards: Any, ended: NDArray[np.bool_], infos: dict[str, Any]) -> dict[str, Any]:
+        self._returns += rewards
+        self._lengths += 1
+        if not ended.any():
+            return infos
+        told = {"r": np.where(ended, self._returns, 0.0), "l": np.where(ended, self._lengths, 0)}
+        self._returns[ended], self._lengths[ended] = 0.0, 0
+        return {"episode": told, "_episode": ended, **infos}
 
     def _counted(self, observations: Any) -> Any:
         if self.ob_rms is not None and self.training:

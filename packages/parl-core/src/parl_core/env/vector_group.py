@@ -243,7 +243,12 @@ class EnvGroup:
             space = self._envs[0].observation_space
             is_array = isinstance(space, ArraySpaces) and space.shape
             last = np.array(observation, space.dtype) if is_array else deepcopy(observation)
-        return Ending(index, last, info, float(self._returns[index]) + reward, self._now - self._begun[index])
+        length = self._now - self._begun[index]
+        told = info.get("episode")
+        if isinstance(told, Mapping) and told.get("l") == length and "r" in told:
+            # A wrapper that saw the same steps from further inside, where rewards were not scaled yet.
+            return Ending(index, last, info, float(told["r"]), length)
+        return Ending(index, last, info, float(self._returns[index]) + reward, length)
 
     def _stack(self, observations: list[Any], out: Any = None) -> Any:
         space = self._envs[0].observation_space

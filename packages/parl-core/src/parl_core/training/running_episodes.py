@@ -28,6 +28,7 @@ class RunningEpisodes:
             reward: `[num_envs]`.
             ended: indices of the environments whose episodes ended with this step.
             infos: of the step. Where they have Gymnasium's `episode`, that counts: a wrapper may have scaled rewards.
+                That of `final_info`, from inside of one environment, counts where its length is the one counted here.
 
         Returns:
             the episodes that ended.
@@ -36,7 +37,9 @@ class RunningEpisodes:
         self._lengths += 1
         episodes = []
         for i in ended.tolist():
-            episodes.append(_told(infos, i) or Episode(float(self._returns[i]), int(self._lengths[i])))
+            counted = Episode(float(self._returns[i]), int(self._lengths[i]))
+            inside = _told(infos.get("final_info", {}), i) or counted
+            episodes.append(_told(infos, i) or (inside if inside.length == counted.length else counted))
             self._returns[i], self._lengths[i] = 0.0, 0
         return episodes
 
@@ -55,6 +58,6 @@ class RunningEpisodes:
 
 def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
     told, which = infos.get("episode"), infos.get("_episode")
-    if told is None or which is None or not which[index]:
+    if not isinstance(told, Mapping) or which is None or not which[index]:
         return None
     return Episode(float(told["r"][index]), int(told["l"][index]))
