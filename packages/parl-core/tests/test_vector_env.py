@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from parl_core.actors import InProcessActors
 from parl_core.env.group_step import Ending, GroupStep, Rows
 from parl_core.env.vector import VectorEnv, make_vector_env
-from parl_core.errors import HyperparameterError, ParlError
+from parl_core.errors import EnvironmentContractError, HyperparameterError, ParlError
 
 
 class Countdown(gymnasium.Env[Any, Any]):
@@ -242,3 +242,86 @@ def test_seeds_may_be_numpy_s_whole_numbers_and_nothing_else() -> None:
         for seed, said in (("a", "'a'"), (1.5, "1.5"), ([1, -1], "at least 0, got -1"), ([1], "1 seeds")):
             with pytest.raises(HyperparameterError, match=said):
                 envs.reset(seed=seed)  # type: ignore[arg-type]
+
+
+BOX, BYTES = gymnasium.spaces.Box(-9.0, 9.0, (3,), np.float32), gymnasium.spaces.Box(0, 255, (3,), np.uint8)
+CHOICE, NAMED = gymnasium.spaces.Discrete(4), gymnasium.spaces.Dict(a=BOX, b=BOX)
+
+
+class Says(gymnasium.Env[Any, Any]):
+    """Answers whatever it was given; resets to zeros unless it is asked to do the same there."""
+
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, space: Any, observation: Any, reward: Any = 1.0, ended: Any = False) -> None:
+        self.observation_space = space
+        self._answer = observation, reward, ended, False, {}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self._answer[0], {}
+
+    def step(self, action: Any) -> Any:
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("space", "observation", "said"),
+    [
+        (BOX, np.float32(2), "2.0"),
+        (BOX, np.ones(1, np.float32), r"of shape \[1\].*return one of shape \[3\]"),
+        (BOX, np.ones((1, 3), np.float32), r"of shape \[1, 3\]"),
+        (BOX, [[1.0], [1.0, 2.0]], r"\[\[1.0\], \[1.0, 2.0\]\]"),
+        (BOX, np.array([1j, 1, 1]), "complex"),
+        (BOX, np.array(["1", "2", "3"]), "dtype <U1"),
+        (BOX, None, "None"),
+        (BYTES, np.array([300.7, -1.0, 2.9]), r"\[300.7.*dtype uint8"),
+        (BYTES, np.array([256, 0, 0]), r"\[256"),
+        (CHOICE, 2.7, "2.7"),
+        (NAMED, {"a": np.ones(3, np.float32)}, "'a'"),
+        (NAMED, {"a": np.ones(1, np.float32), "b": np.ones(1, np.float32)}, "'a'"),
+    ],
+)
+def test_an_observation_that_is_not_of_its_space_is_refused(space: Any, observation: Any, said: str) -> None:
+    envs = make_vector_env(Says, 2, env_kwargs={"space": space, "observation": observation})
+    with pytest.raises(EnvironmentContractError, match=f"(?s)Says gave the observation.*{said}") as caught:
+        envs.reset(seed=0)
+    assert "raised in reset by environment 0 of the 2" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("space", "observation"),
+    [(BOX, np.ones(3)), (BOX, [1, 1, 1]), (BYTES, np.ones(3)), (BYTES, np.ones(3, np.int64)), (CHOICE, np.int32(1))],
+)
+def test_an_observation_of_another_dtype_is_taken_where_nothing_is_lost(space: Any, observation: Any) -> None:
+    with make_vector_env(Says, 2, env_kwargs={"space": space, "observation": observation}) as envs:
+        envs.reset(seed=0)
+        found = envs.step(np.zeros(2, int))[0]
+    assert found.dtype == space.dtype
+    assert (found == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ({"reward": None}, "the reward None of NoneType"),
+        ({"reward": "1.5"}, "the reward '1.5' of str"),
+        ({"reward": 1j}, "the reward 1j of complex"),
+        ({"ended": "no"}, "terminated='no' of str"),
+    ],
+)
+def test_rewards_and_ends_that_are_none_are_refused(answer: dict[str, Any], said: str) -> None:
+    with make_vector_env(Says, 1, env_kwargs={"space": CHOICE, "observation": 1, **answer}) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(EnvironmentContractError, match=f"step of Says gave {said}"):
+            envs.step(np.zeros(1, int))
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2])
+def test_environments_of_a_vector_need_the_same_spaces(envs_per_actor: int) -> None:
+    spaces = iter([BOX, gymnasium.spaces.Box(-9.0, 9.0, (1,), np.float32)])
+    with (
+        InProcessActors() as actors,
+        pytest.raises(EnvironmentContractError, match=r"environment 1 has the observation_space .*\(1,\)"),
+    ):
+        make_vector_env(lambda: Says(next(spaces), np.ones(3)), 2, actors=actors, envs_per_actor=envs_per_actor)

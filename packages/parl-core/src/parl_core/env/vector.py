@@ -25,6 +25,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.env.answers import require_equal_spaces
 from parl_core.env.autoreset import chosen_by, mode_of
 from parl_core.env.group_link import CallLink, link_to
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
@@ -86,6 +87,8 @@ def make_vector_env(
             group = actors.create(EnvGroup, env, count, dict(env_kwargs or {}), with_infos, mode.name)
             groups.append(group)
         opened = [future.result() for future in [group.submit("open") for group in groups]]
+        require_equal_spaces("observation_space", [each.observation for each in opened])
+        require_equal_spaces("action_space", [each.action for each in opened])
         spaces = opened[0]
         links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
         return VectorEnv(links, counts, spaces, mode)

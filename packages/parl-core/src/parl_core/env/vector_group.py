@@ -17,11 +17,12 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from parl_core.env.answers import as_flag, as_observation, as_reward, require_equal_spaces, wrong_observation
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env.step_memory import Answer, StepArrays, StepMemory, StepTicket
 from parl_core.errors import ParlError
 
-__all__ = ["EnvGroup", "EnvMaker", "make_env", "no_number"]
+__all__ = ["EnvGroup", "EnvMaker", "make_env"]
 
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
@@ -63,6 +64,8 @@ class EnvGroup:
     def open(self) -> GroupSpaces:
         """Make the environments, and say what spaces one of them has."""
         self._envs = [self._make() for _ in range(self._count)]
+        require_equal_spaces("observation_space", [env.observation_space for env in self._envs])
+        require_equal_spaces("action_space", [env.action_space for env in self._envs])
         first = self._envs[0]
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
@@ -89,11 +92,12 @@ class EnvGroup:
                 self._begin([index])
                 if info:
                     infos.append((index, info))
+            stacked = self._stack(observations)
         except Exception as error:
             self._name_the_culprit(error, "reset")
             raise
         self._current = observations
-        return self._stack(observations), infos
+        return stacked, infos
 
     def attach(self, ticket: StepTicket, spaces: GroupSpaces) -> bool:
         """Open the memory in which whoever steps wants to share arrays, for `serve`; say whether that worked."""
@@ -158,13 +162,13 @@ class EnvGroup:
                     begun.append(index)
                 else:
                     observation, reward, ended, cut, info = env.step(action)
-                    try:
-                        rewards[index] = reward
-                    except (TypeError, ValueError) as error:
-                        raise no_number(env, reward) from error
+                    if type(reward) is not float:  # the usual kind costs no call
+                        reward = as_reward(env, reward)
+                    rewards[index] = reward
                     if ended or cut:
-                        terminated[index], truncated[index] = ended, cut
-                        endings.append(self._ending(index, observation, float(reward), info))
+                        terminated[index] = as_flag(env, "terminated", ended)
+                        truncated[index] = as_flag(env, "truncated", cut)
+                        endings.append(self._ending(index, observation, reward, info))
                         if self._mode is AutoresetMode.SAME_STEP:
                             observation, info = env.reset()
                             begun.append(index)
@@ -173,6 +177,7 @@ class EnvGroup:
                 observations.append(observation)
                 if info and (with_infos or begun[-1:] == [index]):
                     infos.append((index, info))
+            stacked = self._stack(observations, None if arrays is None else arrays.observations)
         except Exception as error:
             self._name_the_culprit(error, "step")
             raise
@@ -180,7 +185,6 @@ class EnvGroup:
         if begun:
             self._begin(begun)
         self._current = observations
-        stacked = self._stack(observations, None if arrays is None else arrays.observations)
         return GroupStep(stacked, rewards, terminated, truncated, endings, infos)
 
     def record(self) -> None:
@@ -242,7 +246,9 @@ class EnvGroup:
             # A copy, because some environments reuse the array in which they return observations.
             space = self._envs[0].observation_space
             is_array = isinstance(space, ArraySpaces) and space.shape
-            last = np.array(observation, space.dtype) if is_array else deepcopy(observation)
+            last = deepcopy(observation)
+            if is_array:
+                last = as_observation(self._envs[index], space, last)
         length = self._now - self._begun[index]
         told = info.get("episode")
         if isinstance(told, Mapping) and told.get("l") == length and "r" in told:
@@ -255,11 +261,29 @@ class EnvGroup:
         count = len(observations)
         if not isinstance(space, ArraySpaces):
             empty: Any = create_empty_array(space, n=count) if out is None else out
-            return concatenate(space, observations, empty)
-        stacked = np.empty((count, *(space.shape or ())), space.dtype) if out is None else out
-        for index, observation in enumerate(observations):  # for few rows faster than numpy.stack
-            stacked[index] = observation
+            try:
+                return concatenate(space, observations, empty)
+            except (IndexError, KeyError, TypeError, ValueError) as error:
+                raise self._unlike(space, observations) from error
+        shape = space.shape or ()
+        stacked = np.empty((count, *shape), space.dtype) if out is None else out
+        if shape:
+            try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
+                np.concatenate(observations, out=stacked.reshape(count * shape[0], *shape[1:]))
+                return stacked
+            except (TypeError, ValueError):
+                pass  # one does not fit, which the slower way mends or names
+        for index, observation in enumerate(observations):
+            self._at = index
+            is_plain = not shape and type(observation) is int  # the usual kind costs no call
+            stacked[index] = observation if is_plain else as_observation(self._envs[index], space, observation)
         return stacked
+
+    def _unlike(self, space: Any, observations: list[Any]) -> Exception:
+        """The error for the first of some observations that is not in its space."""
+        unlike = [index for index, observation in enumerate(observations) if not space.contains(observation)]
+        self._at = unlike[0] if unlike else 0
+        return wrong_observation(self._envs[self._at], space, observations[self._at])
 
     def _name_the_culprit(self, error: Exception, method: str) -> None:
         error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
@@ -277,13 +301,3 @@ def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:
         # The passive checker looks at the first step only, and costs a call on every other.
         return gymnasium.make(env, disable_env_checker=True, **kwargs)
     return env(**kwargs)
-
-
-def no_number(env: Any, reward: Any) -> ParlError:
-    """The error for a reward that is no number, such as an array `[1]`."""
-    kind = type(getattr(env, "unwrapped", env)).__name__
-    found = f"of shape {list(np.shape(reward))}" if isinstance(reward, np.ndarray) else f"of {type(reward).__name__}"
-    return ParlError(
-        f"step of {kind} gave the reward {reward!r} {found}: it has to be one number; return float(reward), of an "
-        "array with one entry reward.item()"
-    )

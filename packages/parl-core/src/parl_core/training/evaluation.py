@@ -9,7 +9,8 @@ import numpy as np
 
 from parl_core import logger
 from parl_core.checks import check_int
-from parl_core.env.vector_group import EnvMaker, make_env, no_number
+from parl_core.env.answers import as_reward
+from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.errors import DivergedError
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
@@ -113,10 +114,7 @@ class _Seat:
     def step(self, action: Any, max_steps: int) -> bool:
         """Take one step and say whether it was the last one."""
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
-        try:
-            self.episode_return += float(reward)
-        except (TypeError, ValueError) as error:
-            raise no_number(self.env, reward) from error
+        self.episode_return += as_reward(self.env, reward)
         if not isfinite(self.episode_return):
             raise DivergedError(
                 f"evaluation: episode {self.number} has the return {self.episode_return} after the reward {reward} of "

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int
-from parl_core.env.vector_group import EnvMaker, make_env, no_number
+from parl_core.env.answers import as_reward
+from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.offline.dataset import OfflineDataset
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import into_space
@@ -71,19 +72,12 @@ def record_episodes(
                 steps += 1
                 cut = bool(truncated) or (steps >= max_steps and not terminated)
                 over = bool(terminated) or cut
-                row = (before, action, _number(made, reward), np.array(obs), bool(terminated), cut)
+                row = (before, action, as_reward(made, reward), np.array(obs), bool(terminated), cut)
                 for column, value in zip(columns.values(), row, strict=True):
                     column.append(value)
     finally:
         made.close()
     return OfflineDataset.from_arrays(columns, f"{episodes} episodes of {_name(env)}")
-
-
-def _number(env: Any, reward: Any) -> float:
-    try:
-        return float(reward)
-    except (TypeError, ValueError) as error:
-        raise no_number(env, reward) from error
 
 
 def _name(env: EnvMaker) -> str:
