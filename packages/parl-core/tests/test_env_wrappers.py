@@ -76,8 +76,23 @@ def test_only_bounded_boxes_can_be_mapped_to(space: Any) -> None:
 
 def test_action_mapping_takes_numbers_as_bounds() -> None:
     assert action_mapping(np.array([[-1.0], [0.5]]), -2.0, 6.0).tolist() == [[-2.0], [4.0]]
-    with pytest.raises(ValueError, match="below high_bound"):
-        action_mapping(np.zeros(1), 1.0, 1.0)
+    assert action_mapping(np.array([-1.0, 0.3]), np.array([1.0, 0.0]), np.array([1.0, 2.0])).tolist() == [1.0, 1.3]
+    with pytest.raises(ValueError, match="above high_bound"):
+        action_mapping(np.zeros(1), 1.0, 0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.int64, np.float32, np.float64])
+def test_actions_are_mapped_to_bounds_as_far_apart_as_a_dtype_has_them(dtype: Any) -> None:
+    info = np.finfo(dtype) if np.issubdtype(dtype, np.floating) else np.iinfo(dtype)
+    inner = Counter(action_space=gymnasium.spaces.Box(info.min, info.max, (1,), dtype))
+    env = ActionMappingWrapper(inner)
+    env.reset()
+    for action in (-1.0, -0.5, 0.5, 1.0):
+        env.step(np.array([action], np.float32))
+    lowest, *between, highest = (action.item() for action in inner.actions)
+    assert (lowest, highest) == (info.min, info.max)
+    quarters = [0.75 * float(info.min) + 0.25 * float(info.max), 0.25 * float(info.min) + 0.75 * float(info.max)]
+    assert between == pytest.approx(quarters, rel=1e-6, abs=0.5)
 
 
 def test_the_compat_wrapper_passes_everything_through() -> None:

@@ -22,12 +22,15 @@ def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound
         Actions of the same shape, never outside of the bounds.
 
     Raises:
-        ValueError: an action is outside [-1, 1] by more than rounding, or not a number; or a low bound is not below
-            its high one.
+        ValueError: an action is outside [-1, 1] by more than rounding, or not a number; or a low bound is above its
+            high one.
     """
     action, low, high = np.asarray(model_output_act), np.asarray(low_bound), np.asarray(high_bound)
     if not (np.abs(action) <= 1.0 + TOLERANCE).all():
         raise ValueError(f"actions must be in [-1, 1] (use tanh, or clip them), got {action}")
-    if not (low < high).all():
-        raise ValueError(f"low_bound must be below high_bound, got {low} and {high}")
-    return np.asarray(np.clip(low + (action + 1.0) * ((high - low) / 2), low, high))
+    if not (low <= high).all():
+        raise ValueError(f"low_bound must not be above high_bound, got {low} and {high}")
+    # In float64, and without the difference of the bounds, which may be larger than any number of their dtype.
+    weight = np.clip(0.5 * (action.astype(np.float64) + 1.0), 0.0, 1.0)
+    mapped = np.clip((1.0 - weight) * low + weight * high, low, high)
+    return np.asarray(mapped, np.result_type(action, low, high))

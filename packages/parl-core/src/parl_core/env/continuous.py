@@ -16,6 +16,8 @@ __all__ = ["ActionMappingWrapper"]
 class ActionMappingWrapper(AnyWrapper):
     """Lets a policy act in [-1, 1]; each dimension is mapped in a straight line to its own [low, high].
 
+    For a box of whole numbers the nearest one is taken.
+
     Args:
         env: its action space is a `Box` with finite bounds.
 
@@ -39,5 +41,14 @@ class ActionMappingWrapper(AnyWrapper):
             ValueError: the action is outside by more than rounding, or not a number.
         """
         mapped = action_mapping(action, self.low_bound, self.high_bound)
-        obs, reward, terminated, truncated, info = self.env.step(mapped.astype(self.low_bound.dtype))
+        obs, reward, terminated, truncated, info = self.env.step(self._in_dtype(mapped))
         return obs, float(reward), terminated, truncated, info
+
+    def _in_dtype(self, mapped: NDArray[Any]) -> NDArray[Any]:
+        low, high = self.low_bound, self.high_bound
+        if low.dtype.kind == "f":
+            return mapped.astype(low.dtype)
+        # The largest int64 is none of float64's numbers, and the next one above it would wrap around.
+        top = np.nextafter(high, -np.inf, dtype=np.float64)
+        whole = np.rint(mapped)
+        return np.where(whole > top, high, np.minimum(whole, top).astype(low.dtype))
