@@ -212,3 +212,35 @@ def test_a_checkpoint_goes_on_with_the_returns_of_running_episodes() -> None:
         *_, infos = step(later)
     assert infos["episode"]["r"].tolist() == [10.0, 10.0]
     assert infos["episode"]["l"].tolist() == [5, 5]
+
+
+class Glitch(Ramp):
+    """Its third step gives a number that is not finite."""
+
+    def __init__(self, observed: float = 0.0, reward: float = 2.0) -> None:
+        self._observed, self._reward = observed, reward
+
+    def step(self, action: Any) -> Any:
+        observation, _, *rest = super().step(action)
+        glitch = self.t == 3
+        observation[0] += self._observed if glitch else 0.0
+        return observation, self._reward if glitch else 2.0, *rest
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("what", ["observed", "reward"])
+def test_a_number_that_is_not_finite_goes_on_and_leaves_the_statistics_alone(what: str, spoiled: float) -> None:
+    makers = [lambda: Ramp(), lambda: Glitch(**{what: spoiled})]
+    envs = NormalizeVector(SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP))
+    single = wrap_rms(Glitch(**{what: spoiled}), 0.99)
+    envs.reset(seed=0)
+    single.reset(seed=0)
+    for _ in range(3):
+        obs, rewards, *_ = step(envs)
+        own_obs, own_reward, *_ = single.step(0)
+    seen, own = (obs[1, 0], own_obs[0]) if what == "observed" else (rewards[1], own_reward)
+    np.testing.assert_equal([float(seen), float(own)], [spoiled, spoiled])
+    assert np.isfinite([obs[0, 0], rewards[0]]).all()
+    assert np.abs(rewards[0]) < 10.0
+    for statistics in (envs.get_state(), single.get_state()):
+        assert all(np.isfinite(array).all() for array in statistics.values())

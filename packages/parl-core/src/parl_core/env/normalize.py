@@ -1,5 +1,6 @@
 """Observations and rewards of about unit size, as continuous-control tasks need them; the statistics can be saved."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,7 +14,7 @@ from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step, get_wrapper_by_cls
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.stats import RunningMeanStd
 
-__all__ = ["TimeLimitMaskEnv", "VecNormalizeEnv", "get_ob_rms", "wrap_rms"]
+__all__ = ["TimeLimitMaskEnv", "VecNormalizeEnv", "cut", "get_ob_rms", "wrap_rms"]
 
 
 class TimeLimitMaskEnv(AnyWrapper):
@@ -31,7 +32,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
     """Shifts and scales observations by their running mean and standard deviation, and scales rewards.
 
     Rewards are divided by the standard deviation of the discounted sum of past rewards, and not shifted, so that
-    their signs stay.
+    their signs stay. A number that is NaN or infinite goes on as it is and is not counted.
 
     Args:
         env: its observation space is a `Box`.
@@ -81,11 +82,11 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         obs, reward, terminated, truncated, info = self.env.step(action)
         scaled = float(reward)
         if self.ret_rms is not None:
-            self._discounted = self._discounted * self.gamma + scaled
-            if self.training:
-                self.ret_rms.update([self._discounted])
-            deviation = np.sqrt(self.ret_rms.var + self.epsilon)
-            scaled = float(np.clip(scaled / deviation, -self.cliprew, self.cliprew))
+            if math.isfinite(scaled):
+                self._discounted = self._discounted * self.gamma + scaled
+                if self.training:
+                    self.ret_rms.update([self._discounted])
+            scaled = float(cut(scaled / np.sqrt(self.ret_rms.var + self.epsilon), self.cliprew))
         return self._normalized(obs), scaled, terminated, truncated, info
 
     def train(self) -> None:
@@ -134,10 +135,16 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
     def _normalized(self, obs: Any) -> Any:
         if self.ob_rms is None:
             return obs
-        if self.training:
+        if self.training and np.isfinite(obs).all():
             self.ob_rms.update(np.asarray(obs)[None])
         scaled = (obs - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
-        return np.clip(scaled, -self.clipob, self.clipob).astype(np.float32)
+        return cut(scaled, self.clipob).astype(np.float32)
+
+
+def cut(scaled: Any, limit: float) -> NDArray[Any]:
+    """Numbers within [-limit, limit], except for infinite ones, which whoever learns from them has to see."""
+    clipped: NDArray[Any] = np.clip(scaled, -limit, limit)
+    return clipped if np.isfinite(scaled).all() else np.where(np.isinf(scaled), scaled, clipped)
 
 
 def get_ob_rms(env: AnyEnv) -> RunningMeanStd | None:

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorWrapper
 from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction, check_positive
-from parl_core.env.normalize import VecNormalizeEnv
+from parl_core.env.normalize import VecNormalizeEnv, cut
 from parl_core.env.same_step import AnyVector, in_same_step
 from parl_core.env.saved_statistics import SavedStatistics
 from parl_core.env.wrapping import AnyEnv
@@ -27,6 +27,9 @@ __all__ = ["NormalizeVector"]
 
 class NormalizeVector(SavedStatistics, VectorWrapper):
     """Shifts and scales observations by their running mean and deviation, and scales rewards.
+
+    A NaN or infinite number, which would spoil the statistics for good, goes on as it is for the loops to refuse; of
+    the observations or rewards of that step none are counted.
 
     Rewards are divided by the standard deviation of the running discounted sums of past rewards, and not shifted. Last
     observations in `infos["final_obs"]` are normalised as well (a truncated episode bootstraps from them), without
@@ -98,11 +101,11 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         observations, rewards, terminated, truncated, infos = self._envs.step(actions)
         infos = self._with_episodes(rewards, terminated | truncated, infos)
         if self.ret_rms is not None:
-            self._sums = self._sums * self.gamma + rewards
-            if self.training:
-                self.ret_rms.update(self._sums)
-            deviation = np.sqrt(self.ret_rms.var + self.epsilon)
-            rewards = np.clip(rewards / deviation, -self.clip_reward, self.clip_reward)
+            if np.isfinite(rewards).all():
+                self._sums = self._sums * self.gamma + rewards
+                if self.training:
+                    self.ret_rms.update(self._sums)
+            rewards = cut(rewards / np.sqrt(self.ret_rms.var + self.epsilon), self.clip_reward)
             self._sums[terminated | truncated] = 0.0
         observations = self._counted(observations)
         if self.ob_rms is not None and "final_obs" in infos:
@@ -118,7 +121,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         if self.ob_rms is None:
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
-        return np.clip(scaled, -self.clip_obs, self.clip_obs).astype(np.float32)
+        return cut(scaled, self.clip_obs).astype(np.float32)
 
     def as_seen(self, env: AnyEnv) -> AnyEnv:
         """One environment whose observations are normalised in the same way, for evaluations: its rewards stay.
@@ -170,6 +173,6 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         return {"episode": told, "_episode": ended, **infos}
 
     def _counted(self, observations: Any) -> Any:
-        if self.ob_rms is not None and self.training:
+        if self.ob_rms is not None and self.training and np.isfinite(observations).all():
             self.ob_rms.update(observations)
         return self.normalize_obs(observations)
