@@ -40,6 +40,13 @@ def test_actions_of_a_discrete_space_count_from_where_it_starts() -> None:
     assert into_space(gymnasium.spaces.Discrete(3))(np.array([0, 2])).tolist() == [0, 2]
 
 
+@pytest.mark.parametrize("space", [gymnasium.spaces.Discrete(3, start=5), gymnasium.spaces.MultiDiscrete([3, 2])])
+def test_actions_below_zero_are_none_of_a_space_s_choices(space: gymnasium.spaces.Space[np.int64]) -> None:
+    chosen = np.full((1, *(space.shape or ())), -1)
+    with pytest.raises(HyperparameterError, match=r"the policy chose \[.*-1"):
+        into_space(space)(chosen)
+
+
 def test_whole_numbers_for_a_box_are_refused_with_what_to_do() -> None:
     with pytest.raises(HyperparameterError, match="continuous_action=True"):
         into_space(BOX)(np.array([0, 1]))

@@ -9,7 +9,7 @@ import pytest
 
 from parl_core.contracts.rollout_batch import RolloutBatch
 from parl_core.env.vector import make_vector_env
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.testing.adapter import Conformance, random_weights
 from parl_core.testing.identity import IdentityEnv
 from parl_core.testing.models import (
@@ -145,6 +145,19 @@ class OnPolicyConformance(Conformance):
             pytest.raises(HyperparameterError, match=r"actions of shape \[1\], the policy chooses \[3\]"),
         ):
             RolloutCollector(agent, envs, 4, seed=1).collect()
+
+    def test_a_policy_with_fewer_outputs_than_choices_is_refused(self) -> None:
+        agent = self.backend.Agent(self.algorithm("PPO", actor_critic(self.backend)))
+        space = gymnasium.spaces.Discrete(7)
+
+        def seven_choices() -> Any:
+            return gymnasium.wrappers.TransformAction(IdentityEnv("discrete"), lambda _: 0, space)
+
+        with (
+            make_vector_env(seven_choices, 2) as envs,
+            pytest.raises(ModelContractError, match=r"actions Discrete\(7\), .*\.policy gives . logits"),
+        ):
+            RolloutCollector(agent, envs, 4, seed=1)
 
     def _algorithm(self, name: str, kind: str, settings: dict[str, Any]) -> Any:
         if name == "PolicyGradient":

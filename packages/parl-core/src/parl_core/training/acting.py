@@ -11,7 +11,7 @@ import numpy as np
 
 from parl_core.agent import Agent
 from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.seeding import spawn_seeds
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "OnPolicyAgent",
     "PredictingAgent",
     "acts_in_unit_box",
+    "check_outputs",
     "first_reset",
     "into_space",
     "tell_dimensions",
@@ -180,7 +181,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
                 f"the environment has the actions {space}, the policy chooses other numbers "
                 f"{list(chosen.shape)}: give it a categorical one (PPO: {kinds}; off-policy: DQN)"
             )
-        if chosen.shape[1:] != sizes.shape or np.count_nonzero(chosen >= sizes):
+        if chosen.shape[1:] != sizes.shape or np.count_nonzero((chosen < 0) | (chosen >= sizes)):
             raise HyperparameterError(
                 f"the environment has the actions {space}, the policy chose {chosen.tolist()} (counted "
                 "from 0, one row an environment): give the model as many outputs as there are choices"
@@ -224,6 +225,36 @@ def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) ->
     action = agent.predict(obs)
     valid(action)
     agent.alg.settle_shapes(obs, action)
+
+
+def check_outputs(agent: object, obs: Any, space: Any) -> None:
+    """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
+
+    Args:
+        agent: what is no `parl.Agent`, or has no model with a `policy`, is not looked at.
+        obs: `[n, ...]`, or a dictionary of such.
+        space: the environment's action space; only of those with choices the number of outputs follows.
+
+    Raises:
+        ModelContractError: it has both numbers.
+    """
+    if not isinstance(agent, Agent):
+        return
+    model: Any = getattr(agent.alg, "model", None)
+    if not hasattr(model, "implements") or not model.implements("policy"):
+        return
+    if isinstance(space, gymnasium.spaces.Discrete):
+        wanted = int(space.n)
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+        wanted = int(space.nvec.sum())
+    else:
+        return
+    output = agent._forward(model.policy, agent._batched(obs)[0])
+    if isinstance(output, np.ndarray) and output.ndim == 2 and output.shape[1] != wanted:
+        raise ModelContractError(
+            f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
+            f"give it {wanted} outputs, one for each choice"
+        )
 
 
 def tell_dimensions(agent: object, space: Any) -> None:

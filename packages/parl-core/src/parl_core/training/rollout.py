@@ -17,7 +17,14 @@ from parl_core.env.group_step import ArraySpaces
 from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
-from parl_core.training.acting import ExploringAgent, acts_in_unit_box, first_reset, into_space, tell_dimensions
+from parl_core.training.acting import (
+    ExploringAgent,
+    acts_in_unit_box,
+    check_outputs,
+    first_reset,
+    into_space,
+    tell_dimensions,
+)
 from parl_core.training.events import Episode
 from parl_core.training.finite import check_observations, check_rewards
 from parl_core.training.running_episodes import RunningEpisodes
@@ -68,6 +75,7 @@ class RolloutCollector:
         TypeError: the agent has no `explore`.
         HyperparameterError: the environments do not say when they reset, or observe what is neither an array nor a
             dictionary of arrays.
+        ModelContractError: the agent's policy has another number of outputs than the action space has choices.
     """
 
     def __init__(self, agent: ExploringAgent, envs: Any, n_steps: int, seed: int | None = None) -> None:
@@ -87,6 +95,7 @@ class RolloutCollector:
         self._running = RunningEpisodes(envs.num_envs)
         self._into_space = into_space(envs.single_action_space, unit_box=acts_in_unit_box(agent))
         self._obs = first_reset(envs, seed)
+        check_outputs(agent, self._obs, envs.single_action_space)
 
     def collect(self) -> Rollout:
         """Take `n_steps` steps in every environment.
