@@ -156,3 +156,21 @@ def test_an_agent_is_not_asked_about_observations_that_are_not_finite() -> None:
 
     with pytest.raises(DivergedError, match=r"environment 0 observed nan in obs\[0\] after 0 evaluated episodes"):
         evaluate(AlwaysOne(), Blind, 1)
+
+
+def test_where_one_environment_cannot_be_made_those_before_it_are_closed() -> None:
+    made: list[Endless] = []
+    closed: list[Any] = []
+
+    class Licensed(Endless):
+        def __init__(self) -> None:
+            if len(made) == 2:
+                raise OSError("no licence left")
+            made.append(self)
+
+        def close(self) -> None:
+            closed.append(self)
+
+    with pytest.raises(OSError, match="no licence left"):
+        evaluate(AlwaysOne(), Licensed, 3)
+    assert closed == made

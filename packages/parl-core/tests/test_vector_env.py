@@ -1,7 +1,7 @@
 """A vector environment gives the same numbers however its environments are spread over actors."""
 
 import pickle
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -325,3 +325,48 @@ def test_environments_of_a_vector_need_the_same_spaces(envs_per_actor: int) -> N
         pytest.raises(EnvironmentContractError, match=r"environment 1 has the observation_space .*\(1,\)"),
     ):
         make_vector_env(lambda: Says(next(spaces), np.ones(3)), 2, actors=actors, envs_per_actor=envs_per_actor)
+
+
+class Licensed(Countdown):
+    """There are two licences; the first one's environment cannot be closed properly."""
+
+    made: ClassVar[list[Any]] = []
+    closed: ClassVar[list[Any]] = []
+
+    def __init__(self) -> None:
+        super().__init__()
+        if len(self.made) == 2:
+            raise OSError("no licence left")
+        self.made.append(self)
+
+    def close(self) -> None:
+        self.closed.append(self)
+        if self is self.made[0]:
+            raise OSError("the licence server is gone")
+
+
+@pytest.fixture
+def licences() -> type[Licensed]:
+    Licensed.made, Licensed.closed = [], []
+    return Licensed
+
+
+@pytest.mark.parametrize("envs_per_actor", [1, 2, 3])
+def test_where_one_environment_cannot_be_made_those_before_it_are_closed(
+    licences: type[Licensed], envs_per_actor: int
+) -> None:
+    with InProcessActors() as actors, pytest.raises(OSError, match="no licence left"):
+        make_vector_env(Licensed, 3, actors=actors, envs_per_actor=envs_per_actor)
+    assert licences.closed == licences.made
+    assert len(licences.made) == 2
+
+
+def test_an_environment_that_cannot_be_closed_does_not_keep_the_others_open(licences: type[Licensed]) -> None:
+    make_vector_env(Licensed, 2).close()
+    assert licences.closed == licences.made
+
+
+def test_a_function_that_gives_one_environment_twice_is_refused() -> None:
+    one = Countdown()
+    with pytest.raises(EnvironmentContractError, match="gave the same Countdown again as environment 1"):
+        make_vector_env(lambda: one, 2)

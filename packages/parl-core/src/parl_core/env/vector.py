@@ -93,8 +93,7 @@ def make_vector_env(
         links = [link_to(group, count, spaces) for group, count in zip(groups, counts, strict=True)]
         return VectorEnv(links, counts, spaces, mode)
     except BaseException:
-        for group in groups:
-            group.close()
+        _end([CallLink(group) for group in groups])
         raise
 
 
@@ -251,19 +250,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
     def close_extras(self, **_: Any) -> None:
         """Close the environments and end their actors; called by `close`."""
-        closing = []
-        for group in self._groups:
-            with contextlib.suppress(Exception):  # any: an actor that is gone is not asked
-                group.begin_close()
-                closing.append(group)
-        deadline = time.monotonic() + CLOSE_TIMEOUT_S  # of all: one in a step without end does not keep the others
-        for group in closing:
-            with contextlib.suppress(Exception):  # any: it ends with its actor
-                group.finish(max(0.0, deadline - time.monotonic()))
-        for group in self._groups:
-            group.begin_end()
-        for group in self._groups:
-            group.close()
+        _end(self._groups)
 
     def _in_all(self, begin: Callable[[CallLink, int, int], None], finish: Callable[[CallLink], Any]) -> list[Any]:
         """Begin the same in every group, wait for all answers, then raise the first error if there was one."""
@@ -319,3 +306,20 @@ def _joined(space: Any, parts: Sequence[Any]) -> Any:
     if isinstance(space, gymnasium.spaces.Tuple):
         return tuple(_joined(one, [part[i] for part in parts]) for i, one in enumerate(space.spaces))
     return tuple(itertools.chain.from_iterable(parts))  # of other spaces Gymnasium makes no arrays
+
+
+def _end(groups: Sequence[CallLink]) -> None:
+    """Close the environments of groups and end their actors, side by side."""
+    closing = []
+    for group in groups:
+        with contextlib.suppress(Exception):  # any: an actor that is gone is not asked
+            group.begin_close()
+            closing.append(group)
+    deadline = time.monotonic() + CLOSE_TIMEOUT_S  # of all: one in a step without end does not keep the others
+    for group in closing:
+        with contextlib.suppress(Exception):  # any: it ends with its actor
+            group.finish(max(0.0, deadline - time.monotonic()))
+    for group in groups:
+        group.begin_end()
+    for group in groups:
+        group.close()

@@ -8,6 +8,7 @@ both give the same numbers. What happens to an environment that ends is Gymnasiu
     DISABLED    the step returns the last observation; whoever steps has to reset it
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
@@ -20,9 +21,9 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from parl_core.env.answers import as_flag, as_observation, as_reward, require_equal_spaces, wrong_observation
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
 from parl_core.env.step_memory import Answer, StepArrays, StepMemory, StepTicket
-from parl_core.errors import ParlError
+from parl_core.errors import EnvironmentContractError, ParlError
 
-__all__ = ["EnvGroup", "EnvMaker", "make_env"]
+__all__ = ["EnvGroup", "EnvMaker", "close_all", "make_env", "make_envs"]
 
 EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
@@ -63,9 +64,13 @@ class EnvGroup:
 
     def open(self) -> GroupSpaces:
         """Make the environments, and say what spaces one of them has."""
-        self._envs = [self._make() for _ in range(self._count)]
-        require_equal_spaces("observation_space", [env.observation_space for env in self._envs])
-        require_equal_spaces("action_space", [env.action_space for env in self._envs])
+        self._envs = make_envs(self._make, self._count)
+        try:
+            require_equal_spaces("observation_space", [env.observation_space for env in self._envs])
+            require_equal_spaces("action_space", [env.action_space for env in self._envs])
+        except BaseException:
+            self.close()
+            raise
         first = self._envs[0]
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
@@ -231,9 +236,8 @@ class EnvGroup:
         return self._stack(self._current)
 
     def close(self) -> None:
-        """Close every environment."""
-        for env in self._envs:
-            env.close()
+        """Close every environment; an error of one is raised when all are closed."""
+        close_all(self._envs)
 
     def _begin(self, indices: list[int]) -> None:
         self._returns[indices] = 0.0
@@ -287,6 +291,36 @@ class EnvGroup:
 
     def _name_the_culprit(self, error: Exception, method: str) -> None:
         error.add_note(f"raised in {method} by environment {self._at} of the {len(self._envs)} of its actor")
+
+
+def make_envs(make: Callable[[], Any], count: int) -> list[Any]:
+    """Make some environments; where one cannot be made, those before it are closed.
+
+    Raises:
+        EnvironmentContractError: the function gave an environment that it had given before.
+    """
+    envs: list[Any] = []
+    try:
+        while len(envs) < count:
+            env = make()
+            if any(env is other for other in envs):
+                raise EnvironmentContractError(
+                    f"the function gave the same {type(env).__name__} again as environment {len(envs)}: each needs to "
+                    "be one of its own, have the function make a new one"
+                )
+            envs.append(env)
+    except BaseException:
+        with contextlib.suppress(Exception):  # any: why one could not be made matters more
+            close_all(envs)
+        raise
+    return envs
+
+
+def close_all(envs: Iterable[Any]) -> None:
+    """Close every environment; an error of one is raised when all are closed."""
+    with contextlib.ExitStack() as stack:
+        for env in reversed(list(envs)):
+            stack.callback(env.close)
 
 
 def make_env(env: EnvMaker, env_kwargs: Mapping[str, Any] | None = None) -> Any:

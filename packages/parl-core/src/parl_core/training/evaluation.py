@@ -10,7 +10,7 @@ import numpy as np
 from parl_core import logger
 from parl_core.checks import check_int
 from parl_core.env.answers import as_reward
-from parl_core.env.vector_group import EnvMaker, make_env
+from parl_core.env.vector_group import EnvMaker, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
@@ -58,7 +58,8 @@ def evaluate(
     """
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
-    seats = [_Seat(make_env(env, env_kwargs)) for _ in range(min(check_int("at_once", at_once), episodes))]
+    count = min(check_int("at_once", at_once), episodes)
+    seats = [_Seat(made) for made in make_envs(lambda: make_env(env, env_kwargs), count)]
     waiting = deque(enumerate(spawn_seeds(seed, episodes)))
     played: dict[int, Episode] = {}
     was_training = agent.training
@@ -80,8 +81,7 @@ def evaluate(
     finally:
         if was_training:
             agent.train()
-        for seat in seats:
-            seat.env.close()
+        close_all(seat.env for seat in seats)
     return Evaluation([played[number] for number in range(episodes)])
 
 
