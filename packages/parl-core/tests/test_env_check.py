@@ -92,7 +92,19 @@ def test_random_numbers_from_elsewhere_are_found() -> None:
         def observe(self) -> Any:
             return rng.uniform(-1.0, 1.0, 2).astype(np.float32)
 
+    class Generous(Good):
+        def step(self, action: Any) -> Any:
+            observation, _, *rest = super().step(action)
+            return observation, rng.random(), *rest
+
+    class Fickle(Good):
+        def step(self, action: Any) -> Any:
+            observation, reward, *_ = super().step(action)
+            return observation, reward, rng.random() < 0.5, False, {}
+
     assert "two episodes with seed 0 and the same actions differ" in refused(Elsewhere)
+    assert "differ in observations, rewards or ends" in refused(Generous)
+    assert "differ in observations, rewards or ends" in refused(Fickle)
 
 
 @pytest.mark.parametrize(

@@ -156,20 +156,24 @@ class _Checker:
         runs = []
         for _ in range(2):
             observation = self._reset(seed)
-            run = [_copy(observation)]
+            run: list[Any] = [_copy(observation)]
             for action in actions:
                 step = self.env.step(action)
-                if not self._step(step) or step[2] or step[3]:
+                if not self._step(step):
+                    return
+                _, reward, terminated, truncated, _ = step
+                run.append((_copy(step[0]), float(reward), bool(terminated), bool(truncated)))
+                if terminated or truncated:
                     break
-                run.append(_copy(step[0]))
             runs.append(run)
         same = len(runs[0]) == len(runs[1]) and all(map(data_equivalence, *runs))
         if self.problems:
             return
         if not same or not data_equivalence(first, runs[0][0]):
             self._problem(
-                f"two episodes with seed {seed} and the same actions differ: draw from self.np_random only (not from "
-                "numpy.random or random), and call super().reset(seed=seed) in reset()"
+                f"two episodes with seed {seed} and the same actions differ in observations, rewards or ends: draw "
+                "from self.np_random only (not from numpy.random or random), leave the clock out, and call "
+                "super().reset(seed=seed) in reset()"
             )
 
     def _play(self, steps: int, seed: int) -> None:
