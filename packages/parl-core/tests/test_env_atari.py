@@ -279,3 +279,16 @@ def test_environments_that_are_no_games_are_refused() -> None:
         TestEnv(Game())
     with pytest.raises(HyperparameterError, match="WarpFrame"):
         FrameStack(Game())
+
+
+@pytest.mark.parametrize("number", [0, -3, 2.5])
+def test_numbers_below_one_are_refused_by_name(number: Any) -> None:
+    game = no_frameskip()
+    for name, make in {
+        "skip": lambda: MaxAndSkipEnv(game, number),
+        "dim": lambda: WarpFrame(game, number),
+        "k": lambda: FrameStack(WarpFrame(game), number),
+        "noop_max": lambda: NoopResetEnv(game, number),
+    }.items():
+        with pytest.raises(HyperparameterError, match=f"{name} must be .*got {number}"):
+            make()

@@ -68,6 +68,24 @@ def test_an_agent_that_leaves_keeps_its_place() -> None:
     env.close()
 
 
+def test_the_zeros_of_an_agent_that_left_have_the_parts_of_its_space() -> None:
+    box = gymnasium.spaces.Box(-9.0, 9.0, (2,), np.float32)
+    space = gymnasium.spaces.Dict(seen=box, both=gymnasium.spaces.Tuple([gymnasium.spaces.Discrete(3), box]))
+
+    class Parts(Leaving):
+        def observation_space(self, agent: str) -> Any:
+            return space
+
+        def _seen(self) -> dict[str, Any]:
+            return {name: space.sample() for name in self.agents}
+
+    env = ParallelAgents(Parts())
+    env.reset(seed=0)
+    for _ in range(3):
+        obs, *_ = env.step([0, 0])
+    np.testing.assert_equal(obs[0], {"seen": np.zeros(2), "both": (0, np.zeros(2))})
+
+
 def test_a_wrong_number_of_actions_is_refused_with_the_agents_names() -> None:
     env = ParallelAgents(Leaving())
     env.reset()

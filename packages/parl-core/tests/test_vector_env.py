@@ -370,3 +370,20 @@ def test_a_function_that_gives_one_environment_twice_is_refused() -> None:
     one = Countdown()
     with pytest.raises(EnvironmentContractError, match="gave the same Countdown again as environment 1"):
         make_vector_env(lambda: one, 2)
+
+
+@pytest.mark.parametrize("number", [0, 2.0, "3", True, None])
+def test_numbers_of_environments_are_whole_and_at_least_one(number: Any) -> None:
+    with pytest.raises(HyperparameterError, match="num_envs must be"):
+        make_vector_env(Countdown, number)
+    if number is not None:
+        with pytest.raises(HyperparameterError, match="envs_per_actor must be"):
+            make_vector_env(Countdown, 2, envs_per_actor=number)
+
+
+@pytest.mark.parametrize("actions", [None, 0, "ab", np.float32(1)])
+def test_what_is_no_row_of_actions_is_refused(actions: Any) -> None:
+    with make_vector_env(Countdown, 2) as envs:
+        envs.reset(seed=0)
+        with pytest.raises(HyperparameterError, match="one action for each of 2 environments, got"):
+            envs.step(actions)

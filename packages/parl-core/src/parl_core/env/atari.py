@@ -25,6 +25,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from parl_core.checks import check_int
 from parl_core.env.frames import FrameStack, MaxAndSkipEnv, WarpFrame
 from parl_core.env.monitor import MonitorEnv
 from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step, get_wrapper_by_cls
@@ -52,14 +53,14 @@ class NoopResetEnv(AnyWrapper):
         noop_max: the number is drawn from 1 ... noop_max.
 
     Raises:
-        HyperparameterError: action 0 is something else.
+        HyperparameterError: action 0 is something else, or `noop_max` is below 1.
     """
 
     def __init__(self, env: AnyEnv, noop_max: int = 30) -> None:
         super().__init__(env)
         if _meanings(env)[:1] != ["NOOP"]:
             raise HyperparameterError(f"NoopResetEnv needs a game whose action 0 is NOOP, got {_meanings(env)}")
-        self.noop_max = noop_max
+        self.noop_max = check_int("noop_max", noop_max)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode; the number of no-ops comes from the environment's own generator."""

@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.checks import check_int
 from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step
 from parl_core.errors import HyperparameterError
 
@@ -30,9 +31,7 @@ class MaxAndSkipEnv(AnyWrapper):
 
     def __init__(self, env: AnyEnv, skip: int = 4) -> None:
         super().__init__(env)
-        if skip < 1:
-            raise HyperparameterError(f"skip must be at least 1, got {skip}")
-        self._skip = skip
+        self._skip = check_int("skip", skip)
 
     def step(self, action: Any) -> Step:
         """Take up to `skip` steps with one action."""
@@ -57,11 +56,12 @@ class WarpFrame(AnyWrapper):
         dim: height and width of the frames.
 
     Raises:
-        HyperparameterError: the observations are something else.
+        HyperparameterError: the observations are something else, or `dim` is below 1.
     """
 
     def __init__(self, env: AnyEnv, dim: int = 84) -> None:
         super().__init__(env)
+        check_int("dim", dim)
         shape = env.observation_space.shape or ()
         if len(shape) not in (2, 3) or (len(shape) == 3 and shape[2] != 3):
             raise HyperparameterError(f"WarpFrame needs screens [height, width, 3] or [height, width], got {shape}")
@@ -95,11 +95,12 @@ class FrameStack(AnyWrapper):
             `FrameReplayMemory` want.
 
     Raises:
-        HyperparameterError: another format, or observations that are no frames.
+        HyperparameterError: another format, observations that are no frames, or `k` below 1.
     """
 
     def __init__(self, env: AnyEnv, k: int = 4, obs_format: str = "NHWC") -> None:
         super().__init__(env)
+        check_int("k", k)
         if obs_format not in ("NHWC", "NCHW"):
             raise HyperparameterError(f"obs_format must be 'NHWC' or 'NCHW', got {obs_format!r}")
         space = env.observation_space

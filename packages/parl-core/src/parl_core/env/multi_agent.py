@@ -133,7 +133,7 @@ class ParallelAgents:
 
     def _observations(self, found: dict[str, Any]) -> list[Any]:
         return [
-            found[name] if name in found else np.zeros(space.shape or (), space.dtype)
+            found[name] if name in found else _zeros(space)
             for name, space in zip(self.agents_name, self.observation_space, strict=True)
         ]
 
@@ -188,6 +188,14 @@ def _scenario(name: str) -> Any:
     raise ImportError(
         'the multi-agent particle environments are not installed:\n    pip install "parl-core[multiagent]"', name="mpe2"
     )
+
+
+def _zeros(space: Any) -> Any:
+    if isinstance(space, gymnasium.spaces.Dict):
+        return {key: _zeros(part) for key, part in space.items()}
+    if isinstance(space, gymnasium.spaces.Tuple):
+        return tuple(_zeros(part) for part in space)
+    return np.zeros(space.shape or (), space.dtype)
 
 
 def _size(space: Any) -> Any:

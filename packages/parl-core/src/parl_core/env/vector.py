@@ -25,6 +25,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.checks import check_int
 from parl_core.env.answers import require_equal_spaces
 from parl_core.env.autoreset import chosen_by, mode_of
 from parl_core.env.group_link import CallLink, link_to
@@ -68,8 +69,9 @@ def make_vector_env(
         HyperparameterError: a number is out of its range, the mode is unknown, or the system does not know its slots.
         Exception: what an environment's constructor raised.
     """
-    if num_envs < 1:
-        raise HyperparameterError(f"num_envs must be at least 1, got {num_envs}")
+    num_envs = check_int("num_envs", num_envs)
+    if envs_per_actor is not None:
+        envs_per_actor = check_int("envs_per_actor", envs_per_actor)
     mode = mode_of(autoreset_mode)
     if actors is None:
         actors, envs_per_actor = InProcessActors(), envs_per_actor or num_envs
@@ -77,8 +79,6 @@ def make_vector_env(
         if actors.slots is None:
             raise HyperparameterError("this actor system does not know its slots: give envs_per_actor")
         envs_per_actor = math.ceil(num_envs / actors.slots)
-    if envs_per_actor < 1:
-        raise HyperparameterError(f"envs_per_actor must be at least 1, got {envs_per_actor}")
     starts = range(0, num_envs, envs_per_actor)
     counts = [min(envs_per_actor, num_envs - start) for start in starts]
     groups: list[ActorHandle] = []
@@ -169,6 +169,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
             observations `[num_envs, *obs]`, rewards, terminated, truncated (each `[num_envs]`), infos.
 
         Raises:
+            HyperparameterError: there are more or fewer actions than environments.
             ParlError: `reset` has to be called first, also after a step that raised.
             Exception: what an environment raised, or that its actor was lost; a note names the environments.
         """
@@ -180,6 +181,10 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
                 "DISABLED: call reset(options={'reset_mask': terminated | truncated}) before step()"
             )
         actions = np.asarray(actions) if self._plain else list(iterate(self.action_space, actions))
+        if self._plain and not actions.ndim:
+            raise HyperparameterError(
+                f"step takes one action for each of {self.num_envs} environments, got {actions!r}"
+            )
         if len(actions) != self.num_envs:
             raise HyperparameterError(f"{len(actions)} actions were given for {self.num_envs} environments")
         if len(self._groups) == 1 and not self._groups[0].reuses_arrays:
