@@ -47,11 +47,13 @@ def as_flag(env: Any, name: str, flag: Any) -> bool:
 
 
 def as_observation(env: Any, space: Any, observation: Any) -> NDArray[Any]:
-    """The observation of a space of arrays, in its shape and dtype.
+    """The observation of a space of arrays, in its shape and dtype; the same array where it has both.
 
     Raises:
         EnvironmentContractError: it has another shape, or other numbers than the dtype holds.
     """
+    if isinstance(observation, np.ndarray) and observation.shape == space.shape and observation.dtype == space.dtype:
+        return observation
     try:
         found = np.asarray(observation)
     except ValueError:

@@ -51,6 +51,7 @@ class EnvGroup:
     ) -> None:
         self._make: Callable[[], Any] = lambda: make_env(env, env_kwargs)
         self._envs: list[Any] = []
+        self._space: Any = None  # of one observation; wrappers take a microsecond to tell it
         self._with_infos = with_infos
         self._mode = AutoresetMode[autoreset]
         self._over = [False] * count  # with NEXT_STEP: the next step only resets it
@@ -72,6 +73,7 @@ class EnvGroup:
             self.close()
             raise
         first = self._envs[0]
+        self._space = first.observation_space
         return GroupSpaces(first.observation_space, first.action_space, dict(first.metadata))
 
     def reset(
@@ -248,11 +250,12 @@ class EnvGroup:
         last = None
         if self._mode is AutoresetMode.SAME_STEP:
             # A copy, because some environments reuse the array in which they return observations.
-            space = self._envs[0].observation_space
+            space = self._space
             is_array = isinstance(space, ArraySpaces) and space.shape
-            last = deepcopy(observation)
             if is_array:
-                last = as_observation(self._envs[index], space, last)
+                last = np.array(as_observation(self._envs[index], space, observation))
+            else:
+                last = deepcopy(observation)
         length = self._now - self._begun[index]
         told = info.get("episode")
         if isinstance(told, Mapping) and told.get("l") == length and "r" in told:
@@ -261,7 +264,7 @@ class EnvGroup:
         return Ending(index, last, info, float(self._returns[index]) + reward, length)
 
     def _stack(self, observations: list[Any], out: Any = None) -> Any:
-        space = self._envs[0].observation_space
+        space = self._space
         count = len(observations)
         if not isinstance(space, ArraySpaces):
             empty: Any = create_empty_array(space, n=count) if out is None else out
@@ -270,13 +273,17 @@ class EnvGroup:
             except (IndexError, KeyError, TypeError, ValueError) as error:
                 raise self._unlike(space, observations) from error
         shape = space.shape or ()
-        stacked = np.empty((count, *shape), space.dtype) if out is None else out
         if shape:
             try:  # looks at shapes and kinds of numbers itself, and is faster than row by row
-                np.concatenate(observations, out=stacked.reshape(count * shape[0], *shape[1:]))
-                return stacked
+                if out is not None:
+                    np.concatenate(observations, out=out.reshape(count * shape[0], *shape[1:]))
+                    return out
+                rows = np.concatenate(observations, dtype=space.dtype)
+                if rows.shape[1:] == shape[1:]:
+                    return rows.reshape(count, *shape)
             except (TypeError, ValueError):
                 pass  # one does not fit, which the slower way mends or names
+        stacked = np.empty((count, *shape), space.dtype) if out is None else out
         for index, observation in enumerate(observations):
             self._at = index
             is_plain = not shape and type(observation) is int  # the usual kind costs no call
