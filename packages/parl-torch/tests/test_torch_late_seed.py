@@ -15,7 +15,7 @@ assert "torch" not in sys.modules
 class Model(parl.Model):
     def __init__(self):
         super().__init__()
-        self.fc = parl.layers.fc(size=2)
+        self.fc = parl.layers.fc(size=2, act="softmax")
 
     def forward(self, obs):
         return self.fc(obs)
