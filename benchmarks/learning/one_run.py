@@ -22,7 +22,7 @@ from typing import Any
 
 from gates import GATES
 
-__all__ = ["TAKEN", "claimed", "die_with_parent", "is_done", "read_result", "result_file", "run_one"]
+__all__ = ["TAKEN", "claimed", "commit_of", "die_with_parent", "is_done", "read_result", "result_file", "run_one"]
 
 TAKEN = 75  # exit status of a run that another process is at (EX_TEMPFAIL of sysexits.h)
 
@@ -120,7 +120,7 @@ def _trained(gate: str, backend: str, seed: int, share: float, progress: Callabl
     from learner import logged, train
     from recipes import RECIPES
 
-    commit = _commit()
+    commit = commit_of(Path(__file__).parent)
     load, began, cpu = os.getloadavg()[0], time.time(), time.process_time()
     trained = train(gate, seed, share=share, progress=progress)
     result: dict[str, Any] = {
@@ -152,14 +152,20 @@ def _packages(backend: str) -> list[str]:
     return ["parl-core", f"parl-{backend}", "gymnasium", "numpy", *used]
 
 
-def _commit() -> str | None:
-    """The commit of these files, with `-dirty` behind it where tracked files differ; None outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+def commit_of(folder: Path) -> str | None:
+    """The commit of a folder's repository, with `-dirty` behind it where tracked files differ; None outside of one.
+
+    Tables and curves do not count, which earlier runs of the same evening have written.
+    """
+    git = ["git", "-C", str(folder)]
     try:
-        found = subprocess.run(command, check=False, capture_output=True, text=True, timeout=30)
+        found = subprocess.run([*git, "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, timeout=30)
+        changes = [*git, "status", "--porcelain", "--untracked-files=no", ":/", ":!results"]
+        changed = subprocess.run(changes, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return found.stdout.strip() or None
+    commit = found.stdout.strip()
+    return f"{commit}-dirty" if commit and changed.stdout.strip() else commit or None
 
 
 def _write(target: Path, result: dict[str, Any]) -> None:

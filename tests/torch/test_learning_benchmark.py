@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -191,3 +192,24 @@ def test_a_share_that_is_none_is_refused(share: str, tmp_path: Path) -> None:
     refused = call(tmp_path, f"--share={share}", "--only-report")
     assert refused.returncode == 2
     assert f"must be above 0 and at most 1, got {share}" in refused.stderr
+
+
+def test_a_result_names_its_commit_and_whether_more_than_results_was_changed(tmp_path: Path, one_run: Any) -> None:
+    def git(*command: str) -> None:
+        subprocess.run(["git", "-C", str(tmp_path), *command], check=True, capture_output=True)
+
+    assert one_run.commit_of(tmp_path) is None
+    folder = tmp_path / "benchmark"
+    (folder / "results").mkdir(parents=True)
+    table, code = folder / "results" / "TABLE.md", tmp_path / "code.py"
+    table.write_text("one")
+    code.write_text("one")
+    git("init")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "first")
+    commit = one_run.commit_of(folder)
+    assert re.fullmatch("[0-9a-f]{12}", commit)
+    table.write_text("two")
+    assert one_run.commit_of(folder) == commit
+    code.write_text("two")
+    assert one_run.commit_of(folder) == f"{commit}-dirty"
