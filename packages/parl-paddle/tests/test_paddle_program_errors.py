@@ -129,6 +129,37 @@ def test_what_does_not_fit_an_input_is_refused_before_anything_runs(changes: dic
     assert np.isfinite(agent.step())
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"reward": np.array([1.0, np.inf, 0.0])}, r"'reward' \(float32 \[n\]\) got inf at \[1\]: .*clip or drop"),
+        ({"obs": np.full((3, 4), np.nan, np.float32)}, r"'obs' .* got nan at \[0, 0\]"),
+    ],
+    ids=["reward", "obs"],
+)
+def test_numbers_that_would_spoil_the_weights_are_refused(changes: dict[str, Any], message: str) -> None:
+    agent = make()
+    before = agent.get_weights()
+    with pytest.raises(ValueError, match=message):
+        agent.step(**changes)
+    for name, array in agent.get_weights().items():
+        np.testing.assert_array_equal(array, before[name])
+
+
+def test_a_program_that_only_acts_may_be_fed_what_is_infinite() -> None:
+    programs: dict[str, Any] = {}
+
+    def act(agent: StaticAgent) -> None:
+        programs["act"] = paddle.static.Program()
+        with paddle.static.program_guard(programs["act"]):
+            programs["out"] = layers.data("mask", [2]) * 1.0
+
+    agent = make(act)
+    mask = np.array([[0.0, -np.inf]], np.float32)
+    (found,) = agent.executor.run(programs["act"], feed={"mask": mask}, fetch_list=[programs["out"]])
+    np.testing.assert_array_equal(found, mask)
+
+
 def test_a_missing_input_is_named_with_what_it_must_be() -> None:
     agent = make()
     with pytest.raises(ValueError, match=r"feed lacks 'reward' \(float32 \[n\]\); it has 'obs', 'act'"):

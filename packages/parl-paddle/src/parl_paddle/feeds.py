@@ -35,6 +35,15 @@ class _Input:
             raise ValueError(f"feed: {self} cannot take an array of shape {list(array.shape)}")
         return array.astype(self.dtype, copy=False)
 
+    def require_finite(self, array: NDArray[Any]) -> None:
+        finite = np.isfinite(array)
+        if not finite.all():
+            index = tuple(int(i) for i in np.argwhere(~finite)[0])
+            raise ValueError(
+                f"feed: {self} got {array[index]} at {list(index)}: one such number spoils all weights that the "
+                "program updates; clip or drop it in the environment"
+            )
+
 
 class Inputs:
     """The inputs of one program.
@@ -51,6 +60,7 @@ class Inputs:
             for operation in program.global_block().ops
             if operation.name() == "pd_op.data"
         ]
+        self._learns = any(operation.name().endswith("_grad") for operation in program.global_block().ops)
 
     @property
     def outdated(self) -> bool:
@@ -64,10 +74,16 @@ class Inputs:
         the program does not know is left out.
 
         Raises:
-            ValueError: an array has another shape, or numbers that would lose more than precision.
+            ValueError: an array has another shape, or numbers that would lose more than precision; or one of them is
+                NaN or infinite, and the program computes gradients.
         """
         given = feed or {}
-        return {wanted.name: wanted.accept(given[wanted.name]) for wanted in self._inputs if wanted.name in given}
+        accepted = {wanted.name: wanted.accept(given[wanted.name]) for wanted in self._inputs if wanted.name in given}
+        if self._learns:
+            for wanted in self._inputs:
+                if wanted.name in accepted:
+                    wanted.require_finite(accepted[wanted.name])
+        return accepted
 
     def describe(self, name: str) -> str:
         """The name of an input, with its dtype and shape where it is known."""
