@@ -103,6 +103,16 @@ def test_a_batch_larger_than_the_memory_leaves_its_newest_rows() -> None:
     assert held(memory) == {7, 8, 9, 10}
 
 
+@pytest.mark.parametrize("one", [2, np.int64(2), np.array(2), [2], np.array([2.0])], ids=repr)
+def test_where_rows_have_one_number_it_may_come_alone_as_parl_s_examples_append_it(one: Any) -> None:
+    memory = ReplayMemory(4, 1, 1)
+    memory.append(one, one, 0.5, one, False)
+    assert memory.action[0] == memory.obs[0] == memory.next_obs[0] == [2.0]
+    with pytest.raises(ValueError, match=r"got obs \[2\], next_obs \[2\], act \[2\]"):
+        memory.append([1, 2], [1, 2], 0.5, [1, 2], False)
+    assert len(memory) == 1
+
+
 def test_a_batch_with_a_missing_row_is_refused_whole() -> None:
     memory = ReplayMemory(10, 2, 0)
     with pytest.raises(ValueError, match=r"\[3, 2\] where \[4, 2\] is needed"):

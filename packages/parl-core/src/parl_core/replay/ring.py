@@ -70,7 +70,7 @@ class Ring:
         self.act_dim = act_dim
         self.n_envs = n_envs
         self._act_shape = shape_of(act_dim)
-        self._act_len = self._act_shape[0] if self._act_shape else 0  # 0: one number
+        self._act_len = self._act_shape[0] if self._act_shape not in {(), (1,)} else 0  # 0: one number, as PARL has it
         if act_dtype is None:
             act_dtype = np.float32 if self._act_shape else np.int32
         self._folder = ArrayFolder(directory)

@@ -48,7 +48,7 @@ class SampledRing(Ring):
         self.n_step = n_step
         self.gamma = gamma
         self._obs_shape = shape_of(obs_dim)
-        self._flat = len(self._obs_shape) == 1 and len(self._act_shape) <= 1
+        self._flat = len(self._obs_shape) == 1 != self._obs_shape[0] and len(self._act_shape) <= 1
         self._two_rows = 2 * self._obs_shape[0] if self._flat else 0  # numbers in obs and next_obs
         self._obs_dtype = np.dtype(obs_dtype)
         self._rng = make_generator(seed)
@@ -161,9 +161,9 @@ class SampledRing(Ring):
             self._sampler.restore(state["priority"], largest, self._start, self._end)
 
     def _check_shapes(self, obs: ArrayLike, act: ArrayLike, reward: float, next_obs: ArrayLike) -> None:
-        # For a single number or record numpy takes nothing else by itself.
-        obs_fit = not self._obs_shape or np.shape(obs) == np.shape(next_obs) == self._obs_shape
-        if not obs_fit or (self._act_shape and np.shape(act) != self._act_shape) or not isfinite(reward):
+        # For a single number or record, also in a row of its own, numpy takes nothing else by itself.
+        obs_fit = self._obs_shape in {(), (1,)} or np.shape(obs) == np.shape(next_obs) == self._obs_shape
+        if not obs_fit or (self._act_len and np.shape(act) != self._act_shape) or not isfinite(reward):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
