@@ -1,5 +1,6 @@
 """Functions that worker processes and actors can import; used by the tests of parallel sampling."""
 
+import contextlib
 import os
 import signal
 from typing import Any
@@ -62,9 +63,10 @@ class Dies:
         self.directory = directory
 
     def __call__(self, agent: Any, seed: int) -> float:
-        if seed == self.seed and (left := os.listdir(self.directory)):
-            os.unlink(os.path.join(self.directory, left[0]))
-            os.kill(os.getpid(), signal.SIGKILL)
+        while seed == self.seed and (left := os.listdir(self.directory)):
+            with contextlib.suppress(FileNotFoundError):  # another worker that evaluates the same sample was faster
+                os.unlink(os.path.join(self.directory, left[0]))
+                os.kill(os.getpid(), signal.SIGKILL)
         return output(agent, seed)
 
 
