@@ -367,6 +367,19 @@ def test_json_lines_hold_every_event_and_lines_after_a_checkpoint_go(tmp_path: P
     assert found[2]["stop"] == "budget"
 
 
+def test_a_run_that_had_nothing_left_to_do_when_it_was_resumed_keeps_the_line_of_its_end(tmp_path: Path) -> None:
+    run = Run("r", tmp_path)
+    lines = JsonLines(run)
+    lines.on_update(Update(10, 100, 1.0))
+    state = lines.get_state()
+    lines.on_end(ended())
+    whole = (run.path / "metrics.jsonl").read_text()
+    resumed = JsonLines(run)
+    resumed.set_state(state)
+    resumed.on_end(ended())
+    assert (run.path / "metrics.jsonl").read_text() == whole
+
+
 def test_a_resumed_curve_and_progress_know_what_was_before(tmp_path: Path) -> None:
     out = io.StringIO()
     first, second = Progress(io.StringIO()), Progress(out)

@@ -181,6 +181,7 @@ class JsonLines(Callback):
     def __init__(self, run: Run) -> None:
         self._run = run
         self._file: TextIO | None = None
+        self._goes_on = False  # after lines of an earlier process
 
     def on_update(self, update: Update) -> None:
         self._write("update", update.step, update.seconds, figures(update))
@@ -189,12 +190,13 @@ class JsonLines(Callback):
         self._write("evaluation", evaluation.step, evaluation.seconds, figures(evaluation))
 
     def on_end(self, ended: Ended) -> None:
-        if self._file is None:
+        if self._file is None and not self._goes_on:
             return
         try:
             self._write("end", ended.step, ended.seconds, {"stop": ended.stop.name.lower(), "reason": ended.reason})
         finally:
-            self._file.close()
+            if self._file is not None:
+                self._file.close()
 
     def get_state(self) -> int | None:
         """What a checkpoint holds: how long the file is."""
@@ -203,6 +205,7 @@ class JsonLines(Callback):
     def set_state(self, state: Any) -> None:
         """Go on from what `get_state` returned; lines of later steps go."""
         cut_back(self._run.path / self.NAME, state)
+        self._goes_on = state is not None
 
     def _write(self, event: str, step: int, seconds: float, numbers: Mapping[str, Any]) -> None:
         if self._file is None:
