@@ -25,6 +25,7 @@ __all__ = [
     "check_rows",
     "check_scheduled",
     "first_method",
+    "first_not_finite",
     "listed_parameters",
 ]
 
@@ -195,6 +196,12 @@ def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:
         return count
     shapes = ", ".join(f"{name} {array.shape}" for name, array in arrays.items())
     raise ValueError(f"{what} needs arrays with the same number of rows, at least one; got {shapes}")
+
+
+def first_not_finite(array: NDArray[Any]) -> tuple[int, ...] | None:
+    """The index of the first number that is NaN or infinite; None where all are finite."""
+    finite = np.isfinite(array)
+    return None if finite.all() else tuple(int(i) for i in np.argwhere(~finite)[0])
 
 
 def check_finite(source: str, figures: Mapping[str, float]) -> None:

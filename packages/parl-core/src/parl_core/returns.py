@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_core.checks import check_fraction, check_int
+from parl_core.checks import check_fraction, check_int, first_not_finite
 
 __all__ = [
     "VTrace",
@@ -231,9 +231,8 @@ def calc_discount_norm_reward(reward_list: ArrayLike, gamma: float) -> Floats:
         ValueError: a reward is NaN or infinite.
     """
     rewards = np.asarray(reward_list, np.float64)
-    if not np.isfinite(rewards).all():
-        step = int(np.isfinite(rewards).argmin())
-        raise ValueError(f"rewards must be finite, got {rewards[step]} in step {step}: correct the environment")
+    if (at := first_not_finite(rewards)) is not None:
+        raise ValueError(f"rewards must be finite, got {rewards[at]} in step {at[0]}: correct the environment")
     sums = calc_discount_sum_rewards(rewards, gamma)
     size = np.abs(sums).max(initial=0.0)
     spread = sums.std() if sums.size else 0.0

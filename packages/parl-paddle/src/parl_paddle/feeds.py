@@ -10,6 +10,8 @@ import numpy as np
 import paddle
 from numpy.typing import NDArray
 
+from parl_core.checks import first_not_finite
+
 __all__ = ["Inputs"]
 
 
@@ -36,11 +38,9 @@ class _Input:
         return array.astype(self.dtype, copy=False)
 
     def require_finite(self, array: NDArray[Any]) -> None:
-        finite = np.isfinite(array)
-        if not finite.all():
-            index = tuple(int(i) for i in np.argwhere(~finite)[0])
+        if (at := first_not_finite(array)) is not None:
             raise ValueError(
-                f"feed: {self} got {array[index]} at {list(index)}: one such number spoils all weights that the "
+                f"feed: {self} got {array[at]} at {list(at)}: one such number spoils all weights that the "
                 "program updates; clip or drop it in the environment"
             )
 

@@ -12,6 +12,7 @@ from parl_core.checks import (
     check_rows,
     check_scheduled,
     first_method,
+    first_not_finite,
 )
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
@@ -189,11 +190,9 @@ def _finite(name: str, values: Any) -> NDArray[Any]:
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
         raise ValueError(f"{name} must hold numbers, got dtype {array.dtype}")
-    finite = np.isfinite(array)
-    if not finite.all():
-        row = tuple(int(i) for i in np.argwhere(~finite)[0])
+    if (at := first_not_finite(array)) is not None:
         raise ValueError(
-            f"{name} must be finite, got {array[row]} in window {row[0]}: one such number spoils all weights; drop "
+            f"{name} must be finite, got {array[at]} in window {at[0]}: one such number spoils all weights; drop "
             "such rows of the data"
         )
     return array

@@ -14,7 +14,7 @@ import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from parl_core.checks import check_int
+from parl_core.checks import check_int, first_not_finite
 from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.errors import EnvironmentContractError
 
@@ -270,9 +270,8 @@ def _box_mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
         yield f"{name} has shape {list(value.shape)}, the space {list(space.shape)}: mend the one or the other"
     elif not np.can_cast(value.dtype, space.dtype):
         yield f"{name} has dtype {value.dtype}, the space {space.dtype}: return value.astype({space.dtype})"
-    elif value.dtype.kind == "f" and not np.isfinite(value).all():
-        where = np.argwhere(~np.isfinite(value))[0].tolist()
-        yield f"{name}{where} is {value[tuple(where)]}: one such number spoils all weights, look for divisions by 0"
+    elif value.dtype.kind == "f" and (where := first_not_finite(value)) is not None:
+        yield f"{name}{list(where)} is {value[where]}: one such number spoils all weights, look for divisions by 0"
     elif (outside := (value < space.low) | (value > space.high)).any():
         at = tuple(np.argwhere(outside)[0])
         yield (

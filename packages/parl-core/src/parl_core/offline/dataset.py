@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.checks import first_not_finite
 from parl_core.contracts.columns import floats_column
 from parl_core.errors import DatasetError
 from parl_core.replay.files import write_snapshot
@@ -185,7 +186,5 @@ def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
 
 def _check_finite(source: str, key: str, array: NDArray[Any], seen: NDArray[Any], remedy: str) -> None:
     """Refuse the first number of `array` that is not finite in `seen`."""
-    finite = np.isfinite(seen)
-    if not finite.all():
-        at = tuple(int(i) for i in np.argwhere(~finite)[0])
+    if (at := first_not_finite(seen)) is not None:
         raise DatasetError(f"{source} has {key} {array[at]} in row {at[0]}: {remedy}")

@@ -6,14 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 
-from parl_core.backends import Backend
 from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset
 from parl_core.schedules import piecewise
 from parl_core.testing.adapter import FLOAT32, Conformance, Precision, assert_weights_close, random_weights
 from parl_core.testing.complex_step import gradient, layers
-from parl_core.testing.models import ACT_DIM, HIDDEN, OBS_DIM
+from parl_core.testing.models import ACT_DIM, OBS_DIM, WINDOW_SHAPES, of_windows
 from parl_core.testing.reference import Adam, clip_by_global_norm
 from parl_core.training.offline import OfflineSettings, train_offline
 from parl_core.training.return_conditioned import evaluate_with_target_return
@@ -21,31 +20,7 @@ from parl_core.training.return_conditioned import evaluate_with_target_return
 __all__ = ["DecisionTransformerConformance"]
 
 _BATCH, _CONTEXT, _LR, _DECAY, _LIMIT = 5, 4, 0.01, 0.1, 0.05
-_INPUTS = OBS_DIM + 2  # observation, return-to-go, timestep
-_SHAPES: dict[str, tuple[int, ...]] = {
-    "fc1.weight": (HIDDEN, _INPUTS),
-    "fc1.bias": (HIDDEN,),
-    "fc2.weight": (ACT_DIM, HIDDEN),
-    "fc2.bias": (ACT_DIM,),
-}
 _TINY = {"hidden": 8, "layers": 2, "heads": 2, "max_timestep": 6, "dropout": 0.0}
-
-
-def _make(backend: Backend) -> Any:
-    """A model that looks at one step alone, so that its gradients are those of dense layers."""
-    parl_layers: Any = backend.layers
-
-    class OneStep(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
-        def __init__(self) -> None:
-            self.fc1 = parl_layers.fc(size=HIDDEN, num_flatten_dims=2, act="tanh")
-            self.fc2 = parl_layers.fc(size=ACT_DIM, num_flatten_dims=2)
-
-        def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
-            del action, mask
-            when = parl_layers.reshape(parl_layers.cast(timestep, _dtype(obs)), [_BATCH, _CONTEXT, 1])
-            return self.fc2(self.fc1(parl_layers.concat([obs, return_to_go, when], axis=2)))
-
-    return OneStep()
 
 
 class DecisionTransformerConformance(Conformance):
@@ -57,10 +32,10 @@ class DecisionTransformerConformance(Conformance):
 
     def test_three_updates_agree_with_the_reference(self, precision: Precision) -> None:
         rng = np.random.default_rng(1)
-        weights: Weights = random_weights(rng, _SHAPES)
+        weights = random_weights(rng, WINDOW_SHAPES)
         settings = {"learning_rate": _LR, "warmup_steps": 2, "weight_decay": _DECAY, "max_grad_norm": _LIMIT}
         agent = self.backend.Agent(
-            self.algorithm("DecisionTransformer", self.model(_make, weights, precision), **settings)
+            self.algorithm("DecisionTransformer", self.model(of_windows, weights, precision), **settings)
         )
         adam = Adam(_LR)
         for update in range(3):
@@ -82,11 +57,13 @@ class DecisionTransformerConformance(Conformance):
 
     def test_a_schedule_times_the_warm_up_decides_the_learning_rate_of_each_update(self) -> None:
         rng = np.random.default_rng(6)
-        weights: Weights = random_weights(rng, _SHAPES)
+        weights = random_weights(rng, WINDOW_SHAPES)
         batches = [_cast(_windows(rng), FLOAT32) for _ in range(3)]
         scheduled, told = (
             self.backend.Agent(
-                self.algorithm("DecisionTransformer", self.model(_make, weights), warmup_steps=2, learning_rate=rate)
+                self.algorithm(
+                    "DecisionTransformer", self.model(of_windows, weights), warmup_steps=2, learning_rate=rate
+                )
             )
             for rate in (piecewise([(0, 0.1), (2, 0.02)]), 1.0)
         )
@@ -200,7 +177,7 @@ class DecisionTransformerConformance(Conformance):
         ],
     )
     def test_numbers_that_no_window_has_are_refused(self, name: str, wrong: float, message: str) -> None:
-        agent = self.backend.Agent(self.algorithm("DecisionTransformer", _make(self.backend)))
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", of_windows(self.backend)))
         batch = _cast(_windows(np.random.default_rng(1)), FLOAT32)
         batch[name][2, 3] = wrong
         with pytest.raises(ValueError, match=message):
@@ -219,10 +196,10 @@ class DecisionTransformerConformance(Conformance):
     )
     def test_settings_out_of_range_are_refused_by_name(self, name: str, value: Any) -> None:
         with pytest.raises(HyperparameterError, match=name):
-            self.algorithm("DecisionTransformer", _make(self.backend), **{name: value})
+            self.algorithm("DecisionTransformer", of_windows(self.backend), **{name: value})
 
     def test_windows_of_different_length_or_without_a_step_are_refused(self) -> None:
-        agent = self.backend.Agent(self.algorithm("DecisionTransformer", _make(self.backend)))
+        agent = self.backend.Agent(self.algorithm("DecisionTransformer", of_windows(self.backend)))
         batch = _cast(_windows(np.random.default_rng(1)), FLOAT32)
         with pytest.raises(ValueError, match=r"same K, got obs \(5, 4, 4\), action \(5, 3, 3\)"):
             agent.learn(**batch | {"action": batch["action"][:, 1:]})
@@ -296,10 +273,6 @@ def _windows(rng: np.random.Generator) -> dict[str, Any]:
 
 def _cast(batch: dict[str, Any], precision: Precision) -> dict[str, Any]:
     return {name: array if array.dtype.kind == "i" else array.astype(precision.dtype) for name, array in batch.items()}
-
-
-def _dtype(tensor: Any) -> str:
-    return str(tensor.dtype).rpartition(".")[2]
 
 
 def _transformer(w: Weights, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:

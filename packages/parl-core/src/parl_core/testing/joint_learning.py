@@ -29,10 +29,11 @@ from parl_core.testing.models import (
     ACT_DIM,
     ACTOR_CRITIC_SHAPES,
     GAUSSIAN_SHAPES,
-    HIDDEN,
     OBS_DIM,
     Q_SHAPES,
+    WINDOW_SHAPES,
     actor_critic,
+    of_windows,
     probabilities,
     q_values,
     separate_actor_critic,
@@ -98,7 +99,7 @@ def _separate_ppo(backend: Backend, weights: Weights) -> Learner:
 
 def _decision_transformer(backend: Backend, weights: Weights) -> Learner:
     """Windows of two steps, of which the first one may be padding: the processes have different numbers of steps."""
-    model = _of_windows(backend)
+    model = of_windows(backend)
     model.set_weights(weights, portable=True)
     agent = backend.Agent(
         backend.algorithms.DecisionTransformer(model, learning_rate=0.01, weight_decay=0.1, device="cpu")
@@ -111,21 +112,6 @@ def _decision_transformer(backend: Backend, weights: Weights) -> Learner:
         agent.learn(obs, actions, both[..., None], np.tile([0, 1], (len(both), 1)), both)
 
     return agent, update
-
-
-def _of_windows(backend: Backend) -> Any:
-    layers: Any = backend.layers
-
-    class OfWindows(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
-        def __init__(self) -> None:
-            self.fc1 = layers.fc(size=HIDDEN, num_flatten_dims=2, act="tanh")
-            self.fc2 = layers.fc(size=ACT_DIM, num_flatten_dims=2)
-
-        def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
-            del action, return_to_go, timestep, mask
-            return self.fc2(self.fc1(obs))
-
-    return OfWindows()
 
 
 def _a2c(backend: Backend, weights: Weights) -> Learner:
@@ -165,7 +151,7 @@ CASES: Mapping[str, tuple[Callable[[Backend, Weights], Learner], dict[str, tuple
     "PPO of PARL 1.x": (_separate_ppo, GAUSSIAN_SHAPES),
     "A2C": (_a2c, ACTOR_CRITIC_SHAPES),
     "IMPALA": (_impala, ACTOR_CRITIC_SHAPES),
-    "DecisionTransformer": (_decision_transformer, Q_SHAPES),
+    "DecisionTransformer": (_decision_transformer, WINDOW_SHAPES),
 }
 
 

@@ -16,11 +16,13 @@ __all__ = [
     "NVEC",
     "OBS_DIM",
     "Q_SHAPES",
+    "WINDOW_SHAPES",
     "actor_critic",
     "dueling",
     "gaussian_actor_critic",
     "multi_discrete_actor_critic",
     "of_dictionaries",
+    "of_windows",
     "probabilities",
     "q_values",
     "separate_actor_critic",
@@ -30,6 +32,12 @@ __all__ = [
 
 OBS_DIM, HIDDEN, ACT_DIM = 4, 8, 3
 
+WINDOW_SHAPES: dict[str, tuple[int, ...]] = {
+    "fc1.weight": (HIDDEN, OBS_DIM + 2),  # observation, return-to-go, timestep
+    "fc1.bias": (HIDDEN,),
+    "fc2.weight": (ACT_DIM, HIDDEN),
+    "fc2.bias": (ACT_DIM,),
+}
 Q_SHAPES: dict[str, tuple[int, ...]] = {
     "fc1.weight": (HIDDEN, OBS_DIM),
     "fc1.bias": (HIDDEN,),
@@ -192,6 +200,24 @@ def of_dictionaries(backend: Backend, model: Any, *keys: str) -> Any:
             return self.inner.value(self.seen(obs))
 
     return OfDictionaries()
+
+
+def of_windows(backend: Backend) -> Any:
+    """A Decision Transformer's model that looks at one step alone, so that its gradients are those of dense layers."""
+    layers: Any = backend.layers
+
+    class OfWindows(backend.Model):  # type: ignore[name-defined,misc]  # the base is known only at run time
+        def __init__(self) -> None:
+            self.fc1 = layers.fc(size=HIDDEN, num_flatten_dims=2, act="tanh")
+            self.fc2 = layers.fc(size=ACT_DIM, num_flatten_dims=2)
+
+        def forward(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
+            del action, mask
+            dtype = str(obs.dtype).rpartition(".")[2]
+            when = layers.reshape(layers.cast(timestep, dtype), [-1, obs.shape[1], 1])
+            return self.fc2(self.fc1(layers.concat([obs, return_to_go, when], axis=2)))
+
+    return OfWindows()
 
 
 def gaussian_actor_critic(backend: Backend) -> Any:

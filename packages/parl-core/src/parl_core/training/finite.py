@@ -2,9 +2,9 @@
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.checks import first_not_finite
 from parl_core.errors import DivergedError
 from parl_core.nested import Observations, leaves
 
@@ -25,8 +25,7 @@ def check_rewards(reward: NDArray[Any], when: str) -> None:
     Raises:
         DivergedError: the message names the environment, the reward and the step.
     """
-    if not np.isfinite(reward).all():
-        at = tuple(np.argwhere(~np.isfinite(reward))[0])
+    if (at := first_not_finite(reward)) is not None:
         raise DivergedError(
             f"environment {at[-1]} gave the reward {reward[at]}{_step(at[:-1])} {when}: "
             f"clip or repair rewards {_REMEDY}"
@@ -45,13 +44,12 @@ def check_observations(obs: Observations, when: str, leading: int = 1) -> None:
         DivergedError: the message names the environment, the number and the step.
     """
     for name, array in leaves("obs", obs).items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            at = tuple(np.argwhere(~np.isfinite(array))[0])
+        if array.dtype.kind == "f" and (at := first_not_finite(array)) is not None:
             raise DivergedError(
-                f"environment {at[leading - 1]} observed {array[at]} in {name}{list(map(int, at[leading:]))}"
+                f"environment {at[leading - 1]} observed {array[at]} in {name}{list(at[leading:])}"
                 f"{_step(at[: leading - 1])} {when}: repair observations {_REMEDY}"
             )
 
 
-def _step(at: tuple[Any, ...]) -> str:
+def _step(at: tuple[int, ...]) -> str:
     return f" at step {at[0]}" if at else ""
