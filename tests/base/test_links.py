@@ -15,7 +15,7 @@ _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 def pages() -> list[Path]:
     found = [ROOT / "README.md", *ROOT.glob("packages/*/*.md")]
-    for folder in ("docs", "examples", "benchmarks"):
+    for folder in ("docs", "examples", "benchmarks", ".github"):
         found += (ROOT / folder).rglob("*.md")
     return sorted(found)
 
