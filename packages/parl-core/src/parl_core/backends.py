@@ -6,9 +6,9 @@ else paddle before torch with one log line. A distribution offers a backend as a
 """
 
 import logging
-from importlib import metadata
+from importlib import import_module, metadata
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any, ClassVar, cast
 
 from parl_core import config, seeding
 from parl_core.errors import BackendNotInstalled, UnknownBackend
@@ -20,48 +20,66 @@ _KNOWN = ("paddle", "torch")  # in the order of preference when several are inst
 _log = logging.getLogger("parl")
 
 
-class Backend(Protocol):
-    """What a distribution that offers a backend has to provide; every attribute may import its framework on access."""
+class Backend:
+    """Base of what a distribution offers as its backend: a package with these modules, each imported at first use.
 
-    @property
-    def name(self) -> str:
-        """The name users choose it by, such as `torch`."""
+    <package>.backend          the subclass with the backend's `name`, which must not import the framework
+    <package>.model            Model
+    <package>.algorithm        Algorithm
+    <package>.agent            Agent
+    <package>.layers, .optim, .networks, .algorithms, .data_parallel, .random_state
+    """
+
+    name: ClassVar[str]
+    """The name users choose it by, such as `torch`."""
 
     @property
     def Model(self) -> type[Any]:
         """The framework's module class with PARL's methods."""
+        return cast(type[Any], self._module("model").Model)
 
     @property
     def Algorithm(self) -> type[Any]:
         """Base of all algorithms of this backend."""
+        return cast(type[Any], self._module("algorithm").Algorithm)
 
     @property
     def Agent(self) -> type[Any]:
         """Numpy in, numpy out, around one algorithm."""
+        return cast(type[Any], self._module("agent").Agent)
 
     @property
     def layers(self) -> ModuleType:
         """Lazily shaped layers, `parl.layers`."""
+        return self._module("layers")
 
     @property
     def optim(self) -> ModuleType:
         """Optimizers whose state is saved with an agent, `parl.optim`."""
+        return self._module("optim")
 
     @property
     def networks(self) -> ModuleType:
         """Ready-made models for the standard algorithms."""
+        return self._module("networks")
 
     @property
     def algorithms(self) -> ModuleType:
         """The module whose `__all__` lists the algorithms."""
+        return self._module("algorithms")
 
     @property
     def data_parallel(self) -> ModuleType:
         """The module whose `join()` makes this process one of several that learn together."""
+        return self._module("data_parallel")
 
     @property
     def random_state(self) -> ModuleType:
         """The module whose `get_random_state()` and `set_random_state()` are those of the framework's generators."""
+        return self._module("random_state")
+
+    def _module(self, name: str) -> ModuleType:
+        return import_module(f"{type(self).__module__.rpartition('.')[0]}.{name}")
 
 
 class _Choice:
