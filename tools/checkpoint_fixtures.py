@@ -1,4 +1,6 @@
-"""Write the checkpoints that the other backend's tests read: `python tools/checkpoint_fixtures.py torch`.
+"""Write the checkpoints that the other backend's tests read.
+
+    PYTHONPATH=tests python tools/checkpoint_fixtures.py torch
 
 Each is a checkpoint of a short run as `parl_core.checkpoint` writes it, and beside it what its agent answers to some
 observations. They are made once for a version of the format, and stay when a newer one comes.
@@ -12,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from conformance.resume import KINDS, train
 from parl_core.checkpoint.store import VERSION
-from parl_core.testing.resume import KINDS, train
 from parl_core.training.run import Run
 from parl_core.training.stopping import StepBudget
 from parl_core.training.trained import Trained

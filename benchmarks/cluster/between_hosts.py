@@ -3,7 +3,7 @@
     python benchmarks/cluster/between_hosts.py
 
 Both run over loopback; `PARL_FORCE_TCP` keeps parl-remote from using unix sockets. The row with a round trip goes
-through a relay in user space that delays (`parl_remote.testing.line`), which both sides have in their own process.
+through a relay in user space that delays (`parl_remote.testing.Line`), which both sides have in their own process.
 """
 
 from __future__ import annotations
@@ -80,8 +80,7 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
 @contextmanager
 def line_to(host: str, port: int, listen: str) -> Iterator[str]:
     """A way to a port that takes `ROUND_TRIP_S`; gives its address, at the same port."""
-    from parl_remote.testing.conditions import Conditions
-    from parl_remote.testing.line import Line
+    from parl_remote.testing import Conditions, Line
 
     line = Line((host, port), listen=(listen, port))
     line.set(Conditions(delay_s=ROUND_TRIP_S / 2))

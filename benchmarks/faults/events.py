@@ -19,12 +19,12 @@ from pathlib import Path
 from program import Counter
 
 import parl_remote as parl
+from faults.packet_network import PacketNetwork
 from parl_remote.testing import (
     Conditions,
     Direction,
     FaultUnavailable,
     LoopbackCluster,
-    PacketNetwork,
     Process,
     processes_with,
 )

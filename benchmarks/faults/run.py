@@ -1,7 +1,7 @@
 """How long every fault takes to be known, beside its target.
 
-python benchmarks/faults/run.py              some five minutes, most of them waits for the limit of silence
-python benchmarks/faults/run.py --limit 3    with another limit of silence, in seconds
+PYTHONPATH=tests python benchmarks/faults/run.py    some five minutes, most of them waits for the limit of silence
+PYTHONPATH=tests python benchmarks/faults/run.py --limit 3    with another limit of silence, in seconds
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A million random and mutated messages at every port and socket of a cluster: does it live, does it leak, who got in?
 
-python benchmarks/fuzz/run.py --messages 1000000 --seed 0
+PYTHONPATH=tests python benchmarks/fuzz/run.py --messages 1000000 --seed 0
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import sys
 import time
 
 import parl_remote as parl
+from faults.strange_messages import Dice
+from faults.ways_in import WAYS, Target
 from parl_remote.testing import LoopbackCluster
-from parl_remote.testing.strange_messages import Dice
-from parl_remote.testing.ways_in import WAYS, Target
 
 MIB = 2**20
 MOST_MIB = 10.0

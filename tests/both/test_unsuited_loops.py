@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 import parl
+from conformance.continuous_models import squashed
+from conformance.iql import iql_model
+from conformance.models import actor_critic, q_values, separate_actor_critic
 from parl_core import backends
 from parl_core.errors import HyperparameterError
 from parl_core.offline import OfflineDataset
-from parl_core.testing.continuous_models import squashed
-from parl_core.testing.iql import iql_model
-from parl_core.testing.models import actor_critic, q_values, separate_actor_critic
 from parl_core.training import (
     OffPolicySettings,
     OnPolicySettings,

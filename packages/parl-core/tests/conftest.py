@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_core.testing.small_disk import mounted_disk
+from faults.small_disk import small_disk as small_disk
 
 
 @pytest.fixture(scope="module")
@@ -14,10 +14,3 @@ def importable_classes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(Path(__file__).parents[3]))
         yield
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of one megabyte."""
-    with mounted_disk(tmp_path, 1) as place:
-        yield place

@@ -3,25 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from parl_core.testing.small_disk import mounted_disk
 from parl_evokit import LogWriter, SamplingInfo, StorageError, read_log
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError
 
 SIZE = 100_000
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of two megabytes."""
-    with mounted_disk(tmp_path, 2) as place:
-        yield place
 
 
 def make() -> ESAgent:

@@ -4,7 +4,7 @@ from typing import Any
 
 import paddle
 
-from parl_core.testing import (
+from conformance import (
     A2CConformance,
     ActorLearnerConformance,
     AgentConformance,

@@ -1,10 +1,10 @@
-"""parl-paddle's offline algorithms do what every backend's must do; the suites are in `parl_core.testing`."""
+"""parl-paddle's offline algorithms do what every backend's must do; the suites are in `conformance`."""
 
 from typing import Any
 
 import paddle
 
-from parl_core.testing import (
+from conformance import (
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,

@@ -1,6 +1,6 @@
-"""Runs on paddle that were stopped and resumed; the suite is in `parl_core.testing.resume`."""
+"""Runs on paddle that were stopped and resumed; the suite is in `conformance.resume`."""
 
-from parl_core.testing import ResumeConformance
+from conformance import ResumeConformance
 
 
 class TestResume(ResumeConformance):

@@ -14,13 +14,15 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from faults.namespaces import LineBetween
+from faults.namespaces import inside as inside_namespace
+from faults.packet_network import PacketNetwork
 from parl_remote.testing import (
     Conditions,
     Direction,
     FaultUnavailable,
     Line,
     MemoryHog,
-    PacketNetwork,
     Process,
     SmallDisk,
     processes_with,
@@ -363,7 +365,7 @@ def test_a_host_that_is_cut_off_one_way_hears_but_is_not_heard(network: PacketNe
     """Datagrams show it without TCP's repairs."""
     a, b = network.host("a"), network.host("b")
     ends = {
-        host.name: inside(host.namespace, lambda host=host: udp(host.address))  # type: ignore[misc]
+        host.name: inside_namespace(host.namespace, lambda host=host: udp(host.address))  # type: ignore[misc]
         for host in (a, b)
     }
 
@@ -385,12 +387,6 @@ def test_a_host_that_is_cut_off_one_way_hears_but_is_not_heard(network: PacketNe
         end.close()
 
 
-def inside(namespace: str, make: Callable[[], socket.socket]) -> socket.socket:
-    from parl_remote.testing.namespaces import inside as enter
-
-    return enter(namespace, make)
-
-
 def udp(address: str) -> socket.socket:
     end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     end.bind((address, 9))
@@ -403,7 +399,7 @@ def test_a_line_connects_two_namespaces(network: PacketNetwork) -> None:
     receiver = b.start(sys.executable, "-c", RECEIVER, stdout=subprocess.PIPE, text=True)
     assert receiver.stdout.readline() == "ready\n"
     network.host("b").cut()  # so that the only way is the line
-    with Line(("127.0.0.1", 9), to_in=b.namespace, listen=("127.0.0.1", 9), listen_in=a.namespace):
+    with LineBetween(("127.0.0.1", 9), ("127.0.0.1", 9), to_in=b.namespace, listen_in=a.namespace):
         sender = a.start(sys.executable, "-c", SENDER, "127.0.0.1")
         assert sender.wait(60) == 0
         assert len(receiver.communicate(timeout=60)[0].strip()) == 64

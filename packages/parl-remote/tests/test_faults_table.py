@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.packet_network import PacketNetwork
 from parl_core.errors import LostActor
 from parl_remote import ActorLost, ClusterUnreachable, DeathKind, submit
 from parl_remote.actors import RemoteActors
@@ -30,7 +31,6 @@ from parl_remote.testing import (
     Direction,
     FaultUnavailable,
     LoopbackCluster,
-    PacketNetwork,
     Process,
     SmallDisk,
     processes_with,

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 import parl_remote
+from faults.strange_messages import Dice
+from faults.ways_in import WAYS, Target
 from parl_remote.messages.wire import all_kinds
 from parl_remote.testing import LoopbackCluster, Process
-from parl_remote.testing.strange_messages import Dice
-from parl_remote.testing.ways_in import WAYS, Target
 
 MIB = 2**20
 MOST_MIB = 10.0

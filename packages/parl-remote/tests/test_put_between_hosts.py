@@ -16,8 +16,7 @@ import parl_remote
 from parl_remote import current
 from parl_remote.object_ref import ObjectRef, put
 from parl_remote.program.object_transfer import NodeObjects
-from parl_remote.testing.line import Line
-from parl_remote.testing.loopback_cluster import LoopbackCluster
+from parl_remote.testing import Line, LoopbackCluster
 
 SIZE = 200_000
 WITHIN_S = 5.0

@@ -15,8 +15,7 @@ import parl_remote
 from parl_remote import current
 from parl_remote.errors import RemoteProtocolError, ResultTimeout
 from parl_remote.program.relayed_channel import CREDIT_EVERY, WINDOW, RelayedChannel, credit, credit_of, size_of
-from parl_remote.testing.conditions import Conditions
-from parl_remote.testing.loopback_cluster import LoopbackCluster
+from parl_remote.testing import Conditions, LoopbackCluster
 from parl_remote.transport import Buffer
 
 MB = 2**20

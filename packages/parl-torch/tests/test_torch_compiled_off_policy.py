@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from parl_core.errors import HyperparameterError
-from parl_core.testing import (
+from conformance import (
     CQLConformance,
     DDPGConformance,
     DQNConformance,
@@ -15,7 +14,8 @@ from parl_core.testing import (
     SACConformance,
     TD3Conformance,
 )
-from parl_core.testing.adapter import FLOAT32, FLOAT64
+from conformance.adapter import FLOAT32, FLOAT64
+from parl_core.errors import HyperparameterError
 from parl_torch import compiled
 from parl_torch.algorithms import DQN
 from parl_torch.backend import TorchBackend

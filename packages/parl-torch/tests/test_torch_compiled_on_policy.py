@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from conformance.adapter import assert_weights_close
 from parl_core.schedules import linear
-from parl_core.testing.adapter import assert_weights_close
 from parl_torch.agent import Agent
 from parl_torch.algorithms import A2C, PPO
 from parl_torch.networks import ActorCritic

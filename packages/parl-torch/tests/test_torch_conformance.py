@@ -1,10 +1,10 @@
-"""parl-torch does what every backend must do; the suites are in `parl_core.testing`."""
+"""parl-torch does what every backend must do; the suites are in `conformance`."""
 
 from typing import Any
 
 import torch
 
-from parl_core.testing import (
+from conformance import (
     A2CConformance,
     ActorLearnerConformance,
     AgentConformance,

@@ -1,10 +1,10 @@
-"""parl-torch's offline algorithms do what every backend's must do; the suites are in `parl_core.testing`."""
+"""parl-torch's offline algorithms do what every backend's must do; the suites are in `conformance`."""
 
 from typing import Any
 
 import torch
 
-from parl_core.testing import (
+from conformance import (
     CQLConformance,
     DecisionTransformerConformance,
     IQLConformance,

@@ -1,6 +1,6 @@
-"""Runs on torch that were stopped and resumed; the suite is in `parl_core.testing.resume`."""
+"""Runs on torch that were stopped and resumed; the suite is in `conformance.resume`."""
 
-from parl_core.testing import ResumeConformance
+from conformance import ResumeConformance
 
 
 class TestResume(ResumeConformance):

@@ -11,40 +11,34 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parl_remote.testing.conditions import Conditions as Conditions
-    from parl_remote.testing.conditions import Direction as Direction
-    from parl_remote.testing.errors import FaultUnavailable as FaultUnavailable
     from parl_remote.testing.faults import ActorFaults as ActorFaults
     from parl_remote.testing.faults import Faults as Faults
+    from parl_remote.testing.line import Conditions as Conditions
+    from parl_remote.testing.line import Direction as Direction
     from parl_remote.testing.line import Line as Line
     from parl_remote.testing.loopback_cluster import LoopbackCluster as LoopbackCluster
-    from parl_remote.testing.member import Member as Member
-    from parl_remote.testing.packet_network import Host as Host
-    from parl_remote.testing.packet_network import PacketCounts as PacketCounts
-    from parl_remote.testing.packet_network import PacketNetwork as PacketNetwork
-    from parl_remote.testing.process import Process as Process
-    from parl_remote.testing.process import processes_with as processes_with
-    from parl_remote.testing.shortage import MemoryHog as MemoryHog
-    from parl_remote.testing.shortage import SmallDisk as SmallDisk
+    from parl_remote.testing.loopback_cluster import Member as Member
+    from parl_remote.testing.machine import FaultUnavailable as FaultUnavailable
+    from parl_remote.testing.machine import MemoryHog as MemoryHog
+    from parl_remote.testing.machine import Process as Process
+    from parl_remote.testing.machine import SmallDisk as SmallDisk
+    from parl_remote.testing.machine import processes_with as processes_with
 
 pytest_plugins = ("parl_remote.testing.plugin",)  # read by pytest where this package is named as a plugin
 
 _HOMES = {
     "ActorFaults": "faults",
-    "Conditions": "conditions",
-    "Direction": "conditions",
-    "FaultUnavailable": "errors",
+    "Conditions": "line",
+    "Direction": "line",
+    "FaultUnavailable": "machine",
     "Faults": "faults",
-    "Host": "packet_network",
     "Line": "line",
     "LoopbackCluster": "loopback_cluster",
-    "Member": "member",
-    "MemoryHog": "shortage",
-    "PacketCounts": "packet_network",
-    "PacketNetwork": "packet_network",
-    "Process": "process",
-    "SmallDisk": "shortage",
-    "processes_with": "process",
+    "Member": "loopback_cluster",
+    "MemoryHog": "machine",
+    "Process": "machine",
+    "SmallDisk": "machine",
+    "processes_with": "machine",
 }
 
 __all__ = [
@@ -53,13 +47,10 @@ __all__ = [
     "Direction",
     "FaultUnavailable",
     "Faults",
-    "Host",
     "Line",
     "LoopbackCluster",
     "Member",
     "MemoryHog",
-    "PacketCounts",
-    "PacketNetwork",
     "Process",
     "SmallDisk",
     "processes_with",

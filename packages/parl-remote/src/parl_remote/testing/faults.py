@@ -23,7 +23,7 @@ from parl_remote.program.client import Client
 from parl_remote.program.connection import Connection
 from parl_remote.program.making import Making
 from parl_remote.program.proxy import reference_of
-from parl_remote.testing.process import Process
+from parl_remote.testing.machine import Process
 
 __all__ = ["ActorFaults", "Faults"]
 

@@ -4,16 +4,15 @@
                      |
                      conditions, cut, blackhole, reset: any time, from any thread
 
-It needs no rights, and both ends of it may lie in network namespaces. What waits at a cut is delivered after
-`restore`, as TCP does with a cable that was pulled out and put back; what fell into a black hole is gone, and its
-connection with it.
+It needs no rights. What waits at a cut is delivered after `restore`, as TCP does with a cable that was pulled out and
+put back; what fell into a black hole is gone, and its connection with it. A line carries TCP, which repairs loss and
+order by itself, so a lost segment is one that comes `retransmit_s` later, with all that follow it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import random
 import socket
 import struct
@@ -21,19 +20,65 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import Flag, auto
 
-from parl_remote.testing.conditions import Conditions, Direction
-from parl_remote.testing.namespaces import inside
+__all__ = ["Conditions", "Direction", "Line"]
 
-__all__ = ["Line"]
 
 _SEGMENT = 2**14  # what is read at once, and so delayed or held up as one
 _MOST_UNDER_WAY = 64 * 2**20  # bytes on the way in one direction, then the sender waits
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close by RST
-_PERFECT = Conditions()
 _CLOSING_S = 10.0
 _DIAL_S = 5.0
 _NEXT_TRY_S = 0.01
+
+
+class Direction(Flag):
+    """A direction of traffic, as seen from the target of a `Line`."""
+
+    IN = auto()
+    OUT = auto()
+    BOTH = IN | OUT
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The quality of one direction of a line; the default is perfect.
+
+    Attributes:
+        delay_s: Seconds that everything takes longer, 0 or more. A round trip takes it twice if both directions do.
+        jitter_s: At most so much is added to it at random, uniformly.
+        loss: Share of packets that never arrive, from 0 to below 1.
+        duplicate: Share of packets that arrive twice, from 0 to 1.
+        reorder: Share of packets that are not delayed and so overtake others, from 0 to 1; needs a delay.
+        bytes_per_s: The most that passes in a second; None has no limit.
+        retransmit_s: How much later a lost segment comes on a line; 0.2 s is the least that Linux waits.
+    """
+
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+    loss: float = 0.0
+    duplicate: float = 0.0
+    reorder: float = 0.0
+    bytes_per_s: float | None = None
+    retransmit_s: float = 0.2
+
+    def __post_init__(self) -> None:
+        for name in ("delay_s", "jitter_s", "retransmit_s"):
+            if not 0 <= getattr(self, name) < 3600:
+                raise ValueError(f"{name} must be seconds from 0 to below 3600, not {getattr(self, name)!r}")
+        for name in ("loss", "duplicate", "reorder"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} must be a share from 0 to 1, not {getattr(self, name)!r}")
+        if self.loss == 1:
+            raise ValueError("a loss of 1 is a cut; use cut()")
+        if self.reorder and not self.delay_s:
+            raise ValueError("reorder needs a delay_s: a packet overtakes only what is held back")
+        if self.bytes_per_s is not None and not self.bytes_per_s > 0:
+            raise ValueError(f"bytes_per_s must be above 0 or None, not {self.bytes_per_s!r}")
+
+
+_PERFECT = Conditions()
 
 
 class Line:
@@ -42,8 +87,6 @@ class Line:
     Args:
         to: The target, (host, port).
         listen: Where to listen, (host, port); port 0 is a free one.
-        to_in: The network namespace in which the target is, None for this one.
-        listen_in: The network namespace in which to listen, None for this one.
         seed: For what is random.
 
     Attributes:
@@ -51,7 +94,6 @@ class Line:
 
     Raises:
         OSError: It cannot listen there.
-        FaultUnavailable: A namespace cannot be entered.
     """
 
     def __init__(
@@ -59,13 +101,10 @@ class Line:
         to: tuple[str, int],
         *,
         listen: tuple[str, int] = ("127.0.0.1", 0),
-        to_in: str | None = None,
-        listen_in: str | None = None,
         seed: int = 0,
     ) -> None:
         self._to = to
-        self._to_in = to_in
-        self._listening = inside(listen_in, functools.partial(socket.create_server, listen))
+        self._listening = self._listen(listen)
         self._listening.setblocking(False)
         host, port = self._listening.getsockname()[:2]
         self.address = f"{host}:{port}"
@@ -135,6 +174,12 @@ class Line:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _listen(self, address: tuple[str, int]) -> socket.socket:
+        return socket.create_server(address)
+
+    def _dial(self) -> socket.socket:
+        return socket.create_connection(self._to, _DIAL_S)
+
     # -- in the line's own thread --------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -189,9 +234,8 @@ class Line:
         with near:
             await self._ways[Direction.IN].gate.wait()  # who dials over a cut cable gets no answer
             await self._ways[Direction.OUT].gate.wait()
-            dial = functools.partial(socket.create_connection, self._to, _DIAL_S)
             try:
-                far = await self._loop.run_in_executor(None, inside, self._to_in, dial)
+                far = await self._loop.run_in_executor(None, self._dial)
             except OSError:
                 near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
                 return
@@ -219,8 +263,8 @@ class Line:
         """One direction of one connection: reads, and hands over to a writer that keeps the order."""
         way = self._ways[direction]
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        room = _Room(_MOST_UNDER_WAY)
-        writer = self._loop.create_task(self._deliver(queue, room, sink, way))
+        budget = _ByteBudget(_MOST_UNDER_WAY)
+        writer = self._loop.create_task(self._deliver(queue, budget, sink, way))
         free_at = 0.0
         try:
             while True:
@@ -230,7 +274,7 @@ class Line:
                     connection.damaged = True
                     continue
                 due, free_at = self._due(way.conditions, len(data), free_at)
-                await room.take(len(data))
+                await budget.take(len(data))
                 queue.put_nowait((due, data))
                 if not data:
                     await writer
@@ -253,7 +297,7 @@ class Line:
         return now + late, free_at
 
     async def _deliver(
-        self, queue: asyncio.Queue[tuple[float, bytes]], room: _Room, sink: socket.socket, way: _Way
+        self, queue: asyncio.Queue[tuple[float, bytes]], budget: _ByteBudget, sink: socket.socket, way: _Way
     ) -> None:
         with contextlib.suppress(OSError):
             while True:
@@ -266,7 +310,7 @@ class Line:
                     return
                 await self._loop.sock_sendall(sink, data)
                 way.passed += len(data)
-                room.give(len(data))
+                budget.give(len(data))
 
     async def _end(self) -> None:
         self._listening.close()
@@ -307,8 +351,8 @@ class _Connection:
             task.cancel()
 
 
-class _Room:
-    """Bytes that may be under way; who wants more waits."""
+class _ByteBudget:
+    """Bytes that may be under way; a sender that needs more waits."""
 
     def __init__(self, most: int) -> None:
         self._left = most

@@ -1,0 +1,60 @@
+"""Suites that every backend passes, as test classes that its own tests inherit.
+
+    class TestDQN(DQNConformance):
+        adapter = TorchAdapter()
+
+The same numpy weights and batches go in; losses, updated weights and actions must agree with a numpy reference that is
+derived here (`reference`, `reference_losses`), in float32 to 1e-5 and in float64 to 1e-9. A file that one backend wrote
+is the same as the other's, because both are compared with the same names, layouts and numbers.
+"""
+
+from conformance.a2c import A2CConformance
+from conformance.actor_learner import ActorLearnerConformance
+from conformance.adapter import Adapter
+from conformance.agent import AgentConformance
+from conformance.bootstrapped_ddpg import BootstrappedDDPGConformance
+from conformance.cql import CQLConformance
+from conformance.ddpg import DDPGConformance
+from conformance.decision_transformer import DecisionTransformerConformance
+from conformance.dqn import DQNConformance
+from conformance.impala import IMPALAConformance, VTraceConformance
+from conformance.iql import IQLConformance
+from conformance.lazy import LazyLayersConformance
+from conformance.model import ModelConformance
+from conformance.oac import OACConformance
+from conformance.offline_q import OfflineQConformance
+from conformance.on_policy import OnPolicyConformance
+from conformance.policy_gradient import PolicyGradientConformance
+from conformance.ppo import PPOConformance
+from conformance.resume import ResumeConformance
+from conformance.sac import SACConformance
+from conformance.separate_ppo import SeparatePPOConformance
+from conformance.targets import TargetConformance
+from conformance.td3 import TD3Conformance
+
+__all__ = [
+    "A2CConformance",
+    "ActorLearnerConformance",
+    "Adapter",
+    "AgentConformance",
+    "BootstrappedDDPGConformance",
+    "CQLConformance",
+    "DDPGConformance",
+    "DQNConformance",
+    "DecisionTransformerConformance",
+    "IMPALAConformance",
+    "IQLConformance",
+    "LazyLayersConformance",
+    "ModelConformance",
+    "OACConformance",
+    "OfflineQConformance",
+    "OnPolicyConformance",
+    "PPOConformance",
+    "PolicyGradientConformance",
+    "ResumeConformance",
+    "SACConformance",
+    "SeparatePPOConformance",
+    "TD3Conformance",
+    "TargetConformance",
+    "VTraceConformance",
+]
