@@ -1,0 +1,75 @@
+"""Changelog fragments, collected for the next release of each package.
+
+    python tools/changelog.py              print what each package's next release will say
+    python tools/changelog.py --check      print what is wrong with fragments; exit 1 if anything is
+
+A fragment is a file `packages/<package>/changes/<what>.<kind>.md`, whose text becomes one item of the list: `<what>` is
+any name, `<kind>` one of added, changed, deprecated, removed and fixed. `tools/bump_version.py` moves the fragments
+into `CHANGELOG.md`. The work is done by towncrier, with `tools/towncrier.toml`.
+"""
+
+import subprocess
+import sys
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CONFIG = ROOT / "tools" / "towncrier.toml"
+PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/pyproject.toml"))
+
+
+def kinds() -> list[str]:
+    """Return the kinds of fragments, in the order of the changelog."""
+    configured = tomllib.loads(CONFIG.read_text())["tool"]["towncrier"]["type"]
+    return [kind["directory"] for kind in configured]
+
+
+def problems(package: str) -> list[str]:
+    """Return what is wrong with the fragments and the changelog of a package, one line each."""
+    folder = ROOT / "packages" / package
+    found = []
+    for path in sorted((folder / "changes").glob("*")):
+        name = path.relative_to(ROOT)
+        what, _, kind = path.stem.rpartition(".")
+        if path.suffix != ".md" or not what or kind not in kinds():
+            found.append(f"{name}: call it <what>.<kind>.md, kind being one of {', '.join(kinds())}")
+        elif not path.read_text(encoding="utf-8").rstrip().endswith((".", "`", ")")):
+            found.append(f"{name}: end its last sentence")
+    changelog = folder / "CHANGELOG.md"
+    if "## Unreleased" in changelog.read_text(encoding="utf-8"):
+        found.append(
+            f"{changelog.relative_to(ROOT)}: changes go into files in {folder.name}/changes, not under 'Unreleased'"
+        )
+    return found
+
+
+def build(package: str, version: str, *, draft: bool) -> str:
+    """Collect the fragments of a package as the section of a version.
+
+    Args:
+        package: Its folder below `packages`.
+        version: What the section is called.
+        draft: Return the section and change nothing; otherwise write it to `CHANGELOG.md` and remove the fragments.
+    """
+    command = [sys.executable, "-m", "towncrier", "build", "--config", str(CONFIG), "--name", package]
+    command += ["--dir", str(ROOT / "packages" / package), "--version", version]
+    command += ["--date", datetime.now(UTC).date().isoformat(), "--draft" if draft else "--yes"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def main(arguments: list[str]) -> int:
+    if arguments == ["--check"]:
+        found = [problem for package in PACKAGES for problem in problems(package)]
+        print("\n".join(found), end="\n" if found else "")
+        return 1 if found else 0
+    for package in PACKAGES:
+        print(build(package, f"next release of {package}", draft=True))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
