@@ -21,7 +21,7 @@ from parl_core.training.curve import draw_curve
 from parl_core.training.events import Episode, Evaluation
 from parl_evokit import ESAgent, mlp
 from parl_evokit.environments import NamedEpisode
-from parl_evokit.online_loop import play
+from parl_evokit.online import play
 
 CONFIG = Path(__file__).parents[2] / "examples" / "evolution" / "online" / "config.prototxt"
 SOLVED = 475.0

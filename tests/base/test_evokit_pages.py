@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from parl_evokit import Config, GaussianNoise, NoiseSpec
+from parl_evokit.agent import solver_class
 from parl_evokit.config import SolverKind
-from parl_evokit.solvers import solver_class
 
 DOCS = Path(__file__).parents[2] / "docs"
 VECTORS: dict[str, Any] = json.loads(files("parl_evokit.noise").joinpath("vectors_v1.json").read_text())

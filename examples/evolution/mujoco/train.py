@@ -18,7 +18,7 @@ import numpy as np
 from tqdm import tqdm
 
 from parl_evokit import ESAgent, mlp
-from parl_evokit.environments import Predictor
+from parl_evokit.models.adapter import Predictor
 from parl_evokit.parallel import ObservationStatistics, Pool, open_pool, sample
 
 

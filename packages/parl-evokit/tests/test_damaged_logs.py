@@ -12,8 +12,7 @@ from parl_evokit import LogWriter, mlp, read_log
 from parl_evokit.agent import ESAgent
 from parl_evokit.errors import LogError, NothingToUpdate
 from parl_evokit.log import write_raw
-from parl_evokit.log.frames import frame
-from parl_evokit.log.header import Header
+from parl_evokit.log.frames import Header, frame
 from parl_evokit.records import Record, SamplingInfo
 
 PRINT = 77

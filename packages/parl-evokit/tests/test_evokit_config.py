@@ -24,8 +24,8 @@ from parl_evokit.config import (
     SolverConfig,
     UpdateConfig,
 )
+from parl_evokit.config_reader import Block, Field, Quoted, Word, _build, _nested, parse_prototxt, quote
 from parl_evokit.errors import ConfigError
-from parl_evokit.prototxt import Block, Field, Quoted, Word, parse_prototxt, quote
 
 # The configuration of the documents, comments included.
 DOCUMENTED = """
@@ -140,8 +140,6 @@ def test_any_settings_survive_their_text(
     tree = parse_prototxt(config.to_prototxt())
     names = [field.name for field in tree.fields]
     assert names == ["solver", "async_es", "keys", "worker"]
-    from parl_evokit.config_reader import _build, _nested
-
     assert _build(Config, _nested(tree), "the configuration") == config
 
 
@@ -202,8 +200,6 @@ def test_numbers_are_written_as_protobuf_allows(text: str, value: float | None) 
     source = {"optimizer": {"base_lr": 1}}
     assert Config.load(source).solver.optimizer.base_lr == 1.0
     tree = parse_prototxt(f"optimizer {{ base_lr: {text} }}")
-    from parl_evokit.config_reader import _build, _nested
-
     if value is None:
         with pytest.raises(ConfigError):
             _build(Config, _nested(tree), "")

@@ -15,7 +15,7 @@ import pytest
 PROGRAM = """
 import os, signal, sys
 from pathlib import Path
-from parl_evokit import AsyncESAgent, ESAgent, LogWriter, directories, mlp, offline, solver_dir
+from parl_evokit import AsyncESAgent, ESAgent, LogWriter, directories, mlp, online, solver_dir
 
 base, exchange, into, first = Path(sys.argv[1]), sys.argv[2] == "exchange", sys.argv[3], int(sys.argv[4])
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM"}},
@@ -61,7 +61,7 @@ def run():
     if into == "warehouse":
         AsyncESAgent(mlp([4, 3, 2]), CONFIG).update_from_log(log)
     else:
-        offline.offline_update(lambda: opened(model), [log], model, updated)
+        online.offline_update(lambda: opened(model), [log], model, updated)
 
 def newest():
     directories.clear_leftovers(base)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from parl_evokit.errors import EvolutionError, InvalidKey, NoiseDataError
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec
-from parl_evokit.noise import quantiles as quantile_module
+from parl_evokit.noise import spec as quantile_module
 from parl_evokit.noise.exact_sum import BUDGET, _digits, weighted_moments
-from parl_evokit.noise.quantiles import LARGEST_UNIT
+from parl_evokit.noise.spec import LARGEST_UNIT
 from parl_evokit.params import ParameterLayout
 
 SPECS = [
@@ -208,7 +208,7 @@ def test_the_fingerprint_of_specification_1_never_changes() -> None:
 
 def test_a_damaged_table_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     quantile_module.quantiles.cache_clear()
-    monkeypatch.setattr(quantile_module, "FILE", "vectors_v1.json")
+    monkeypatch.setattr(quantile_module, "QUANTILES_FILE", "vectors_v1.json")
     with pytest.raises(NoiseDataError, match="install parl-evokit again"):
         quantile_module.quantiles()
 

@@ -13,9 +13,15 @@ import pytest
 from parl_evokit.log import read_log
 from parl_evokit.log.frames import frame
 from parl_evokit.noise import ExactSum, GaussianNoise, NoiseSpec, join_key, split_key
-from parl_evokit.noise.philox import KNOWN_ANSWERS, numpy_is_exact, philox_block, random_bits
-from parl_evokit.noise.quantiles import LARGEST_UNIT, UNITS_PER_ONE, quantiles
-from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
+from parl_evokit.noise.generators import (
+    KNOWN_ANSWERS,
+    numpy_is_exact,
+    philox_block,
+    random_bits,
+    splitmix64,
+    splitmix64_array,
+)
+from parl_evokit.noise.spec import LARGEST_UNIT, UNITS_PER_ONE, quantiles
 from parl_evokit.params import ParameterLayout
 from parl_evokit.records import Record, SamplingInfo
 
@@ -111,7 +117,7 @@ def test_numpys_philox_passes_the_known_answers_on_this_machine() -> None:
 
 def test_without_an_exact_numpy_plain_integers_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     fast = random_bits(18, 2**61 - 1, 1_000_003, 77)
-    monkeypatch.setattr("parl_evokit.noise.philox.numpy_is_exact", lambda: False)
+    monkeypatch.setattr("parl_evokit.noise.generators.numpy_is_exact", lambda: False)
     assert random_bits(18, 2**61 - 1, 1_000_003, 77).tolist() == fast.tolist()
 
 

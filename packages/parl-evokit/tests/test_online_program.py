@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from parl_evokit import ESAgent, mlp
-from parl_evokit.history import check, read
+from parl_evokit.solver_dir import check_history, read_history
 
 ROUNDS = 12
 
@@ -54,7 +54,7 @@ done
         assert lines[2 + 2 * epoch].startswith(f"model {epoch + 1}: 10 samples (5 pairs), mean reward ")
     assert sorted(os.listdir(tmp_path)) == ["config.prototxt", "model_warehouse", "sampling_log"]
     last = tmp_path / "model_warehouse" / f"model_dir_{ROUNDS}"
-    assert check(read(last)) == ROUNDS
+    assert check_history(read_history(last)) == ROUNDS
     assert len(json.loads((last / "solver.json").read_text())["ledger"]) == ROUNDS
 
     agents = []

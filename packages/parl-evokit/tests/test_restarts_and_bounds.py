@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_evokit import CMAES, ConfigError, ESAgent, InvalidReward, LayoutMismatch, SepCMAES, mlp
-from parl_evokit.bounds import Bounds
+from parl_evokit.cma_family import Restarts, promising_region
 from parl_evokit.config import RestartKind
-from parl_evokit.restarts import Restarts
-from parl_evokit.warm_start import promising_region
+from parl_evokit.sampler import Bounds
 
 BOTH = pytest.mark.parametrize("kind", [CMAES, SepCMAES])
 

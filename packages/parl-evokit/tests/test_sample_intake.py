@@ -6,10 +6,9 @@ import random
 import pytest
 
 from parl_evokit.errors import InvalidReward
-from parl_evokit.intake import Intake, sort_samples
 from parl_evokit.noise import split_key
 from parl_evokit.records import SamplingInfo
-from parl_evokit.samples import Samples
+from parl_evokit.samples import Intake, Samples, sort_samples
 
 PRINT = 0xABCD
 

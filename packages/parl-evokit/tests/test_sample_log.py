@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from parl_evokit import LogWriter, read_log
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log import write_raw
-from parl_evokit.log.frames import frame, scan
-from parl_evokit.log.header import Header
+from parl_evokit.log.frames import Header, frame, scan
 from parl_evokit.records import Record, SamplingInfo
 
 PRINT = 0xDEADBEEF

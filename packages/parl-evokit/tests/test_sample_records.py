@@ -11,10 +11,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from parl_evokit.errors import InvalidKey, RecordError
-from parl_evokit.log.columns import decode
-from parl_evokit.records import Record, SamplingInfo
-from parl_evokit.samples import Samples
-from parl_evokit.wire import varint
+from parl_evokit.records import Record, SamplingInfo, varint
+from parl_evokit.samples import Samples, decode
 
 PROTO = Path(str(importlib.util.find_spec("parl_evokit.records").origin)).with_name("evokit.proto")  # type: ignore[union-attr]  # it was imported above
 halves = st.integers(0, 2**31 - 1)

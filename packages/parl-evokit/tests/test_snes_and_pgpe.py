@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from parl_evokit import PGPE, SNES, ESAgent, NothingToUpdate, mlp
-from parl_evokit.adaptive_std import AdaptiveStd
+from parl_evokit.adaptive_std import AdaptiveStd, _utility_weights
 from parl_evokit.errors import EvolutionError, LayoutMismatch
 from parl_evokit.noise import GaussianNoise, NoiseSpec
 from parl_evokit.noise.exact_sum import sum_of_squares
-from parl_evokit.snes import _utility_weights
 
 
 def settings(kind: str, std: float = 0.5, seed: int = 1, **solver: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parl_evokit import ES, ConfigError, SamplingInfo
-from parl_evokit.importance import CLIP, importance_weights
+from parl_evokit.openai_es import CLIP, importance_weights
 
 D, STD = 6, 0.3
 

@@ -14,7 +14,7 @@ import pytest
 from parl_evokit import LogWriter, SolverError, UpdateLocked, mlp, update_lock
 from parl_evokit.agent import ESAgent
 from parl_evokit.directories import clear_leftovers, replacing
-from parl_evokit.file_locks import open_directory, try_lock
+from parl_evokit.locking import open_directory, try_lock
 
 HOLDER = """
 import sys

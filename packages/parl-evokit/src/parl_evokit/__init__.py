@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parl_evokit import parallel as parallel
     from parl_evokit._version import __version__ as __version__
+    from parl_evokit.adaptive_std import PGPE as PGPE
+    from parl_evokit.adaptive_std import SNES as SNES
     from parl_evokit.agent import ESAgent as ESAgent
-    from parl_evokit.ars import ARS as ARS
     from parl_evokit.async_agent import AsyncESAgent as AsyncESAgent
     from parl_evokit.cma_es import CMAES as CMAES
     from parl_evokit.config import Config as Config
@@ -42,18 +43,17 @@ if TYPE_CHECKING:
     from parl_evokit.noise import GaussianNoise as GaussianNoise
     from parl_evokit.noise import NoiseSpec as NoiseSpec
     from parl_evokit.noise import RandomKeys as RandomKeys
+    from parl_evokit.openai_es import ARS as ARS
     from parl_evokit.openai_es import ES as ES
     from parl_evokit.params import ParameterLayout as ParameterLayout
-    from parl_evokit.pgpe import PGPE as PGPE
     from parl_evokit.records import Record as Record
     from parl_evokit.records import SamplingInfo as SamplingInfo
     from parl_evokit.report import UpdateReport as UpdateReport
     from parl_evokit.sampling_agent import SamplingAgent as SamplingAgent
     from parl_evokit.sep_cma_es import SepCMAES as SepCMAES
-    from parl_evokit.snes import SNES as SNES
 
 _HOMES = {
-    "ARS": "ars",
+    "ARS": "openai_es",
     "AsyncESAgent": "async_agent",
     "CMAES": "cma_es",
     "Config": "config",
@@ -76,12 +76,12 @@ _HOMES = {
     "NoiseSpec": "noise",
     "NothingToUpdate": "errors",
     "NumpyModel": "models",
-    "PGPE": "pgpe",
+    "PGPE": "adaptive_std",
     "ParameterLayout": "params",
     "RandomKeys": "noise",
     "Record": "records",
     "RecordError": "errors",
-    "SNES": "snes",
+    "SNES": "adaptive_std",
     "SamplingAgent": "sampling_agent",
     "SamplingInfo": "records",
     "SepCMAES": "sep_cma_es",

@@ -1,31 +1,61 @@
-"""What SNES and PGPE share: a standard deviation for each parameter, and the sums that move it.
+"""Strategies with one adaptive standard deviation per parameter: their base, SNES, and PGPE.
 
     samples: x = m + std * z                      z normal, made from the sample's key
     sums:    sum w z  and  sum w (z**2 - 1)       w integers, so both are exact and no order matters
 
 A sample says something about the standard deviations that it was drawn with, so samples of older models are set aside.
+
+SNES, separable natural evolution strategies (Wierstra et al. 2014, "Natural evolution strategies", JMLR 15,
+algorithm 6):
+
+    utilities:  u_k = max(0, ln(n/2 + 1) - ln k) / sum of these - 1/n,  k the rank, 1 for the best       (section 3.1)
+    gradients:  g_m = sum u z,  g_s = sum u (z**2 - 1)                                                    (line 7)
+    step:       m <- m + eta_m * std * g_m,  std <- std * exp(eta_s / 2 * g_s)                            (line 8)
+
+with eta_m = 1 and eta_s = (3 + ln d) / (5 sqrt d) for d parameters (table 1). `exp` is the platform's, so deviations
+agree between platforms to rounding and repeat to the last bit on one. Differences from the paper: ranks of equal
+rewards share the mean of their logarithms' ranks; utilities are computed for as many samples as came, rounded to
+multiples of 2**-15 of the largest; noise may be mirrored (the default).
+
+PGPE, policy gradients with parameter-based exploration (Sehnke et al. 2010, Neural Networks 23), symmetric samples:
+
+    g_m = 1/n * sum over samples of u * std * z                         the mean's gradient              (equation 9)
+    g_s = 1/n * sum over samples of u * std * (z**2 - 1)                the deviations' gradient         (equation 10)
+    m <- optimizer(m, -g_m),  std <- std + rate * g_s                   no deviation changes by more than max_change
+
+u is the reward's utility, which stands for the reward minus a baseline: utilities add up to zero, so none is kept.
+Mirrored halves have the same z**2, so what they say of the deviations is their mean reward, as in the paper's (12).
+All that follows the sums is elementwise, so equal samples give equal bits on any machine. Differences from the paper:
+rewards are shaped (centred ranks unless the settings say otherwise); the step of the mean goes through an optimizer; a
+limit on the deviations' change per update, by default a fifth, as in evotorch.
 """
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from math import log, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.cma_rates import log_ranks
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.intake import Group, Intake
-from parl_evokit.noise import ExactSum
-from parl_evokit.noise.exact_sum import sum_of_squares
-from parl_evokit.noise.quantiles import UNITS_PER_ONE
-from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.noise.exact_sum import ExactSum, sum_of_squares
+from parl_evokit.noise.spec import UNITS_PER_ONE
+from parl_evokit.openai_es import utilities_of
+from parl_evokit.optimizers import make_optimizer
+from parl_evokit.params import FlatVector, ParameterLayout, under, within
 from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.samples import Group, Intake
 from parl_evokit.strategy import Strategy
 
-__all__ = ["AdaptiveStd"]
+__all__ = ["PGPE", "SNES", "AdaptiveStd"]
+
 
 SMALLEST_STD = 1e-12
+FIXED_POINT = 2**15  # of the weights of SNES
+DEFAULT_RATE = 0.1  # of the deviations of PGPE
 
 
 class AdaptiveStd(Strategy):
@@ -93,3 +123,87 @@ class AdaptiveStd(Strategy):
     def _second_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
         """Sum of weight * z**2 over the samples, `[n]`."""
         return sum_of_squares(sampler.noise, group.keys, weights, self.layout.size) / UNITS_PER_ONE**2
+
+
+class SNES(AdaptiveStd):
+    """SNES: follows the natural gradient of mean and standard deviations; it has no optimizer and no learning rate.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `sampling.gaussian_sampling`, `update.min_samples` and
+            `adaptive_std.learning_rate` (0: eta_s as above).
+        layout: Names and shapes of the vector's parts.
+    """
+
+    sampler_name = "snes"
+
+    def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
+        d, n = self.layout.size, len(group.rewards)
+        weights = _utility_weights(group.rewards)
+        total = int(weights.sum())
+        rate = self.config.solver.adaptive_std.learning_rate or (3 + log(d)) / (5 * sqrt(d))
+        g_m = self._first_moment(group, n * weights - total, sampler) / (n * total)
+        ones = np.ones(n, np.int64)
+        g_s = self._second_moment(group, weights, sampler) / total - self._second_moment(group, ones, sampler) / n
+        step = self._std * g_m
+        return (
+            (sampler.parameters + step).astype(np.float32),
+            self._std * np.exp(rate / 2 * g_s),
+            float(np.linalg.norm(step)),
+        )
+
+
+def _utility_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
+    """max(0, ln(n/2 + 1) - ln rank) as whole numbers, the largest 2**15; all 1 where rewards do not differ."""
+    n = len(rewards)
+    raw = np.maximum(0.0, log_ranks(rewards) + log((n / 2 + 1) / ((n + 1) / 2)))
+    if rewards.min() == rewards.max():
+        return np.ones(n, np.int64)
+    weights: NDArray[np.int64] = np.rint(raw / raw.max() * FIXED_POINT).astype(np.int64)
+    return weights
+
+
+class PGPE(AdaptiveStd):
+    """PGPE: gradient ascent on mean and standard deviations, with SGD, momentum or Adam for the mean.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `optimizer`, `sampling.gaussian_sampling`, `update` and `adaptive_std`
+            (learning_rate 0: 0.1).
+        layout: Names and shapes of the vector's parts.
+    """
+
+    sampler_name = "pgpe"
+
+    def __init__(
+        self,
+        mean0: NDArray[Any] | Sequence[float] | Mapping[str, NDArray[Any]],
+        config: Config | Mapping[str, Any] | str | None = None,
+        layout: ParameterLayout | None = None,
+    ) -> None:
+        super().__init__(mean0, config, layout)
+        self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
+
+    def _own_state(self) -> dict[str, NDArray[Any]]:
+        """See `Strategy._own_state`."""
+        return super()._own_state() | under("optimizer.", self._optimizer.state())
+
+    def _load_own_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """See `Strategy._load_own_state`."""
+        self._optimizer.load_state(within("optimizer.", state))
+        super()._load_own_state(state)
+
+    def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
+        update, settings = self.config.solver.update, self.config.solver.adaptive_std
+        utilities = utilities_of(group, update)
+        scale = utilities.unit / len(group.rewards)
+        g_m = self._std * self._first_moment(group, utilities.weights, sampler) * scale  # (9)
+        second = self._second_moment(group, utilities.weights, sampler) - int(utilities.weights.sum())
+        g_s = self._std * second * scale  # (10)
+        gradient = (-g_m).astype(np.float32)
+        if update.weight_decay:
+            gradient += np.float32(update.weight_decay) * sampler.parameters
+        parameters = self._optimizer.step(sampler.parameters, gradient)
+        most = settings.max_change * self._std
+        std = self._std + np.clip((settings.learning_rate or DEFAULT_RATE) * g_s, -most, most)
+        return parameters, std, float(np.linalg.norm(g_m))

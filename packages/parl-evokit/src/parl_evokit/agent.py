@@ -6,6 +6,7 @@ The agent holds the strategy, which owns parameters and solver state; clones hol
 for the newest model.
 """
 
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,22 +17,41 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit import history, solver_dir
-from parl_evokit.config import Config
+from parl_evokit import solver_dir
+from parl_evokit.config import Config, SolverKind
 from parl_evokit.directories import replacing
 from parl_evokit.errors import EvolutionError, SolverError
 from parl_evokit.log import LogContents, read_log
-from parl_evokit.models import ModelAdapter, adapt
-from parl_evokit.models.directory import model_in
+from parl_evokit.models.adapter import ModelAdapter
+from parl_evokit.models.find import adapt, model_in
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.samples import Samples
 from parl_evokit.sampling_agent import SamplerSource, SamplingAgent
-from parl_evokit.solvers import solver_class
+from parl_evokit.solver_dir import history_line, read_history, write_history
 from parl_evokit.strategy import Strategy
 
-__all__ = ["ESAgent"]
+__all__ = ["ESAgent", "solver_class"]
+
+
+_CLASSES = {
+    SolverKind.BASIC_ES: ("openai_es", "ES"),
+    SolverKind.CMA_ES: ("cma_es", "CMAES"),
+    SolverKind.SEP_CMA_ES: ("sep_cma_es", "SepCMAES"),
+    SolverKind.GA: ("genetic", "GA"),
+    SolverKind.PGPE: ("adaptive_std", "PGPE"),
+    SolverKind.SNES: ("adaptive_std", "SNES"),
+    SolverKind.ARS: ("openai_es", "ARS"),
+}
+
+
+def solver_class(kind: SolverKind) -> type[Strategy]:
+    """The class of an algorithm."""
+    module, name = _CLASSES[kind]
+    found: type[Strategy] = getattr(importlib.import_module(f"parl_evokit.{module}"), name)
+    return found
+
 
 Source = Config | Mapping[str, Any] | str | PathLike[str]
 
@@ -270,7 +290,7 @@ class ESAgent:
         """
         strategy = self._new_strategy("load_solver")
         self._progress = solver_dir.read(Path(model_dir), strategy)
-        self._history = history.read(Path(model_dir))
+        self._history = read_history(Path(model_dir))
         self._note_version(model_dir)
         self._strategy = strategy
         self._bind()
@@ -311,7 +331,7 @@ class ESAgent:
 
     def _write_solver(self, directory: Path, strategy: Strategy) -> None:
         solver_dir.write(directory, strategy, self._progress, getattr(self._model, "built_in", None))
-        history.write(directory, self._history)
+        write_history(directory, self._history)
 
     def _require_version(self, model_dir: str | PathLike[str]) -> None:
         """Refuse to write over an update of somebody else's that this agent has not seen."""
@@ -352,7 +372,7 @@ class ESAgent:
         return report
 
     def _note(self, report: UpdateReport) -> None:
-        self._history.append(history.line_of(report, self._history[-1] if self._history else ""))
+        self._history.append(history_line(report, self._history[-1] if self._history else ""))
 
     def _bind(self) -> None:
         assert self._model is not None

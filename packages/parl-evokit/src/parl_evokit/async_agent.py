@@ -19,19 +19,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit import history, solver_dir
+from parl_evokit import solver_dir
 from parl_evokit.agent import ESAgent, Source
 from parl_evokit.directories import read_unchanged
 from parl_evokit.errors import LogError, NothingToUpdate, SolverError
 from parl_evokit.locking import update_lock
 from parl_evokit.log import LogContents, read_log
-from parl_evokit.models import adapt
-from parl_evokit.noise import KeySource
+from parl_evokit.models.find import adapt
+from parl_evokit.noise.keys import KeySource
 from parl_evokit.records import SamplingInfo
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampler import Sampler
 from parl_evokit.samples import Samples
 from parl_evokit.sampling_agent import SamplerSource
+from parl_evokit.solver_dir import read_history
 from parl_evokit.strategy import Strategy
 from parl_evokit.warehouse import Warehouse
 
@@ -193,7 +194,7 @@ class AsyncESAgent(ESAgent):
         strategy = self._strategy_for(model)
         progress = solver_dir.read(directory, strategy)
         self._having_model("AsyncESAgent").load(directory)  # whole, so that what does not evolve is that of the files
-        return strategy, progress, history.read(directory)
+        return strategy, progress, read_history(directory)
 
     def _source(self) -> SamplerSource:
         return _Newest(self)

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
 from parl_evokit.cma_rates import Recombination, expected_norm, sorted_log_ranks
-from parl_evokit.intake import Group
 from parl_evokit.sampler import Sampler
+from parl_evokit.samples import Group
 
 __all__ = ["CMAES"]
 

@@ -4,31 +4,46 @@
 
 The random part of a sample is its key's, so bounds are applied where a sample's parameters are made; the update itself
 uses the noise as it was drawn.
+
+Restarts. IPOP (Auger and Hansen, "A restart CMA evolution strategy with increasing population size", CEC 2005): each
+restart doubles the population. BIPOP (Hansen, "Benchmarking a BI-population CMA-ES on the BBOB-2009 function testbed",
+GECCO workshop 2009): a restart belongs to the regime that has used fewer evaluations so far: the large one, whose
+populations double, or the small one, with population floor(p * (P / 2p)**(u**2)) and first step size s * 10**(-2v), for
+the default population p, the present large one P, the configured step size s, and u and v uniform between 0 and 1.
+u, v and the points to start from are drawn from the seed and the number of the restart, so a search that is resumed
+goes on as it would have.
+
+Warm starts (Nomura et al. 2021, arXiv 2012.06932, section 4.2). The best part of the solutions of a similar task, each
+blurred by a normal distribution of variance spread**2, is a mixture; the normal distribution that is nearest to it has
+their mean m and
+
+    S = 1/k * sum (x - m)(x - m)^T + spread**2 * I,      sigma = det(S)**(1 / 2n),   C = S / sigma**2
 """
 
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit.bounds import Bounds
 from parl_evokit.cma_rates import default_population
-from parl_evokit.config import Config
-from parl_evokit.errors import LayoutMismatch
-from parl_evokit.intake import Group, Intake
-from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
+from parl_evokit.config import Config, RestartKind
+from parl_evokit.errors import InvalidReward, LayoutMismatch
+from parl_evokit.noise.generators import random_bits
+from parl_evokit.noise.spec import UNITS_PER_ONE, quantiles
 from parl_evokit.params import FlatVector, ParameterLayout
-from parl_evokit.restarts import Restarts
-from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.sampler import Advance, Bounds, Sampler
+from parl_evokit.samples import Group, Intake
 from parl_evokit.strategy import Strategy
-from parl_evokit.warm_start import promising_region
 
-__all__ = ["SMALLEST_STEP", "CmaFamily"]
+__all__ = ["SMALLEST_STEP", "CmaFamily", "Promising", "Restarts", "Start", "promising_region"]
 
+LARGEST_SPREAD = 1e30  # beyond, float32 parameters have no room
+RESTART_STREAM = 2**63  # keys are below 2**62, so no sample is drawn from these streams
+UNIFORM_BITS = 16
 SMALLEST_STEP = 1e-12
 FLAT = 1e-12  # rewards that differ by no more than this, in the best of many updates, do not differ
 
@@ -232,3 +247,125 @@ class CmaFamily(Strategy):
     @abstractmethod
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
         """Take over what is the algorithm's own; the shapes are right."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where a run begins."""
+
+    population: int
+    sigma: float
+
+
+class Restarts:
+    """The plan of all runs.
+
+    Args:
+        kind: IPOP, BIPOP, or none at all.
+        most: How often to double the population at most; the search ends where it would have to be doubled again.
+        population: Of the first run.
+        sigma: First step size of the first run.
+        seed: Of the noise.
+
+    Attributes:
+        count: How often it has begun again.
+    """
+
+    def __init__(self, kind: RestartKind, most: int, population: int, sigma: float, seed: int) -> None:
+        self._kind = kind
+        self._most = most
+        self._first = Start(population, sigma)
+        self._seed = seed
+        self.count = 0
+        self._doublings = 0
+        self._evaluations = [0, 0]  # of the small and of the large regime
+        self._large = False
+
+    def next(self, evaluations: int) -> Start | None:
+        """The start of the next run, after one that took so many evaluations; None if there shall be none."""
+        if self._kind is RestartKind.NONE:
+            return None
+        self._evaluations[self._large] += evaluations
+        small, large = self._evaluations
+        self._large = self._kind is RestartKind.IPOP or self._doublings == 0 or large <= small
+        if self._large and self._doublings >= self._most:
+            return None
+        self.count += 1
+        if self._large:
+            self._doublings += 1
+            return Start(self._first.population << self._doublings, self._first.sigma)
+        u, v = self.uniforms(2)
+        largest = self._first.population << self._doublings
+        times = (largest / (2 * self._first.population)) ** (float(u) ** 2)
+        return Start(max(2, int(self._first.population * times)), self._first.sigma * 10 ** (-2 * float(v)))
+
+    def uniforms(self, count: int, start: int = 0) -> NDArray[np.float64]:
+        """Numbers between 0 and 1 that belong to the present restart, `[count]`."""
+        bits = random_bits(self._seed, RESTART_STREAM + self.count, start, count)
+        uniforms: NDArray[np.float64] = (bits + 0.5) / 2**UNIFORM_BITS
+        return uniforms
+
+    def state(self) -> NDArray[np.int64]:
+        """Everything that changes, for a file."""
+        return np.array([self.count, self._doublings, *self._evaluations, self._large], np.int64)
+
+    def load_state(self, state: NDArray[np.int64]) -> None:
+        """Take over what `state` gave."""
+        self.count, self._doublings, small, large, is_large = state.tolist()
+        self._evaluations, self._large = [small, large], bool(is_large)
+
+
+class Promising(NamedTuple):
+    """A normal distribution to begin with: mean `[n]`, step size, covariance of determinant 1.
+
+    The covariance is `[n, n]`, or its diagonal `[n]` where it is separable.
+    """
+
+    mean: NDArray[np.float64]
+    sigma: float
+    covariance: NDArray[np.float64]
+
+
+def promising_region(
+    solutions: ArrayLike, rewards: ArrayLike, *, best: float = 0.1, spread: float = 0.1, separable: bool = False
+) -> Promising:
+    """The distribution that known solutions suggest.
+
+    Args:
+        solutions: Parameters `[k, n]`.
+        rewards: Larger is better, `[k]`.
+        best: The part of them that counts, above 0 to 1; at least one does.
+        spread: How far from each solution others as good are expected, as a standard deviation; above 0.
+        separable: Whether the covariance shall be diagonal; then `[n, n]` numbers are never made.
+
+    Raises:
+        LayoutMismatch: `solutions` is no table of finite numbers.
+        InvalidReward: There is not one finite reward a solution.
+        ValueError: `best` or `spread` is out of its range.
+    """
+    table, worth = np.asarray(solutions, np.float64), np.asarray(rewards, np.float64)
+    if table.ndim != 2 or not table.size:
+        raise LayoutMismatch(f"solutions are finite numbers [k, n], not an array of shape {table.shape}")
+    if not np.isfinite(table).all():
+        first = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        raise LayoutMismatch(f"solutions are finite numbers; number {first} has others")
+    if worth.shape != (len(table),):
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each, not an array of shape {worth.shape}")
+    if not np.isfinite(worth).all():
+        first = int(np.flatnonzero(~np.isfinite(worth))[0])
+        raise InvalidReward(f"{len(table)} solutions need one finite reward each; number {first} has {worth[first]}")
+    if not 0.0 < best <= 1.0:
+        raise ValueError(f"best is a part of the solutions, above 0 to 1, not {best}")
+    if not 0.0 < spread < LARGEST_SPREAD:
+        raise ValueError(f"spread is a standard deviation above 0 and below {LARGEST_SPREAD:g}, not {spread}")
+    chosen = table[np.argsort(-worth, kind="stable")[: max(1, int(best * len(table)))]]
+    mean = chosen.mean(axis=0)
+    deviations = chosen - mean
+    if separable:
+        variances = np.square(deviations).mean(axis=0) + spread**2
+        sigma = float(np.exp(np.log(variances).mean() / 2))
+        return Promising(mean, sigma, variances / sigma**2)
+    covariance = deviations.T @ deviations / len(chosen) + spread**2 * np.eye(table.shape[1])
+    log_determinant = float(np.linalg.slogdet(covariance)[1])
+    sigma = float(np.exp(log_determinant / (2 * table.shape[1])))
+    return Promising(mean, sigma, covariance / sigma**2)

@@ -11,6 +11,7 @@ from math import isfinite
 from os import PathLike
 from typing import Any, Union
 
+from parl_evokit.config_reader import load_settings, to_prototxt
 from parl_evokit.errors import ConfigError
 from parl_evokit.noise.spec import LARGEST_TABLE, SMALLEST_TABLE, NoiseSpec
 
@@ -372,14 +373,10 @@ class Config:
             ConfigError: The file cannot be read, a field is unknown (with its line and the nearest name), repeated, of
                 another type, or out of its range.
         """
-        from parl_evokit.config_reader import load_config  # it builds these classes, so it imports this module
-
-        return load_config(source)
+        return load_settings(cls, source)
 
     def to_prototxt(self) -> str:
         """All settings in the documents' nested form; `load` of a file with this text gives an equal `Config`."""
-        from parl_evokit.config_reader import to_prototxt
-
         return to_prototxt(self)
 
 

@@ -1,26 +1,31 @@
-"""From text or dictionary to `Config`, and back to text.
+"""From text or a dictionary to a tree of typed settings, and back to text.
 
     prototxt ─┐
-    TOML      ├─► tree of fields ─► flat form moved to its nested place ─► typed Config
+    TOML      ├─► tree of fields ─► flat form moved to its nested place ─► typed settings
     JSON/dict ┘
 
-Types, defaults and ranges are those of the classes in `config`; nothing here knows a setting but by its name there.
+Types, defaults and ranges are those of the dataclasses in `config`; nothing here knows a setting but by its name there.
+The reader and writer of protobuf's text format do what settings need of it, without protobuf; beside what protobuf
+reads they take `//` comments, because the configuration in the PARL 1.x manual has them.
+
+    text ──tokens──► fields: name, line, value        value: a word or number, a quoted string, or a block of fields
 """
 
 import dataclasses
 import json
+import re
 import typing
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any, TypeVar
 
-from parl_evokit.config import Config
 from parl_evokit.errors import ConfigError
-from parl_evokit.prototxt import Block, Field, Quoted, Value, Word, parse_prototxt, quote
 
-__all__ = ["load_config", "to_prototxt"]
+__all__ = ["Block", "Field", "Quoted", "Value", "Word", "load_settings", "parse_prototxt", "quote", "to_prototxt"]
+
 
 T = TypeVar("T")
 
@@ -38,15 +43,187 @@ FLAT = {
 MOMENTUM = (*OPTIMIZER, "momentum")
 TRUE, FALSE = ("true", "t", "1"), ("false", "f", "0")
 
+# Compiled when a text is first read: dictionaries are settings, too, and do not need them.
+TOKEN = r"""(?P<space>[ \t\r\f\v]+|\#[^\n]*|//[^\n]*)
+      | (?P<line>\n)
+      | (?P<string>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+      | (?P<word>[-+]?[A-Za-z0-9_.][A-Za-z0-9_.+-]*)
+      | (?P<mark>[:{}<>\[\],;])"""
+ESCAPE = r"\\(x[0-9a-fA-F]{1,2}|[0-7]{1,3}|.)"
+ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+CLOSING = {"{": "}", "<": ">"}
 
-def load_config(source: "Config | Mapping[str, Any] | str | PathLike[str]") -> Config:
-    """See `Config.load`."""
-    if isinstance(source, Config):
+
+@dataclass(frozen=True)
+class Word:
+    """A number, `true`, or the name of an enumeration's value, as written."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Quoted:
+    """A string in quotes, its escapes resolved."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """Fields between braces, in the order written."""
+
+    fields: tuple["Field", ...]
+
+
+Value = Word | Quoted | Block
+
+
+@dataclass(frozen=True)
+class Field:
+    """One `name: value`.
+
+    Attributes:
+        name: As written.
+        value: Word, string or block.
+        line: Where it stands, from 1; 0 when it does not come from text.
+    """
+
+    name: str
+    value: Value
+    line: int
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str  # "word", "string", "mark" or "end"
+    text: str
+    line: int
+
+
+def parse_prototxt(text: str) -> Block:
+    """Read a whole text.
+
+    Args:
+        text: Fields, each `name: value`, `name { fields }` or `name: [values]`, with or without `,` or `;` between.
+
+    Returns:
+        The fields; a list becomes repeated fields of one name.
+
+    Raises:
+        ConfigError: The text breaks off or has something out of place; the message has the line.
+    """
+    return _Parser(text).whole()
+
+
+def quote(text: str) -> str:
+    """The text in double quotes, so that `parse_prototxt` gives it back."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    line, place, token = 1, 0, re.compile(TOKEN, re.VERBOSE)
+    while place < len(text):
+        match = token.match(text, place)
+        if match is None:
+            raise ConfigError(f"line {line}: {text[place]!r} does not belong here")
+        place = match.end()
+        if match.lastgroup == "line":
+            line += 1
+        elif match.lastgroup != "space":
+            yield _Token(str(match.lastgroup), match.group(), line)
+    yield _Token("end", "the end of the text", line)
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._tokens = _tokens(text)
+        self._next = next(self._tokens)
+
+    def whole(self) -> Block:
+        return self._fields_until("the end of the text")
+
+    def _take(self) -> _Token:
+        token = self._next
+        if token.kind != "end":
+            self._next = next(self._tokens)
+        return token
+
+    def _at(self, *marks: str) -> bool:
+        return self._next.kind == "mark" and self._next.text in marks
+
+    def _fields_until(self, closing: str) -> Block:
+        fields: list[Field] = []
+        while self._next.text != closing or self._next.kind == "string":
+            name = self._take()
+            if name.kind != "word":
+                raise ConfigError(f"line {name.line}: a name or {closing} is wanted, not {name.text}")
+            colon = self._at(":")
+            if colon:
+                self._take()
+            fields += [Field(name.text, value, name.line) for value in self._values(name.text, colon)]
+            while self._at(",", ";"):
+                self._take()
+        self._take()
+        return Block(tuple(fields))
+
+    def _values(self, name: str, colon: bool) -> list[Value]:
+        if not (colon and self._at("[")):
+            return [self._value(name, colon)]
+        self._take()
+        values: list[Value] = []
+        while not self._at("]"):
+            values.append(self._value(name, colon))
+            if self._at(","):
+                self._take()
+        self._take()
+        return values
+
+    def _value(self, name: str, colon: bool) -> Value:
+        token = self._take()
+        if token.kind == "mark" and token.text in CLOSING:
+            return self._fields_until(CLOSING[token.text])
+        if not colon:
+            raise ConfigError(f"line {token.line}: after {name} a colon or a block is wanted, not {token.text}")
+        if token.kind == "word":
+            return Word(token.text)
+        if token.kind == "string":
+            parts = [_unescaped(token.text)]
+            while self._next.kind == "string":
+                parts.append(_unescaped(self._take().text))
+            return Quoted("".join(parts))
+        raise ConfigError(f"line {token.line}: {name} has no value: {token.text} follows")
+
+
+def _unescaped(literal: str) -> str:
+    def resolve(match: re.Match[str]) -> str:
+        code = match.group(1)
+        if code[0] == "x" and len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code[0] in "01234567":
+            return chr(int(code, 8))
+        return ESCAPES.get(code, code)
+
+    return re.sub(ESCAPE, resolve, literal[1:-1], flags=re.DOTALL)
+
+
+def load_settings(kind: type[T], source: T | Mapping[str, Any] | str | PathLike[str]) -> T:
+    """Return settings from a file, a dictionary, or settings of this kind; see `Config.load`.
+
+    Args:
+        kind: A dataclass whose fields are numbers, strings, enumerations, tuples, or such dataclasses.
+        source: The path of a file, a nested dictionary, or an instance of `kind`.
+
+    Raises:
+        ConfigError: The file cannot be read, or a field is not one that `kind` has.
+    """
+    if isinstance(source, kind):
         return source
     if isinstance(source, Mapping):
-        return _build(Config, _nested(_block_of(source)), "the dictionary")
+        return _build(kind, _nested(_block_of(source)), "the dictionary", at_top=True)
     if not isinstance(source, str | PathLike):
-        raise ConfigError(f"settings are a path, a dictionary or a Config, not of type {type(source).__name__}")
+        raise ConfigError(
+            f"settings are a path, a dictionary or a {kind.__name__}, not of type {type(source).__name__}"
+        )
     path = Path(fspath(source))
     readers = {".prototxt": parse_prototxt, ".toml": _parse_toml, ".json": _parse_json}
     if path.suffix not in readers:
@@ -56,14 +233,14 @@ def load_config(source: "Config | Mapping[str, Any] | str | PathLike[str]") -> C
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     try:
-        return _build(Config, _nested(readers[path.suffix](text)), "the configuration")
+        return _build(kind, _nested(readers[path.suffix](text)), "the configuration", at_top=True)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
 
-def to_prototxt(config: Config) -> str:
-    """See `Config.to_prototxt`."""
-    return "\n".join(_lines(config, "")) + "\n"
+def to_prototxt(settings: Any) -> str:
+    """Return settings in the nested form; `load_settings` of a file with this text gives equal ones."""
+    return "\n".join(_lines(settings, "")) + "\n"
 
 
 def _parse_toml(text: str) -> Block:
@@ -140,12 +317,12 @@ def _gather(leaves: list[tuple[tuple[str, ...], Field]]) -> Block:
     return Block((*(field for same in fields.values() for field in same), *blocks))
 
 
-def _build(kind: type[T], block: Block, where: str) -> T:
+def _build(kind: type[T], block: Block, where: str, *, at_top: bool = False) -> T:
     hints = typing.get_type_hints(kind)
     values: dict[str, Any] = {}
     for field in block.fields:
         if field.name not in hints:
-            flat = [name for name, *rest in FLAT if not rest] if kind is Config else []
+            flat = [name for name, *rest in FLAT if not rest] if at_top else []
             raise ConfigError(_at(field) + _unknown(field.name, [*hints, *flat], where))
         hint = hints[field.name]
         if typing.get_origin(hint) is tuple:

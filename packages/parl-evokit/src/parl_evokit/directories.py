@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from parl_core.whole_file import sync
 from parl_evokit.errors import SolverError, StorageError
-from parl_evokit.file_locks import is_same_file, open_directory, try_lock
+from parl_evokit.locking import is_same_file, open_directory, try_lock
 
 __all__ = ["clear_leftovers", "read_unchanged", "removed", "replacing"]
 

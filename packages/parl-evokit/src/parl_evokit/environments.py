@@ -5,19 +5,12 @@ An environment here is a function (agent, seed) -> return of one episode; the sa
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from parl_evokit.errors import EvolutionError
+from parl_evokit.models.adapter import Predictor
 
 __all__ = ["Episode", "NamedEpisode", "cartpole", "load_object"]
-
-
-class Predictor(Protocol):
-    """Whatever answers to `predict`: an agent or a clone."""
-
-    def predict(self, x: Any) -> Any:
-        """The model's output for the input `x`."""
-
 
 Episode = Callable[[Predictor, int], float]
 

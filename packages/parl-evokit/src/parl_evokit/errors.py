@@ -16,17 +16,13 @@
        ├─ UpdateLocked
        └─ WorkersLost
 
-An `EvolutionError` that is none of its branches reports a call that the object does not offer.
+An `EvolutionError` that is none of its branches reports a call that the object does not offer. Attributes that hold
+values of modules above this one are annotated `Any`; their docstrings name the types.
 """
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from parl_core.errors import ParlError
-
-if TYPE_CHECKING:
-    from parl_evokit.parallel.sampling import Sampled
-    from parl_evokit.records import SamplingInfo
-    from parl_evokit.report import UpdateReport
 
 __all__ = [
     "ConfigError",
@@ -59,17 +55,17 @@ class EvaluationFailed(EvolutionError):
 
     Attributes:
         summary: The exception in one line.
-        info: Of which sample; None if it was raised while a worker was made ready.
-        sampled: What had come back by then (`parallel.Sampled`).
+        info: The record of the sample (`records.SamplingInfo`); None if a worker was being made ready.
+        sampled: The samples that had come back by then (`parallel.Sampled`), or None.
     """
 
-    def __init__(self, summary: str, trace: str = "", info: "SamplingInfo | None" = None) -> None:
+    def __init__(self, summary: str, trace: str = "", info: Any = None) -> None:
         where = f"for {info}" if info is not None else "while a worker was made ready"
         framed = "".join(f"\n  | {line}" for line in trace.rstrip().splitlines())
         super().__init__(f"evaluate raised {summary} {where}; in the worker:{framed}" if framed else summary)
         self.summary = summary
         self.info = info
-        self.sampled: Sampled | None = None
+        self.sampled: Any = None
 
 
 class InvalidKey(EvolutionError, ValueError):
@@ -96,10 +92,10 @@ class NothingToUpdate(EvolutionError):
     """None of the samples could be used, or too few; the model and the solver are as they were.
 
     Attributes:
-        report: What became of each sample (`report.UpdateReport`).
+        report: The outcome for each sample (`report.UpdateReport`), or None.
     """
 
-    def __init__(self, message: str, report: "UpdateReport | None" = None) -> None:
+    def __init__(self, message: str, report: Any = None) -> None:
         super().__init__(message)
         self.report = report
 
@@ -124,7 +120,7 @@ class WorkersLost(EvolutionError):
     """Workers of a pool end again and again, or none can be made.
 
     Attributes:
-        sampled: What had come back by then (`parallel.Sampled`).
+        sampled: The samples that had come back by then (`parallel.Sampled`), or None.
     """
 
-    sampled: "Sampled | None" = None
+    sampled: Any = None

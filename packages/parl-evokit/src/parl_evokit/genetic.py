@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from parl_evokit.config import Config
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.intake import Intake
 from parl_evokit.params import ParameterLayout
 from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.samples import Intake
 from parl_evokit.strategy import Strategy
 
 __all__ = ["GA"]

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.arrays import under, within
 from parl_evokit.config import GuardConfig
-from parl_evokit.params import FlatVector
+from parl_evokit.params import FlatVector, under, within
 
 __all__ = ["Control", "Guard", "shortened"]
 

@@ -1,4 +1,6 @@
-"""One update at a time on a directory: a lock beside it that is free as soon as its holder is dead.
+"""Locks on files and directories; the system ends them with the process that holds them.
+
+`update_lock` admits one update at a time to a directory D by a lock beside it:
 
     D.lock     {"pid": ..., "host": ..., "since": ...}   who holds it, for whoever has to wait
 
@@ -9,14 +11,14 @@ there means nothing. Its holder removes it at the end, while it still holds the 
 import contextlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from parl_evokit.errors import StorageError, UpdateLocked
-from parl_evokit.file_locks import is_same_file, try_lock
 
-__all__ = ["update_lock"]
+__all__ = ["is_same_file", "open_directory", "try_lock", "update_lock"]
 
 PAUSE_S = 0.05  # flock cannot wait for a given time, so it is asked again and again; short beside any update
 
@@ -98,3 +100,44 @@ def _host() -> str:
     from socket import gethostname  # here, because it is slow to import and only updates need it
 
     return gethostname()
+
+
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file or directory; False while another open of it has the lock.
+
+    Raises:
+        OSError: This file system has no locks, or none on directories.
+    """
+    if sys.platform == "win32":
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except PermissionError:
+            return False
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def open_directory(path: Path) -> int:
+    """A descriptor of a directory, to be locked.
+
+    Raises:
+        OSError: There is none, or this system cannot open directories.
+    """
+    return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """Whether the path still leads to the open file."""
+    try:
+        found, here = os.fstat(descriptor), os.stat(path)
+    except FileNotFoundError:
+        return False
+    return (found.st_dev, found.st_ino) == (here.st_dev, here.st_ino)

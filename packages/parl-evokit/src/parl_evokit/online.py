@@ -1,20 +1,38 @@
-"""Online sampling in the small: episodes of perturbed models, their records and rewards in a log.
+"""The steps of the PARL 1.x manual's programs: online sampling, offline update, and both in a loop.
 
-What a service does with its users, `evokit online-sampling` does with episodes of an environment.
+    model_dir_N ─► episodes of perturbed models ─► log ─► update ─► model_dir_N+1 ─► ...
+
+What a service does with its users, `evokit online-sampling` does with episodes of an environment. The loop goes through
+the same log and directories as the commands, so that each round can be looked into or recomputed, and it goes on where
+it, or the commands, stopped.
 """
 
 import contextlib
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from parl_evokit.agent import ESAgent
+from parl_evokit.directories import read_unchanged
 from parl_evokit.environments import NamedEpisode
-from parl_evokit.errors import StorageError
-from parl_evokit.log import LogWriter, write_raw
+from parl_evokit.errors import NothingToUpdate, StorageError
+from parl_evokit.locking import update_lock
+from parl_evokit.log import LogContents, LogWriter, write_raw
+from parl_evokit.parallel.sampling import open_pool, sample
 from parl_evokit.records import SamplingInfo
+from parl_evokit.report import UpdateReport
 
-__all__ = ["sample_episodes", "write_samples"]
+__all__ = [
+    "Round",
+    "offline_update",
+    "online_rounds",
+    "play",
+    "sample_episodes",
+    "write_samples",
+]
+
 
 Write = Callable[[SamplingInfo, float], None]
 
@@ -33,8 +51,6 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
         The rewards.
     """
     if workers > 1:
-        from parl_evokit.parallel import open_pool, sample
-
         with open_pool("processes", workers) as pool:
             sampled = sample(agent, episode, count, pool, share=1.0)
         rewards = [float(reward) for reward in sampled.rewards]
@@ -82,3 +98,94 @@ def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
         write_raw(log, infos, rewards)
     except OSError as error:
         raise StorageError(f"{log} cannot be written: {error}; it is as it was") from error
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round.
+
+    Attributes:
+        number: 1 for the first.
+        model_iter_id: Of the model after it.
+        rewards: Of its samples.
+        report: Of its update; None where samples were too few yet (CMA waits for its population).
+    """
+
+    number: int
+    model_iter_id: int
+    rewards: list[float]
+    report: UpdateReport | None
+
+
+def online_rounds(
+    agent: ESAgent,
+    episode: NamedEpisode,
+    log: Path,
+    warehouse: Path,
+    *,
+    rounds: int,
+    episodes: int,
+    workers: int = 1,
+) -> Iterator[Round]:
+    """Run rounds, and yield each when its model is saved.
+
+    Args:
+        agent: With a solver.
+        episode: What models are evaluated in.
+        log: Directory of the log.
+        warehouse: Where `model_dir_N` is written, N being the model's number.
+        rounds: How many.
+        episodes: Samples of a round.
+        workers: See `sample_episodes`.
+    """
+    for number in range(1, rounds + 1):
+        with LogWriter(log) as writer:
+            rewards = sample_episodes(agent, episode, episodes, writer.reward, workers)
+        try:
+            report, _ = agent.update_from_log(log)
+        except NothingToUpdate as error:
+            if error.report is None or error.report.set_aside.total:
+                raise
+            yield Round(number, agent.model_iter_id, rewards, None)
+            continue
+        agent.save(warehouse / f"model_dir_{agent.model_iter_id}")
+        yield Round(number, agent.model_iter_id, rewards, report)
+
+
+def play(agent: ESAgent, episode: NamedEpisode, count: int) -> list[float]:
+    """Returns of the model without noise, in episodes that begin anywhere."""
+    return [episode(agent, secrets.randbits(31)) for _ in range(count)]
+
+
+def offline_update(
+    open_agent: Callable[[], ESAgent],
+    logs: Iterable[str | PathLike[str]],
+    model_dir: Path,
+    updated_model_dir: Path,
+    *,
+    max_damage: float = 0.01,
+    wait_s: float = 0.0,
+    waiting: Callable[[str], None] | None = None,
+) -> tuple[UpdateReport, LogContents]:
+    """Update the model in a directory from logs, and write it into a directory, which may be the same.
+
+    Args:
+        open_agent: Makes an agent with the model and the solver of `model_dir`.
+        logs: See `ESAgent.update_from_log`.
+        model_dir: Of the present model.
+        updated_model_dir: Of the new one.
+        max_damage: See `ESAgent.update_from_log`.
+        wait_s: How long to wait for another update of `updated_model_dir`, in seconds.
+        waiting: See `update_lock`.
+
+    Raises:
+        UpdateLocked: Another update of that directory goes on.
+        NothingToUpdate: Too few new samples; nothing was written.
+        LogError: See `read_log`.
+        StorageError: The new directory cannot be written; it is as it was.
+    """
+    with update_lock(updated_model_dir, wait_s, waiting):
+        agent = read_unchanged(model_dir, open_agent)
+        report, contents = agent.update_from_log(logs, max_damage=max_damage)
+        agent.save(updated_model_dir)
+    return report, contents

@@ -8,39 +8,62 @@ with w the sum of stale_decay**age over all samples: their number, when all of t
 The sum in (1) is over integers and exact; everything after it is elementwise. So equal samples give equal bits, in any
 order and on any machine.
 
-With `shaping: TOP_K` only the best directions count, which is augmented random search (Mania et al. 2018, V1-t).
+With `stale: IMPORTANCE`, samples of older models count by importance weights (Campos et al. 2018, "Importance weighted
+evolution strategies", arXiv 1811.04624). A sample x = c + std*e that was drawn around an older centre c is taken for
+one around the present centre m, of noise e' = e + (c - m)/std, and counts by how likely it is there:
 
-Differences from the paper: utilities of stale samples are ranked within their own model and count less the older they
+    w  = min(CLIP, N(x; m, std) / N(x; c, std)) = min(CLIP, exp((|e|^2 - |e'|^2) / 2))                          (3)
+    g  = -std * sum(w * (u - u_w) * e') / sum(w),    u_w = sum(w * u) / sum(w)                                  (4)
+
+u being the utilities, ranked over all samples together. For present samples w is 1 and (4) is the usual estimate.
+Ratios of densities grow and vanish with the number of parameters, so this is for few of them. Equal samples give equal
+bits here as well: sums are rounded once or run in the order of the keys, and exp is the correctly rounded one.
+
+Augmented random search (Mania, Guy, Recht 2018, arXiv 1803.07055), algorithm 1 in its version V1-t, is the same with
+other utilities:
+
+    theta <- theta + rate / (b * deviation of their rewards) * sum over the b best directions of (r+ - r-) * z
+
+A direction is a mirrored pair, as good as its better half (line 6). Version V2's normalisation of observations belongs
+to the policy: see `parallel`.
+
+Differences from the papers: utilities of stale samples are ranked within their own model and count less the older they
 are, but late rewards do not make the step shorter; equal rewards share their mean rank; the step is scaled by std, not
-by 1/std, as the original EvoKit does, so that its documented learning rates keep their meaning.
+by 1/std, as the original EvoKit does, so that its documented learning rates keep their meaning. Importance weights are
+clipped, and utilities are centred by their weighted mean, so that the shift of the centre, which all samples of one
+model have in common, adds nothing where their utilities do not differ. ARS steps go through the optimizer of the
+settings (SGD is the paper's); halves of a pair count alone when their twins did not come; stale samples are chosen and
+normalised within their own model and weighted by stale_decay**age.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import sqrt
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Context, Decimal
+from math import fsum, sqrt
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_evokit import shaping
-from parl_evokit.arrays import under, within
-from parl_evokit.config import Config, OptimizerConfig, OptimizerKind, ShapingKind, StaleKind, UpdateConfig
-from parl_evokit.errors import ConfigError
-from parl_evokit.intake import Group, Intake
-from parl_evokit.noise import ExactSum
-from parl_evokit.noise.quantiles import UNITS_PER_ONE
-from parl_evokit.optimizers import SGD, Adam, Momentum, Optimizer
-from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.config import Config, ShapingKind, StaleKind, UpdateConfig
+from parl_evokit.errors import ConfigError, LayoutMismatch
+from parl_evokit.noise.exact_sum import ExactSum
+from parl_evokit.noise.spec import UNITS_PER_ONE
+from parl_evokit.optimizers import make_optimizer
+from parl_evokit.params import FlatVector, ParameterLayout, under, within
 from parl_evokit.sampler import Advance, Sampler
+from parl_evokit.samples import Group, Intake
 from parl_evokit.strategy import Strategy
 
-if TYPE_CHECKING:
-    from parl_evokit.importance import Centres
+__all__ = ["ARS", "ES", "MOST_PARAMETERS", "Centres", "importance_weights", "utilities_of"]
 
-__all__ = ["ES", "make_optimizer", "utilities_of"]
 
+MOST_PARAMETERS = 100  # for `stale: IMPORTANCE`
+CLIP = 2.0  # above 1, since what lies nearer to the present centre tells more of it; without a limit few samples rule
+EXP = Context(prec=20)
+MODELS, CENTRES = "stale.models", "stale.centres"
 PART = 2**14  # coordinates summed at a time, so that 64-bit sums take little memory
 SHAPINGS: dict[ShapingKind, shaping.Shaping] = {
     ShapingKind.CENTERED_RANK: shaping.centered_rank,
@@ -69,8 +92,6 @@ class ES(Strategy):
         self._optimizer = make_optimizer(self.config.solver.optimizer, self.layout.size)
         self._centres: Centres | None = None
         if self.config.solver.update.stale is StaleKind.IMPORTANCE:
-            from parl_evokit.importance import MOST_PARAMETERS, Centres  # here, because few need it
-
             if self.layout.size > MOST_PARAMETERS:
                 raise ConfigError(
                     f"stale: IMPORTANCE is for up to {MOST_PARAMETERS} parameters, not {self.layout.size}: ratios of "
@@ -99,7 +120,7 @@ class ES(Strategy):
         return Advance(parameters, sampler.std, norm)
 
     def _gradient(self, intake: Intake, sampler: Sampler) -> FlatVector:
-        """Equation (1), or that of `importance`."""
+        """Return the gradient of equation (1), or of equation (4)."""
         update = self.config.solver.update
         if self._centres is not None:
             gradient = self._centres.gradient(intake.groups, sampler, self._utilities).astype(np.float32)
@@ -142,23 +163,29 @@ class ES(Strategy):
         return utilities_of(group, self.config.solver.update)
 
 
+class ARS(ES):
+    """ARS: random directions, of which the best `update.top_k` count; the step does not depend on the noise's std.
+
+    Args:
+        mean0: Where to start: a vector `[n]`, or named arrays.
+        config: Settings; used are `optimizer`, `sampling.gaussian_sampling` and `update` but for its `shaping`.
+        layout: Names and shapes of the vector's parts.
+    """
+
+    def _utilities(self, group: Group) -> shaping.Utilities:
+        return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)
+
+    def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
+        """Of one unit of noise with utility 1 in the gradient: the deviation is in the utilities already."""
+        directions = len(np.unique(group.keys >> np.uint64(1)))
+        return -1.0 / UNITS_PER_ONE / min(self.config.solver.update.top_k, directions)
+
+
 def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
     """The utilities of a model's samples, as the settings say."""
     if update.shaping is ShapingKind.TOP_K:
         return shaping.top_directions(group.rewards, group.keys, update.top_k)
     return SHAPINGS[update.shaping](group.rewards)
-
-
-def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
-    """The optimizer that the settings name, for a vector of `size` parameters."""
-    match settings.type:
-        case OptimizerKind.SGD:
-            return SGD(size, settings.base_lr)
-        case OptimizerKind.MOMENTUM:
-            return Momentum(size, settings.base_lr, settings.momentum.momentum)
-        case OptimizerKind.ADAM:
-            adam = settings.adam
-            return Adam(size, settings.base_lr, adam.beta1, adam.beta2, adam.epsilon)
 
 
 def _weight(group: Group, update: UpdateConfig) -> float:
@@ -167,3 +194,90 @@ def _weight(group: Group, update: UpdateConfig) -> float:
     for _ in range(group.age):
         weight *= update.stale_decay
     return weight
+
+
+def importance_weights(noise: NDArray[np.float64], shift: NDArray[np.float64]) -> list[float]:
+    """Return the weights of equation (3).
+
+    Args:
+        noise: Of the samples around their own centre, in standard deviations, `[n, d]`.
+        shift: Their centre minus the present one, in standard deviations, `[d]`.
+    """
+    half = fsum((shift * shift).tolist()) / 2.0
+    exponents = [-(fsum((row * shift).tolist()) + half) for row in noise]
+    return [min(CLIP, float(EXP.exp(Decimal(min(1.0, exponent))))) for exponent in exponents]
+
+
+class Centres:
+    """The centres of the last models, and the gradient from samples around them.
+
+    Args:
+        size: How many parameters there are, up to `MOST_PARAMETERS`.
+        max_age: How many centres to remember.
+    """
+
+    def __init__(self, size: int, max_age: int) -> None:
+        self._size = size
+        self._max_age = max_age
+        self._centres: dict[int, FlatVector] = {}
+
+    def remember(self, sampler: Sampler) -> None:
+        """This model is about to become the one before."""
+        self._centres[sampler.model_iter_id] = sampler.parameters
+        self._centres = {
+            number: centre
+            for number, centre in self._centres.items()
+            if sampler.model_iter_id - number < self._max_age and number <= sampler.model_iter_id
+        }
+
+    def gradient(
+        self, groups: Sequence[Group], sampler: Sampler, shape: Callable[[Group], shaping.Utilities]
+    ) -> NDArray[np.float64]:
+        """Return the gradient of equation (4); samples around an unknown centre count nothing.
+
+        Args:
+            groups: The samples by model.
+            sampler: The present model.
+            shape: Utilities of samples.
+        """
+        std = float(np.float32(sampler.std))
+        known = [group for group in groups if group.age == 0 or sampler.model_iter_id - group.age in self._centres]
+        together = Group(
+            0,
+            np.concatenate([group.keys for group in known] or [np.zeros(0, np.uint64)]),
+            np.concatenate([group.rewards for group in known] or [np.zeros(0)]),
+        )
+        utilities = shape(together).values.tolist()
+        weights: list[float] = []
+        noises: list[NDArray[np.float64]] = []
+        for group in known:
+            noise = sampler.normals(group.keys)
+            if group.age == 0:
+                weights += [1.0] * len(noise)
+            else:
+                centre = self._centres[sampler.model_iter_id - group.age]
+                shift = (centre.astype(np.float64) - sampler.parameters) / std
+                weights += importance_weights(noise, shift)
+                noise = noise + shift
+            noises.append(noise)
+        total = fsum(weights)
+        gradient = np.zeros(self._size)
+        if total <= 0.0:
+            return gradient
+        mean = fsum(w * u for w, u in zip(weights, utilities, strict=True)) / total
+        rows = (row for noise in noises for row in noise)
+        for weight, utility, row in zip(weights, utilities, rows, strict=True):
+            gradient += (-std * weight * (utility - mean) / total) * row
+        return gradient
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """The centres, as arrays for a file."""
+        rows = np.array(list(self._centres.values()), np.float32).reshape(len(self._centres), self._size)
+        return {MODELS: np.array(list(self._centres), np.int64), CENTRES: rows}
+
+    def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave; nothing where another rule was in force then."""
+        models, rows = state.get(MODELS, np.zeros(0, np.int64)), state.get(CENTRES, np.zeros((0, self._size)))
+        if rows.shape != (len(models), self._size):
+            raise LayoutMismatch(f"{len(models)} centres of {self._size} parameters are wanted, not {rows.shape}")
+        self._centres = dict(zip(models.tolist(), rows.astype(np.float32), strict=True))

@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.config import OptimizerConfig, OptimizerKind
 from parl_evokit.errors import EvolutionError, LayoutMismatch
 from parl_evokit.params import FlatVector
 
-__all__ = ["SGD", "Adam", "Momentum", "Optimizer"]
+__all__ = ["SGD", "Adam", "Momentum", "Optimizer", "make_optimizer"]
 
 CHUNK = 2**15  # elements worked on at a time, so that intermediate results stay in the cache
 
@@ -180,3 +181,15 @@ def _power(base: float, exponent: int) -> float:
     for bit in f"{exponent:b}":  # from the highest to the lowest
         result = result * result * (base if bit == "1" else 1.0)
     return result
+
+
+def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
+    """The optimizer that the settings name, for a vector of `size` parameters."""
+    match settings.type:
+        case OptimizerKind.SGD:
+            return SGD(size, settings.base_lr)
+        case OptimizerKind.MOMENTUM:
+            return Momentum(size, settings.base_lr, settings.momentum.momentum)
+        case OptimizerKind.ADAM:
+            adam = settings.adam
+            return Adam(size, settings.base_lr, adam.beta1, adam.beta2, adam.epsilon)

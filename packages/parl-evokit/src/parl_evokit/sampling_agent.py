@@ -6,8 +6,8 @@ from typing import Any, NoReturn, Protocol
 import numpy as np
 
 from parl_evokit.errors import EvolutionError
-from parl_evokit.models import ModelAdapter
-from parl_evokit.noise import CONTROL_KEY, KeySource
+from parl_evokit.models.adapter import ModelAdapter
+from parl_evokit.noise.keys import CONTROL_KEY, KeySource
 from parl_evokit.params import FlatVector
 from parl_evokit.records import SamplingInfo, sampling_infos
 from parl_evokit.sampler import Sampler

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from parl_evokit.cma_family import SMALLEST_STEP, CmaFamily
 from parl_evokit.cma_rates import Rates, expected_norm, log_ranks
-from parl_evokit.intake import Group
 from parl_evokit.noise.exact_sum import weighted_moments
-from parl_evokit.noise.quantiles import UNITS_PER_ONE
+from parl_evokit.noise.spec import UNITS_PER_ONE
 from parl_evokit.params import FlatVector
 from parl_evokit.sampler import Sampler
+from parl_evokit.samples import Group
 
 __all__ = ["SepCMAES"]
 

@@ -1,36 +1,56 @@
-"""A solver's state in a model directory: `solver.json` says what there is, `solver.npz` has the arrays.
+"""A model directory beside its weights: the state of the solver, and the history of its updates.
 
     solver.json    format, package version, configuration, model_iter_id, ledger, the name of a built-in model,
                    SHA-256 of the parameters and of the other files
     solver.npz     float32 and int64 arrays: the optimizer's moments, counters
     waiting.npz    samples that were served and have no reward yet, where there are any
+    history.jsonl  one line for each update, each with the digest of the line before it:
+                   {"model_iter_id": 7, "used": 20, ..., "parameters_sha256": "...", "previous": SHA-256 of the last}
 
-All are data only; nothing in them is executed or names code.
+All are data only; nothing in them is executed or names code. A line of the history that is changed or taken out later
+does not fit the next one's `previous`, and the file is refused. There is no time of day in it, because the same update
+of the same log has to give the same bytes; a directory's own time says when.
 """
 
 import hashlib
+import itertools
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from parl_evokit._version import __version__
-from parl_evokit.arrays import read_arrays, write_arrays
 from parl_evokit.errors import LayoutMismatch, SolverError
-from parl_evokit.report import vector_digest
+from parl_evokit.params import read_arrays, write_arrays
+from parl_evokit.report import UpdateReport, vector_digest
 from parl_evokit.samples import Samples
 from parl_evokit.strategy import Strategy
 
-__all__ = ["Progress", "read", "read_summary", "version", "write"]
+__all__ = [
+    "HISTORY",
+    "Progress",
+    "check_history",
+    "history_line",
+    "read",
+    "read_history",
+    "read_summary",
+    "version",
+    "write",
+    "write_history",
+]
+
 
 FORMAT = 1
 SUMMARY = "solver.json"
 ARRAYS = "solver.npz"
 WAITING = "waiting.npz"
 COLUMNS = ("keys", "models", "fingerprints")
+HISTORY = "history.jsonl"
+_REMEDY = "take it from a copy, or move it away to go on with a history that begins anew"
+_KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 
 @dataclass(frozen=True)
@@ -142,6 +162,69 @@ def version(directory: Path) -> str:
         return str(read_summary(directory).get("checksum", ""))
     except SolverError:
         return ""
+
+
+def history_line(report: UpdateReport, previous: str) -> str:
+    """One update as a line of JSON.
+
+    Args:
+        report: Of the update.
+        previous: The line before it, empty for the first.
+    """
+    numbers: dict[str, Any] = {name: value for name, value in asdict(report).items() if name != "parameters"}
+    numbers["parameters_sha256"] = report.parameters_sha256
+    numbers["previous"] = _line_digest(previous)
+    return json.dumps(numbers, separators=(",", ":"))
+
+
+def read_history(directory: Path) -> list[str]:
+    """The lines of a model's history; none where there is no file.
+
+    Raises:
+        SolverError: It was changed or is damaged.
+    """
+    path = directory / HISTORY
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError as error:
+        raise SolverError(f"{path} is no text ({error}): {_REMEDY}") from error
+    try:
+        check_history(lines)
+    except SolverError as error:
+        raise SolverError(f"{path}: {error}; {_REMEDY}") from error
+    return lines
+
+
+def write_history(directory: Path, lines: Sequence[str]) -> None:
+    """Write the history into a directory that no one reads yet; only the newest lines of very long ones."""
+    path = directory / HISTORY
+    path.unlink(missing_ok=True)  # it may be a link to the file of the directory being replaced
+    path.write_text("".join(f"{line}\n" for line in lines[-_KEPT:]), encoding="utf-8")
+
+
+def check_history(lines: Sequence[str]) -> int:
+    """Check that each line follows the one before it; returns how many there are.
+
+    Raises:
+        SolverError: One does not, or the last one is no update.
+    """
+    for number, (before, line) in enumerate(itertools.pairwise(lines), 2):
+        if not line.endswith(f'"previous":"{_line_digest(before)}"}}'):
+            raise SolverError(
+                f"line {number} of the history does not follow line {number - 1}: one of them was changed"
+            )
+    for line in lines[-1:]:
+        try:
+            json.loads(line)["previous"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise SolverError(f"line {len(lines)} of the history is no update: {line[:80]!r}") from error
+    return len(lines)
+
+
+def _line_digest(line: str) -> str:
+    return hashlib.sha256(line.encode()).hexdigest() if line else ""
 
 
 def _waiting(path: Path | None) -> Samples:

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from parl_evokit.config import Config, KeyKind
 from parl_evokit.errors import LayoutMismatch, NothingToUpdate, SolverError
 from parl_evokit.guard import Guard, shortened
-from parl_evokit.intake import Intake, sort_samples
-from parl_evokit.noise import CounterKeys, GaussianNoise, KeySource, RandomKeys
+from parl_evokit.noise.gaussian import GaussianNoise
+from parl_evokit.noise.keys import CounterKeys, KeySource, RandomKeys
 from parl_evokit.params import FlatVector, ParameterLayout
 from parl_evokit.records import SamplingInfo, sampling_infos
 from parl_evokit.report import UpdateReport
 from parl_evokit.sampler import Advance, Best, Sampler
-from parl_evokit.samples import Samples, noise_keys
+from parl_evokit.samples import Intake, Samples, noise_keys, sort_samples
 
 __all__ = ["Strategy"]
 

@@ -13,8 +13,7 @@ from pathlib import Path
 from parl_core.whole_file import whole_file
 from parl_evokit.directories import clear_leftovers, removed
 from parl_evokit.errors import SolverError, StorageError
-from parl_evokit.log.frames import frame
-from parl_evokit.log.header import Header
+from parl_evokit.log.frames import Header, frame
 from parl_evokit.records import Record
 from parl_evokit.samples import Samples
 

@@ -1,4 +1,4 @@
-"""Options, exit codes and errors that the commands share.
+"""Options, exit codes and errors that the commands share, and how they open an agent.
 
 0 done   2 usage   3 nothing new   4 damaged or foreign input   5 the guard refused
 1 what is needed cannot be done here: no permission, the disk is full   6 another update is at it
@@ -14,6 +14,10 @@ from typing import Any, ParamSpec, TypeVar
 
 import click
 
+from parl_evokit import solver_dir
+from parl_evokit.agent import ESAgent
+from parl_evokit.directories import read_unchanged
+from parl_evokit.environments import load_object
 from parl_evokit.errors import (
     EvolutionError,
     LayoutMismatch,
@@ -25,6 +29,9 @@ from parl_evokit.errors import (
     StorageError,
     UpdateLocked,
 )
+from parl_evokit.models.adapter import ModelAdapter
+from parl_evokit.models.find import adapt, built_in, model_in
+from parl_evokit.models.numpy_model import WEIGHTS
 from parl_evokit.report import UpdateReport
 
 __all__ = [
@@ -42,10 +49,13 @@ __all__ = [
     "WAIT",
     "Commands",
     "exits",
+    "open_agent",
+    "open_solver",
     "option",
     "print_result",
     "report_fields",
 ]
+
 
 FAILED, USAGE, NOTHING_NEW, DAMAGED, REVERTED, LOCKED = 1, 2, 3, 4, 5, 6
 DIFFERENT = DAMAGED
@@ -149,3 +159,48 @@ def _code(error: Exception) -> int:
     if isinstance(error, OSError):
         return FAILED
     return next((code for kind, code in CODES.items() if isinstance(error, kind)), USAGE)
+
+
+def open_agent(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
+    """An agent with its settings and weights, without a solver."""
+    agent = ESAgent()
+    agent.load_config(config_path)
+    agent.load_inference_model(model_dir, model=_model(model_dir, model))
+    return agent
+
+
+def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
+    """An agent with its settings, weights and solver, all of one moment."""
+
+    def opened() -> ESAgent:
+        agent = open_agent(model_dir, config_path, model)
+        agent.load_solver(model_dir)
+        return agent
+
+    return read_unchanged(model_dir, opened)
+
+
+def _model(directory: Path, name: str | None) -> ModelAdapter:
+    if name is not None:
+        return built_in(name) or _users(name)
+    found = model_in(directory)
+    if found is not None:
+        return found
+    if (directory / solver_dir.SUMMARY).exists():
+        raise SolverError(
+            f"the solver in {directory} belongs to a model of your own, and files never name code: "
+            "give --model package.module:function"
+        )
+    default = built_in("cartpole")
+    assert default is not None
+    if not (directory / WEIGHTS).exists():
+        raise SolverError(
+            f"{directory} holds neither a program of paddle nor weights of a built-in model ({WEIGHTS}): check the "
+            "path, or give --model package.module:function for a model of your own"
+        )
+    return default
+
+
+def _users(name: str) -> ModelAdapter:
+    found = load_object(name)
+    return adapt(found() if isinstance(found, type) else found)

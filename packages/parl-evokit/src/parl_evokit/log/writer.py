@@ -9,13 +9,10 @@ from pathlib import Path
 from types import TracebackType
 
 from parl_evokit.errors import LogError, RecordError
-from parl_evokit.log.frames import frame
-from parl_evokit.log.header import Header
+from parl_evokit.log.frames import SUFFIX, Header, frame
 from parl_evokit.records import SamplingInfo, encode_sample
 
-__all__ = ["SUFFIX", "LogWriter"]
-
-SUFFIX = ".evl"
+__all__ = ["LogWriter"]
 
 
 class LogWriter:

@@ -1,4 +1,4 @@
-"""What evolution needs of a model, whatever framework it is written in."""
+"""The interface that evolution needs of a model, whatever framework it is written in."""
 
 from pathlib import Path
 from typing import Any, Protocol
@@ -8,7 +8,14 @@ from numpy.typing import NDArray
 
 from parl_evokit.params import FlatVector, ParameterLayout
 
-__all__ = ["ModelAdapter"]
+__all__ = ["ModelAdapter", "Predictor"]
+
+
+class Predictor(Protocol):
+    """Whatever answers to `predict`: an agent or a clone."""
+
+    def predict(self, x: Any) -> Any:
+        """The model's output for the input `x`."""
 
 
 class ModelAdapter(Protocol):

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_evokit.arrays import read_arrays, write_arrays
 from parl_evokit.errors import LayoutMismatch
-from parl_evokit.noise import GaussianNoise, NoiseSpec
-from parl_evokit.params import FlatVector, ParameterLayout
+from parl_evokit.noise.gaussian import GaussianNoise
+from parl_evokit.noise.spec import NoiseSpec
+from parl_evokit.params import FlatVector, ParameterLayout, read_arrays, write_arrays
 
 __all__ = ["NumpyModel", "mlp"]
+
 
 WEIGHTS = "params.npz"
 Predict = Callable[[dict[str, FlatVector], Any], Any]
@@ -37,7 +38,7 @@ class NumpyModel:
             input that broadcasts against it; None calls `predict` for one after the other.
 
     Attributes:
-        built_in: The name under which `models.built_in` makes this model; None for a user's own.
+        built_in: The name under which `models.find.built_in` makes this model; None for a user's own.
     """
 
     built_in: str | None = None

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from parl_evokit.errors import EvolutionError
 from parl_evokit.noise.gaussian import MOST_KEPT, GaussianNoise, chunks
 from parl_evokit.noise.keys import CONTROL_KEY, check_keys
-from parl_evokit.noise.quantiles import LARGEST_UNIT
+from parl_evokit.noise.spec import LARGEST_UNIT
 
 __all__ = ["ExactSum", "sum_of_squares", "weighted_moments"]
 

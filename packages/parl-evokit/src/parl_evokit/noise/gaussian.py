@@ -19,11 +19,9 @@ from typing import Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_evokit.noise.generators import random_bits, random_bits_of, splitmix64, splitmix64_array
 from parl_evokit.noise.keys import CONTROL_KEY, check_key, check_keys
-from parl_evokit.noise.philox import random_bits, random_bits_of
-from parl_evokit.noise.quantiles import UNITS_PER_ONE, quantiles
-from parl_evokit.noise.spec import NoiseSpec
-from parl_evokit.noise.splitmix import splitmix64, splitmix64_array
+from parl_evokit.noise.spec import UNITS_PER_ONE, NoiseSpec, quantiles
 from parl_evokit.params import FlatVector
 
 __all__ = ["GaussianNoise", "are_pairs", "chunks"]

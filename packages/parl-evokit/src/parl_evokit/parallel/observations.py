@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_evokit.environments import Predictor
 from parl_evokit.errors import LayoutMismatch
+from parl_evokit.models.adapter import Predictor
 
 __all__ = ["NormalizedAgent", "Normalizer", "ObservationStatistics", "ObservationSums"]
 

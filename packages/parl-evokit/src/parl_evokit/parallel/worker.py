@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parl_evokit.noise.splitmix import splitmix64
+from parl_evokit.noise.generators import splitmix64
 from parl_evokit.parallel.observations import NormalizedAgent, Normalizer, ObservationSums
 from parl_evokit.records import SamplingInfo
 from parl_evokit.sampler import Sampler
