@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from parl_core.actors import open_actors, wait_any
+from parl_core.config import VARIABLES
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
 from parl_core.subprocess_actors import SubprocessActors
-from parl_core.thread_variables import VARIABLES
 
 DEADLINE_S = 60.0
 pytestmark = pytest.mark.usefixtures("importable_classes")

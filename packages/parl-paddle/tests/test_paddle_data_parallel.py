@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conformance.joint_learning import assert_joint_learning
 from parl_core import training
-from parl_core.learners import Learners
+from parl_core.backends import Learners
 from parl_paddle.backend import PaddleBackend
 
 

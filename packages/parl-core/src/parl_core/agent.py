@@ -6,6 +6,7 @@ exploration, several algorithms.
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,18 +15,15 @@ from typing import Any, ClassVar
 import numpy as np
 
 from parl_core import agent_file, logger
-from parl_core.agent_errors import check_figures, explain
 from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
-from parl_core.batching import batched, unbatched
 from parl_core.checks import check_finite
-from parl_core.contracts.masks import check_mask, mask_of
-from parl_core.contracts.on_policy import OnPolicy
-from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.actions import check_mask, mask_of
+from parl_core.contracts.on_policy import OnPolicy, RolloutBatch
 from parl_core.env.saved_statistics import statistics_of
-from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, WeightsMismatchError
+from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
-from parl_core.nested import map_nested
+from parl_core.nested import leaves, map_nested
 
 __all__ = ["Agent"]
 
@@ -100,8 +98,8 @@ class Agent:
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).choose is Algorithm.choose:
-            return unbatched(self._forward(self.alg.predict, batch, **options), single)
-        return unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
+            return _unbatched(self._forward(self.alg.predict, batch, **options), single)
+        return _unbatched(self.alg.choose(self._forward(self.alg.predict, batch), **options), single)
 
     def sample(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act with exploration.
@@ -122,7 +120,7 @@ class Agent:
             actions = self._forward(self.alg.sample_actions, batch, **options)
         else:
             actions = self.alg.choose(self._forward(self.alg.predict, batch), rng=self.rng, **options)
-        return unbatched(actions, single)
+        return _unbatched(actions, single)
 
     def explore(self, obs: Any, **options: Any) -> Any:
         """Act with exploration and return what on-policy learning needs: (value, action, log-probability).
@@ -136,17 +134,17 @@ class Agent:
         """
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
-        return unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
+        return _unbatched(self._forward(self._on_policy("explore").explore, batch, **options), single)
 
     def value(self, obs: Any) -> Any:
         """Return the estimated value of an observation (float) or of a batch (`[n]`), of algorithms that have one."""
         batch, single = self._batched(obs)
-        return unbatched(self._forward(self.alg.value, batch), single)
+        return _unbatched(self._forward(self.alg.value, batch), single)
 
     def logits(self, obs: Any) -> Any:
         """Return the logits of the policy, `[act_dim]` or `[n, act_dim]`, of algorithms that offer them (IMPALA)."""
         batch, single = self._batched(obs)
-        return unbatched(self._forward(self.alg.logits, batch), single)
+        return _unbatched(self._forward(self.alg.logits, batch), single)
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
@@ -219,10 +217,10 @@ class Agent:
                 **{name: self._tensors(value) for name, value in kwargs.items()},
             )
         except Exception as error:
-            explain(error, type(self.alg).__name__, method, args, kwargs)
+            _explain(error, type(self.alg).__name__, method, args, kwargs)
             raise
         figures = self._figures(result)
-        check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
+        _check_figures(f"{type(self.alg).__name__}.{getattr(method, '__name__', 'learn')}", figures)
         return figures
 
     def train(self) -> None:
@@ -353,7 +351,7 @@ class Agent:
                 "play episodes with parl_core.training.return_conditioned.evaluate_with_target_return, or give all of "
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
-        return batched(obs, self.obs_ndim)
+        return _as_batch(obs, self.obs_ndim)
 
     def _forward(self, method: Callable[..., Any], batch: Any, **options: Any) -> Any:
         if self._by_mode is None:
@@ -366,7 +364,7 @@ class Agent:
                 tensors = {name: self._tensors(value) for name, value in options.items()}
                 return self._arrays(method(self._tensors(batch), **tensors))
         except Exception as error:
-            explain(error, type(self.alg).__name__, method, (batch,), options)
+            _explain(error, type(self.alg).__name__, method, (batch,), options)
             raise
         finally:
             for layer in learning:
@@ -398,3 +396,96 @@ def _prefixed(weights: Weights) -> Weights:
 
 def _unprefixed(arrays: Weights) -> Weights:
     return {name.removeprefix("model/"): array for name, array in arrays.items() if name.startswith("model/")}
+
+
+def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
+    """The observations as a batch, and whether it was a single one.
+
+    Args:
+        obs: one observation or a batch: an array, or a dictionary of such.
+        ndim: as `parl.Agent`'s `obs_ndim`.
+
+    Raises:
+        ValueError: the number of dimensions fits neither.
+    """
+    if isinstance(obs, Mapping):
+        if not obs:
+            raise ValueError("an observation that is a dictionary needs at least one entry, got {}")
+        parts = {
+            key: _as_batch(value, ndim.get(key) if isinstance(ndim, Mapping) else ndim) for key, value in obs.items()
+        }
+        singles = {single for _, single in parts.values()}
+        if len(singles) > 1:
+            raise ValueError(
+                "some entries of the observation look like one, some like a batch: "
+                f"{ {key: np.shape(value) for key, value in obs.items()} }; "
+                "set agent.obs_ndim to a dictionary of the number of dimensions of each"
+            )
+        return {key: batch for key, (batch, _) in parts.items()}, singles.pop()
+    array = np.asarray(obs)
+    if ndim is None:
+        if array.ndim in (1, 3):
+            return array[None], True
+        if array.ndim in (2, 4):
+            return array, False
+    elif array.ndim == ndim + 1:
+        return array, False
+    elif array.ndim == ndim:
+        return array[None], True
+    expected = "1 or 3 dimensions (one) or 2 or 4 (a batch)" if ndim is None else f"{ndim} or {ndim + 1} dimensions"
+    raise ValueError(
+        f"cannot tell one observation from a batch: got shape {array.shape}, expected {expected}; "
+        "set agent.obs_ndim to the number of dimensions of one observation"
+    )
+
+
+def _unbatched(actions: Any, single: bool) -> Any:
+    """The rows of a batch, or the only row where it was one observation: a number as Python's, a tuple by its parts."""
+    if not single:
+        return actions
+    if isinstance(actions, tuple):
+        return tuple(_unbatched(part, single) for part in actions)
+    row = actions[0]
+    return row.item() if np.ndim(row) == 0 else row
+
+
+def _explain(
+    error: Exception, algorithm: str, method: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> None:
+    """Say beside an error out of the framework or the model which arrays led there, and what a model has to do."""
+    if isinstance(error, ParlError) or getattr(error, "__notes__", None):
+        return
+    try:
+        names = list(inspect.signature(method).parameters)
+    except (TypeError, ValueError):  # what is no Python function
+        names = [f"argument {i}" for i in range(len(args))]
+    given = dict(zip(names, args, strict=False)) | dict(kwargs)
+    arrays = [
+        f"{name} {array.dtype} {list(array.shape)}"
+        for key, value in given.items()
+        if isinstance(value, (np.ndarray, list, dict))
+        for name, array in leaves(key, value).items()
+    ]
+    error.add_note(
+        f"It came out of {algorithm}.{getattr(method, '__name__', 'learn')} with {', '.join(arrays) or 'no arrays'}. "
+        "The model has to take such observations, casting whole numbers where its layers want others, and to "
+        f"return what {algorithm}'s documentation says: help(parl.algorithms.{algorithm})"
+    )
+
+
+def _check_figures(source: str, figures: Any) -> None:
+    """Refuse NaN and infinity among what an algorithm's method returned: a number, a tuple or a dictionary of some.
+
+    Raises:
+        DivergedError: it names the figures, and what usually helps.
+    """
+    if isinstance(figures, float):
+        check_finite(source, {"the loss": figures})
+    elif isinstance(figures, tuple):
+        names = getattr(figures, "_fields", None) or [f"figure {i}" for i in range(len(figures))]
+        parts = dict(zip(names, figures, strict=True))
+        check_finite(source, {name: part for name, part in parts.items() if isinstance(part, float)})
+        for part in figures:
+            _check_figures(source, part if isinstance(part, tuple) else None)
+    elif isinstance(figures, dict):
+        check_finite(source, {name: part for name, part in figures.items() if isinstance(part, float)})

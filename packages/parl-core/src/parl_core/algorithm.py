@@ -1,25 +1,76 @@
-"""The contract of `parl.Algorithm`: how the parameters of a model are updated.
+"""The contract of `parl.Algorithm`: how the parameters of a model are updated, and of the optimizers that do it.
 
-What both backends share is here: weights, the state that a saved agent holds, the rule that turns a network's output
-into actions. Tensor code is the backend's.
+Both backends share what is here: weights, the state that a saved agent holds, the rule that turns a network's output
+into actions, and a look at what a model returns before the first update. Tensor code is the backend's.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
 from parl_core.model import Model, Weights, check_names
-from parl_core.optimizer import Optimizer
+from parl_core.nested import map_nested
 
-__all__ = ["Algorithm", "AlgorithmState"]
+__all__ = ["Algorithm", "AlgorithmState", "Optimizer"]
+
+
+class Optimizer:
+    """Updates some or all parameters of one model; it is created in the framework when the first loss arrives.
+
+    That late, because lazily shaped layers have no parameters before the first batch.
+    """
+
+    def minimize(self, loss: Any, lr: float | None = None) -> Any:
+        """Compute gradients of `loss` and take one step.
+
+        Args:
+            loss: a scalar tensor.
+            lr: learning rate of this step; default the constructor's.
+
+        Returns:
+            The gradients' global norm before clipping, a tensor, where a limit was set; else None.
+        """
+        raise NotImplementedError
+
+    def descend(self, losses: Callable[..., tuple[Any, ...]], *batch: Any, lr: float | None = None) -> tuple[Any, ...]:
+        """Take one step down the gradient of the first of `losses(*batch)`.
+
+        Args:
+            losses: a function of tensors without side effects; where the algorithm compiles, it is compiled together
+                with its gradient.
+            batch: its arguments, tensors, dictionaries of tensors or None.
+            lr: learning rate of this step; default the constructor's.
+
+        Returns:
+            What `losses` returned, detached from the graph.
+        """
+        raise NotImplementedError
+
+    def get_state(self) -> Weights:
+        """Copies of the state, empty before the first step.
+
+        Returns:
+            `step/<parameter>` (int64 scalar), `moment1/<parameter>` and `moment2/<parameter>` of Adam, in the names and
+            layouts of `Model.get_weights(portable=True)`.
+        """
+        raise NotImplementedError
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `get_state` returned, of either backend.
+
+        Raises:
+            WeightsMismatchError: names or shapes do not fit the model; nothing was changed.
+        """
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -323,6 +374,76 @@ class Algorithm:
 
     def _optimizers(self) -> dict[str, Optimizer]:
         return {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+
+    def _require_pairs(self, pairs: Mapping[str, str], obs: Any, action: NDArray[Any]) -> None:
+        """Refuse a model of which one of the methods returns something else than a pair.
+
+        Args:
+            pairs: what each method has to return, in words; methods other than `policy` also take the action.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            action: `[batch, act_dim]`.
+
+        Raises:
+            ModelContractError: it names the method, what it returned and what it has to return.
+        """
+        with self._trying_out(obs, action) as (rows, actions, count):
+            for method, wanted in pairs.items():
+                try:
+                    found = getattr(self.model, method)(*((rows,) if method == "policy" else (rows, actions)))
+                except Exception:  # any: the update, which is next, raises it again and is explained
+                    return
+                if hasattr(found, "__len__") and len(found) == 2:
+                    continue
+                returned = f"{len(found)} parts" if isinstance(found, tuple | list) else f"one {type(found).__name__}"
+                shape = f" of shape {list(found.shape)} for {count} rows" if hasattr(found, "shape") else ""
+                raise ModelContractError(
+                    f"{type(self.model).__name__}.{method} has to return {wanted} for {type(self).__name__}; it "
+                    f"returned {returned}{shape}"
+                )
+
+    def _output_size(self, method: str, obs: Any, dimensions: int = 2) -> int | None:
+        """Return how many numbers a method of the model returns side by side for an observation.
+
+        Args:
+            method: takes observations alone; where it returns several arrays, the first one counts.
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            dimensions: of what it returns, with that of the batch.
+
+        Returns:
+            The size of the last dimension; None where the method fails or returns something else, which the update,
+            which is next, explains.
+        """
+        with self._trying_out(obs, np.zeros(1)) as (rows, _, _), suppress(Exception):  # any, as above
+            found = self._run(getattr(self.model, method), rows)
+            shape = tuple((found[0] if isinstance(found, tuple) else found).shape)
+            return int(shape[-1]) if len(shape) == dimensions else None
+        return None
+
+    @contextmanager
+    def _trying_out(self, obs: Any, action: NDArray[Any]) -> Iterator[tuple[Any, Any, int]]:
+        """A context in which the model can be called: nothing is learned, counted or drawn by it.
+
+        Args:
+            obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.
+            action: `[batch, act_dim]`.
+
+        Yields:
+            (observations, actions, rows): tensors of so many equal rows.
+        """
+        rows = 3  # more than two, so that what a single critic returns cannot be unpacked as a pair
+
+        def repeated(array: Any) -> Any:
+            return self._tensor(np.repeat(array[:1], rows, axis=0))
+
+        switched = [layer for layer in self._layers_by_mode() if layer.training]
+        for layer in switched:
+            layer.training = False
+        try:
+            with self._no_gradients(), self._drawing_from(0):
+                yield map_nested(repeated, obs), repeated(action), rows
+        finally:
+            for layer in switched:
+                layer.training = True
 
 
 def _split(arrays: Weights) -> dict[str, Weights]:

@@ -1,8 +1,19 @@
-"""The environment variables that parl-core and its backends read; no other module of theirs reads the environment."""
+"""The environment variables that parl-core and its backends read; no other module of theirs reads the environment.
+
+`VARIABLES` tell numeric libraries how many threads to use when they are loaded.
+"""
 
 import os
+from collections.abc import Mapping
 
-__all__ = ["backend_choice", "device_choice", "visible_gpus"]
+__all__ = [
+    "VARIABLES",
+    "backend_choice",
+    "chosen_variables",
+    "device_choice",
+    "one_thread_unless_chosen",
+    "visible_gpus",
+]
 
 
 def backend_choice() -> str | None:
@@ -18,3 +29,24 @@ def device_choice() -> str | None:
 def visible_gpus() -> str | None:
     """`CUDA_VISIBLE_DEVICES`: which GPUs CUDA shows to this process, or None when unset; empty means none."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
+
+
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
+
+def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of an environment that set numbers of threads."""
+    return {name: environment[name] for name in VARIABLES if environment.get(name)}
+
+
+def one_thread_unless_chosen(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of one of several processes on a machine: one thread each, or what the user chose."""
+    return dict(environment) if chosen_variables(environment) else {**environment, **dict.fromkeys(VARIABLES, "1")}

@@ -28,8 +28,8 @@ from typing import Any, Self
 from parl_core.actor_process import HEADER
 from parl_core.actors import ActorFuture, ActorHandle
 from parl_core.checks import check_int
+from parl_core.config import one_thread_unless_chosen
 from parl_core.errors import ActorProcessLost, ParlError
-from parl_core.thread_variables import one_thread_unless_chosen
 
 __all__ = ["SubprocessActors"]
 

@@ -19,7 +19,7 @@ from typing import Any
 import paddle
 from paddle import Tensor, distributed
 
-from parl_core.learners import Learners
+from parl_core.backends import Learners
 from parl_paddle.tensors import to_array
 
 __all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "means", "normalised"]

@@ -15,7 +15,7 @@ import paddle
 import paddle.nn.functional as F
 from paddle import Tensor
 
-from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
 from parl_paddle.activations import log_softmax
 from parl_paddle.losses.shapes import same_shape

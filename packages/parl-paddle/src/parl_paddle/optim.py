@@ -12,7 +12,7 @@ import paddle
 from paddle import Tensor
 from paddle.utils import unique_name
 
-from parl_core import optimizer as contract
+from parl_core import algorithm as contract
 from parl_core.model import Weights, check_weights
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, distributed, nn
 
-from parl_core.learners import Learners
+from parl_core.backends import Learners
 
 __all__ = ["SharedGradients", "join", "joined_sum", "learners", "mean_of_all", "means", "normalised"]
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
 from parl_torch.losses.shapes import same_shape
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch._utils import _flatten_dense_tensors
 from torch.nn.parameter import is_lazy
 
-from parl_core import optimizer as contract
+from parl_core import algorithm as contract
 from parl_core.model import Weights, check_weights
 from parl_torch.compiled import CompiledGradients, Losses
 from parl_torch.data_parallel import SharedGradients, learners

@@ -8,8 +8,7 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_non_negative
 from parl_core.contracts.continuous import ContinuousActorCritic
-from parl_core.contracts.pairs import tried_out
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
 
@@ -148,7 +147,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
         Raises:
             ModelContractError: its methods return other shapes than those of heads.
         """
-        with tried_out(self, obs, action) as (rows, _, count):
+        with self._trying_out(obs, action) as (rows, _, count):
             try:
                 actions = self.model.policy(rows)
                 found = tuple(actions.shape)

@@ -1,25 +1,36 @@
-"""Columns of a batch: arrays with one entry a row, of the dtype that an algorithm computes with."""
+"""Columns of a batch: arrays with one entry a row, checked, and of the dtype that an algorithm computes with."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.nested import Observations, map_nested
+from parl_core.checks import check_rows
+from parl_core.nested import Observations, leaves, map_nested
 
-__all__ = ["actions_column", "finite_column", "flags_column", "floats_column", "observations", "weights_column"]
+__all__ = [
+    "actions_column",
+    "finite_column",
+    "flags_column",
+    "floats_column",
+    "observations",
+    "transition_columns",
+    "weights_column",
+]
+
 
 _LARGEST = float(np.finfo(np.float32).max)
 
 
 def observations(values: Any) -> Observations:
-    """Observations of a batch as an array, or of a dictionary its arrays; nothing is copied that need not be."""
+    """Return the observations of a batch as an array, or as a dictionary of arrays; copies only where needed."""
     found: Observations = map_nested(np.asarray, values)
     return found
 
 
 def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArray[np.int64]:
-    """Discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
+    """Return discrete actions as int64 `[n]`, from `[n]` or `[n, 1]`.
 
     Args:
         name: of the argument, for messages.
@@ -45,7 +56,7 @@ def actions_column(name: str, values: Any, act_dim: int | None = None) -> NDArra
 
 
 def floats_column(name: str, values: Any) -> NDArray[Any]:
-    """Numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 stay what they are.
+    """Return numbers or flags as floats `[n]`, from `[n]` or `[n, 1]`; float32 and float64 stay what they are.
 
     Raises:
         ValueError: another shape, or no numbers.
@@ -59,7 +70,7 @@ def floats_column(name: str, values: Any) -> NDArray[Any]:
 
 
 def finite_column(name: str, values: Any) -> NDArray[Any]:
-    """As `floats_column`, of finite numbers: one that is not spoils all weights.
+    """Return a column as `floats_column` does, of finite numbers: one that is not spoils all weights.
 
     Raises:
         ValueError: another shape, no numbers, or one that is NaN, or infinite in single precision; the message has the
@@ -77,7 +88,7 @@ def finite_column(name: str, values: Any) -> NDArray[Any]:
 
 
 def weights_column(name: str, values: Any, largest: float = _LARGEST) -> NDArray[Any]:
-    """As `finite_column`, of numbers from 0 to `largest`.
+    """Return a column as `finite_column` does, of numbers from 0 to `largest`.
 
     Raises:
         ValueError: another shape, no numbers, or one outside; the message has the first such row.
@@ -91,7 +102,7 @@ def weights_column(name: str, values: Any, largest: float = _LARGEST) -> NDArray
 
 
 def flags_column(name: str, values: Any) -> NDArray[Any]:
-    """As `floats_column`, of flags: 1 (or True) where an episode ended, 0 where it did not; probabilities are between.
+    """Return a column of flags as floats: 1 (or True) where an episode ended, 0 where not; probabilities are between.
 
     Raises:
         ValueError: another shape, no numbers, or one outside of [0, 1]; the message has the first such row.
@@ -113,3 +124,64 @@ def _column(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if array.ndim == 2 and array.shape[1] == 1:
         return array[:, 0]
     raise ValueError(f"{name} must have shape [n] or [n, 1], got {array.shape}")
+
+
+def transition_columns(
+    algorithm: str,
+    obs: Any,
+    action: Any,
+    reward: Any,
+    next_obs: Any,
+    terminal: Any,
+    *,
+    to_action: Callable[[str, Any], NDArray[Any]],
+    weights: Any = None,
+    discount: Any = None,
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Check and convert the arrays of an off-policy algorithm's `learn`.
+
+    Args:
+        algorithm: name, for messages.
+        obs: `[n, ...]`, or a dictionary of such.
+        action: what `to_action` takes.
+        reward: `[n]` or `[n, 1]`.
+        next_obs: as `obs`.
+        terminal: bool or float `[n]` or `[n, 1]`.
+        to_action: checks and converts the actions, given their name and the values.
+        weights: numbers of at least 0, `[n]` or `[n, 1]`; None for not given.
+        discount: numbers in [0, 1], likewise.
+
+    Returns:
+        The five columns in this order, and those of the last two that were given.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit, the batch is empty, a reward is not finite, a number is out of its
+            range, or `terminal` is no flag.
+    """
+    columns = {
+        "obs": observations(obs),
+        "action": to_action("action", action),
+        "reward": finite_column("reward", reward),
+        "next_obs": observations(next_obs),
+        "terminal": flags_column("terminal", terminal),
+    }
+    extra = {}
+    if weights is not None:
+        extra["weights"] = weights_column("weights", weights)
+    if discount is not None:
+        extra["discount"] = weights_column("discount", discount, 1.0)
+    check_rows(
+        f"{algorithm}.learn",
+        {path: leaf for name, part in (columns | extra).items() for path, leaf in leaves(name, part).items()},
+    )
+    _check_same_shapes(leaves("obs", columns["obs"]), leaves("obs", columns["next_obs"]))
+    return tuple(columns.values()), extra
+
+
+def _check_same_shapes(before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
+    """Refuse next observations of another shape, which a layer that takes its shape from the first batch would take."""
+    for path in before.keys() & after.keys():
+        if before[path].shape != after[path].shape:
+            raise ValueError(
+                f"next_{path} must have the shape of {path}, {before[path].shape}, got {after[path].shape}"
+            )

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
     check_non_negative,
@@ -24,13 +25,10 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.pairs import check_pairs, tried_out
-from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
-from parl_core.contracts.settings import merge
-from parl_core.contracts.transitions import transition_columns
+from parl_core.contracts.columns import transition_columns
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["ContinuousActorCritic", "noisy", "unit_box"]
 
@@ -154,7 +152,7 @@ class ContinuousActorCritic(CountingUpdates):
             discount=discount,
         )
         if not self._pairs_checked:
-            check_pairs(self, self.PAIRS, columns[0], columns[1])
+            self._require_pairs(self.PAIRS, columns[0], columns[1])
             self._pairs_checked = True
         rates = {"actor_lr": actor_lr, "critic_lr": critic_lr}
         return columns, {**extra, **{name: check_scheduled(name, rate) for name, rate in rates.items()}}
@@ -163,7 +161,7 @@ class ContinuousActorCritic(CountingUpdates):
         """Run actor and critics once where they have lazily shaped layers."""
         if not self.model._waiting():
             return
-        with tried_out(self, obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains it
+        with self._trying_out(obs, action) as (rows, actions, _), suppress(Exception):  # the first update explains it
             self._run_model(rows, actions)
 
     # Shared

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_positive
 from parl_core.contracts.sac import SAC
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["CQL"]
 

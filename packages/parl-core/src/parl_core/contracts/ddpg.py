@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.contracts.continuous import ContinuousActorCritic, noisy
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["DDPG"]

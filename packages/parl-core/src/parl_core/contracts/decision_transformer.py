@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_int,
     check_non_negative,
@@ -15,12 +16,11 @@ from parl_core.checks import (
     first_not_finite,
 )
 from parl_core.contracts.continuous import unit_box
-from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.offline.dataset import OfflineDataset
 from parl_core.offline.sequences import SequenceSampler
-from parl_core.optimizer import Optimizer
 
 __all__ = ["DecisionTransformer"]
 

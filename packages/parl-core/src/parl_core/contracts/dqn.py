@@ -6,16 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
-from parl_core.contracts.columns import actions_column, observations
-from parl_core.contracts.masks import check_mask, mask_of
-from parl_core.contracts.pairs import outputs_of
-from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
-from parl_core.contracts.settings import merge
-from parl_core.contracts.transitions import transition_columns
+from parl_core.contracts.actions import check_mask, mask_of
+from parl_core.contracts.columns import actions_column, observations, transition_columns
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import ModelContractError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["DDQN", "DQN"]
 
@@ -210,7 +207,7 @@ class DQN(CountingUpdates):
     def _choices(self, obs: Any) -> int | None:
         """How many actions there are: as many as the model has values, which is looked at once."""
         if self._outputs is None:
-            outputs = outputs_of(self, self._value, observations(obs), self._value_dims)
+            outputs = self._output_size(self._value, observations(obs), self._value_dims)
             if outputs is not None and self.act_dim not in (None, outputs):
                 raise self._misshapen(("batch", outputs))
             self._outputs = outputs

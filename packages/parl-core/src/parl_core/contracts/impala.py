@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
     check_int,
@@ -16,14 +17,12 @@ from parl_core.checks import (
     check_scheduled,
     first_method,
 )
-from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.columns import actions_column, finite_column, flags_column, observations
-from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
-from parl_core.contracts.settings import merge
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.nested import leaves, rows_of
-from parl_core.optimizer import Optimizer
 
 __all__ = ["IMPALA", "VTraceLoss"]
 

@@ -3,6 +3,7 @@
 import math
 from typing import Any, ClassVar
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import (
     check_fraction,
     check_int,
@@ -11,13 +12,11 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
+from parl_core.contracts.columns import transition_columns
 from parl_core.contracts.continuous import unit_box
-from parl_core.contracts.pairs import check_pairs
-from parl_core.contracts.scheduled import CountingUpdates, Scheduled, check_schedule
-from parl_core.contracts.transitions import transition_columns
+from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["IQL"]
 
@@ -147,7 +146,7 @@ class IQL(CountingUpdates):
             type(self).__name__, obs, action, reward, next_obs, terminal, to_action=unit_box
         )
         if not self._pairs_checked:
-            check_pairs(self, {"q_value": "the pair (Q1, Q2)"}, columns[0], columns[1])
+            self._require_pairs({"q_value": "the pair (Q1, Q2)"}, columns[0], columns[1])
             self._pairs_checked = True
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate)}
 

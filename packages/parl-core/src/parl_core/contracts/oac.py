@@ -5,7 +5,7 @@ from typing import Any
 
 from parl_core.checks import check_non_negative
 from parl_core.contracts.sac import SAC
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["OAC"]

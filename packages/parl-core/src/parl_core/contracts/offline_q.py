@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from parl_core.checks import check_int, check_positive
 from parl_core.contracts.dqn import DQN
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["OfflineQ"]

@@ -1,18 +1,57 @@
-"""What the on-policy loop needs of an algorithm: to explore with what learning will need, and to learn a rollout."""
+"""The base of on-policy algorithms, and the rollout that they learn from."""
 
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.contracts.action_kind import ActionKind
+from parl_core.checks import check_rows
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.columns import observations
-from parl_core.contracts.pairs import outputs_of
-from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.contracts.scheduled import CountingUpdates
+from parl_core.contracts.settings import CountingUpdates
 from parl_core.errors import HyperparameterError
+from parl_core.nested import Observations, leaves, rows_of
 
-__all__ = ["OnPolicy", "refuse_unused"]
+__all__ = ["OnPolicy", "RolloutBatch", "refuse_unused"]
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """A rollout, flattened over environments and time; one row a step.
+
+    Attributes:
+        obs: `[n, ...]`, or a dictionary of such.
+        action: int64 `[n]`, or int64 `[n, parts]` when multi-discrete, or float `[n, act_dim]` when continuous.
+        value: float `[n]`, estimated by the policy that acted.
+        return_: float `[n]`, the value function's target (advantage + value).
+        log_prob: float `[n]`, of the action under the policy that acted.
+        advantage: float `[n]`.
+        action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
+            observations have it.
+
+    Raises:
+        ValueError: the columns differ in length, or one that holds one number a row has another shape.
+    """
+
+    obs: Observations
+    action: NDArray[Any]
+    value: NDArray[Any]
+    return_: NDArray[Any]
+    log_prob: NDArray[Any]
+    advantage: NDArray[Any]
+    action_mask: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        columns = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        given = {name: column for name, column in columns.items() if column is not None}
+        check_rows("RolloutBatch", leaves("obs", self.obs) | given)
+        for name in ("value", "return_", "log_prob", "advantage"):
+            if getattr(self, name).ndim != 1:
+                raise ValueError(f"RolloutBatch.{name} must have shape [n], got {getattr(self, name).shape}")
+
+    def __len__(self) -> int:
+        return rows_of(self.obs)
 
 
 def refuse_unused(algorithm: str, **given: Any) -> None:
@@ -92,7 +131,7 @@ class OnPolicy(CountingUpdates):
             obs: of the batch.
         """
         if self._outputs is None and self.actions == ActionKind():
-            self._outputs = outputs_of(self, policy, observations(obs))
+            self._outputs = self._output_size(policy, observations(obs))
         return self.actions.column(name, values, self._outputs)
 
     # Backend hook

@@ -1,6 +1,9 @@
 """The contract of PPO in the form of PARL 2.x: one optimizer for policy and value, minibatches of a rollout.
 
-`PPO(model, policy_lr=..., value_lr=...)` gives the form of PARL 1.x, which `separate_ppo` describes.
+The arguments choose between the two documented forms; `separate_ppo` describes that of PARL 1.x.
+
+    PPO(model, clip_param=..., initial_lr=..., ...)   PARL 2.x: learn, learn_rollout, sample, predict, value
+    PPO(model, policy_lr=..., value_lr=..., ...)      PARL 1.x: policy_learn, value_learn, value_predict, ...
 """
 
 import math
@@ -10,25 +13,94 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
-from parl_core.contracts.action_kind import ActionKind
+from parl_core.contracts.actions import ActionKind
 from parl_core.contracts.columns import finite_column, observations
-from parl_core.contracts.on_policy import OnPolicy
-from parl_core.contracts.ppo_forms import DEFAULTS, SeparateMethods, asks_for_separate_form
-from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.contracts.scheduled import Scheduled, check_schedule
-from parl_core.contracts.settings import merge
+from parl_core.contracts.on_policy import OnPolicy, RolloutBatch
+from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.nested import leaves, map_nested
-from parl_core.optimizer import Optimizer
 
 __all__ = ["PPO", "asks_for_separate_form"]
+
+
+_DEFAULTS: dict[str, Any] = {
+    "clip_param": 0.1,
+    "value_loss_coef": 0.5,
+    "entropy_coef": 0.01,
+    "initial_lr": 2.5e-4,
+    "eps": 1e-5,
+    "max_grad_norm": 0.5,
+    "use_clipped_value_loss": True,
+    "norm_adv": True,
+    "continuous_action": False,
+    "nvec": None,
+}
+_SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
+
+
+def asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
+    """Return True where the arguments of `PPO` are those of PARL 1.x.
+
+    Args:
+        positional: number of positional arguments after the model.
+        given: keyword arguments.
+
+    Raises:
+        HyperparameterError: names of both forms are mixed.
+    """
+    old = [name for name in _SEPARATE_FORM if given.get(name) is not None]
+    new = [name for name in _DEFAULTS if given.get(name) is not None] or list(_DEFAULTS)[:positional]
+    if old and new:
+        raise HyperparameterError(
+            f"PPO got {', '.join(old)} of PARL 1.x's form together with {', '.join(new)} of PARL 2.x's; "
+            f"use one set: {', '.join(_SEPARATE_FORM)}; or: {', '.join(_DEFAULTS)}"
+        )
+    return bool(old)
+
+
+class _SeparateMethods:
+    """Methods of PARL 1.x's form on an algorithm of PARL 2.x's; each raises an error that says how to get that form."""
+
+    def policy_learn(
+        self,
+        obs: Any,  # noqa: ARG002 - the other form's arguments, here as below
+        actions: Any,  # noqa: ARG002
+        advantages: Any,  # noqa: ARG002
+        beta: float | None = None,  # noqa: ARG002
+        *,
+        lr: float | None = None,  # noqa: ARG002
+        epsilon: float | None = None,  # noqa: ARG002
+    ) -> Any:
+        """Of PARL 1.x's form: see `SeparatePPO.policy_learn`."""
+        raise _of_the_other_form("policy_learn")
+
+    def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:  # noqa: ARG002
+        """Of PARL 1.x's form: see `SeparatePPO.value_learn`."""
+        raise _of_the_other_form("value_learn")
+
+    def value_predict(self, obs: Any) -> Any:  # noqa: ARG002
+        """Of PARL 1.x's form: see `SeparatePPO.value_predict`."""
+        raise _of_the_other_form("value_predict")
+
+    def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
+        """Of PARL 1.x's form: see `SeparatePPO.sync_old_policy`."""
+        raise _of_the_other_form("sync_old_policy")
+
+
+def _of_the_other_form(method: str) -> NotImplementedError:
+    return NotImplementedError(
+        f"{method} belongs to PARL 1.x's form of PPO; this one was made with PARL 2.x's arguments: call learn or "
+        "learn_rollout, or make it with policy_lr and value_lr"
+    )
+
 
 EPOCHS, MINIBATCH_SIZE = 10, 64  # Schulman et al. 2017, table 3
 
 
-class PPO(SeparateMethods, OnPolicy):
+class PPO(_SeparateMethods, OnPolicy):
     """Proximal policy optimization (Schulman et al. 2017, arXiv:1707.06347, equations 7 and 9).
 
         ratio = exp(log pi(a|s) - log pi_old(a|s))
@@ -117,7 +189,7 @@ class PPO(SeparateMethods, OnPolicy):
         }
         if asks_for_separate_form(0, {**given, **old}):
             raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
-        settings = merge("PPO", None, given, DEFAULTS)
+        settings = merge("PPO", None, given, _DEFAULTS)
         self.clip_param = check_schedule("clip_param", settings["clip_param"], check_positive)
         self.value_loss_coef = check_non_negative("value_loss_coef", settings["value_loss_coef"])
         self.entropy_coef = check_schedule("entropy_coef", settings["entropy_coef"], check_non_negative)

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real
 from parl_core.contracts.continuous import ContinuousActorCritic
-from parl_core.contracts.scheduled import Scheduled, check_schedule
+from parl_core.contracts.settings import Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["SAC"]
 

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from parl_core.algorithm import Algorithm
+from parl_core.algorithm import Algorithm, Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
+from parl_core.contracts.on_policy import RolloutBatch
 from parl_core.contracts.ppo import PPO
-from parl_core.contracts.rollout_batch import RolloutBatch
-from parl_core.contracts.scheduled import Scheduled, check_schedule
-from parl_core.contracts.settings import merge
+from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.model import Model
-from parl_core.optimizer import Optimizer
 
 __all__ = ["SeparatePPO", "adapt_kl_penalty"]
 

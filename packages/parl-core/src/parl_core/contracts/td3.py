@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_int, check_non_negative
 from parl_core.contracts.continuous import ContinuousActorCritic, noisy
-from parl_core.contracts.scheduled import Scheduled
+from parl_core.contracts.settings import Scheduled
 from parl_core.model import Model
 
 __all__ = ["TD3"]

@@ -6,9 +6,9 @@ import gymnasium
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from parl_core.env.action_mapping import action_mapping
 from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step
 from parl_core.errors import HyperparameterError
+from parl_core.policy_outputs import action_mapping
 
 __all__ = ["ActionMappingWrapper"]
 

@@ -14,8 +14,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from parl_core.env.action_mapping import action_mapping
 from parl_core.errors import HyperparameterError, ParlError
+from parl_core.policy_outputs import action_mapping
 
 __all__ = ["SCENARIOS", "MAenv", "ParallelAgents"]
 

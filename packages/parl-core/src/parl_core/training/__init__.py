@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from parl_core.actors import choose_actors as choose_actors
     from parl_core.actors import open_actors as open_actors
+    from parl_core.backends import Learners as Learners
+    from parl_core.backends import join_learners as join_learners
     from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
     from parl_core.env.vector import make_vector_env as make_vector_env
-    from parl_core.learners import Learners as Learners
-    from parl_core.learners import join_learners as join_learners
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
     from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
@@ -70,7 +70,7 @@ _HOMES = {
     "JsonLines": "parl_core.training.logs",
     "KeepBest": "parl_core.training.stopping",
     "KeepLatest": "parl_core.training.stopping",
-    "Learners": "parl_core.learners",
+    "Learners": "parl_core.backends",
     "LearningCurve": "parl_core.training.curve",
     "NoImprovement": "parl_core.training.stopping",
     "NormalizeVector": "parl_core.env.normalize_vector",
@@ -89,7 +89,7 @@ _HOMES = {
     "choose_actors": "parl_core.actors",
     "evaluate": "parl_core.training.evaluation",
     "evaluate_with_target_return": "parl_core.training.return_conditioned",
-    "join_learners": "parl_core.learners",
+    "join_learners": "parl_core.backends",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
     "open_run": "parl_core.training.program_run",

@@ -10,7 +10,7 @@ import gymnasium
 import numpy as np
 
 from parl_core.agent import Agent
-from parl_core.contracts.rollout_batch import RolloutBatch
+from parl_core.contracts.on_policy import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.seeding import spawn_seeds
 

@@ -12,7 +12,7 @@ import gymnasium
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.contracts.masks import mask_of
+from parl_core.contracts.actions import mask_of
 from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested, rows_of

@@ -9,7 +9,7 @@ from paddle import Tensor
 
 from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
-from parl_core.contracts.masks import mask_of
+from parl_core.contracts.actions import mask_of
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
 from parl_paddle.distributions import CategoricalDistribution

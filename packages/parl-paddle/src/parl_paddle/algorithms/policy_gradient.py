@@ -8,8 +8,7 @@ import paddle
 from paddle import Tensor
 
 from parl_core.contracts import policy_gradient as contract
-from parl_core.contracts.action_kind import ActionKind
-from parl_core.contracts.masks import mask_of
+from parl_core.contracts.actions import ActionKind, mask_of
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution

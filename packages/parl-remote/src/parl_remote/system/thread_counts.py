@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Mapping, MutableMapping
 
-from parl_core.thread_variables import VARIABLES, chosen_variables
+from parl_core.config import VARIABLES, chosen_variables
 
 __all__ = ["VARIABLES", "chosen_by_user", "chosen_number", "chosen_variables", "limit_numeric_threads", "set_variables"]
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
-from parl_core.contracts.masks import mask_of
+from parl_core.contracts.actions import mask_of
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum, means
 from parl_torch.distributions import CategoricalDistribution, PolicyDistribution, policy_distribution

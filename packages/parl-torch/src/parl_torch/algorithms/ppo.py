@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from parl_core.contracts import ppo as contract
-from parl_core.contracts.masks import mask_of
+from parl_core.contracts.actions import mask_of
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution

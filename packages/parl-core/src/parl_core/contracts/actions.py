@@ -1,0 +1,171 @@
+"""Kinds of actions (discrete, multi-discrete, continuous), and masks of the discrete ones that are possible.
+
+A mask is True (or 1) where an action is possible, `[batch, act_dim]`. It is given as `action_mask=`, or comes with
+observations that are a dictionary under the key `action_mask`, as PettingZoo's environments have it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_int
+from parl_core.contracts.columns import actions_column
+from parl_core.errors import HyperparameterError
+
+__all__ = ["ActionKind", "check_mask", "check_possible", "mask_of"]
+
+
+_KEY = "action_mask"
+
+
+def mask_of(obs: Any, given: Any = None) -> Any:
+    """Return the mask that was given, else the one among the observations, else None; of arrays or tensors."""
+    if given is None and isinstance(obs, Mapping):
+        return obs.get(_KEY)
+    return given
+
+
+def check_mask(
+    mask: Any, sizes: tuple[int, ...] | None = None, *, unless: NDArray[np.bool_] | None = None
+) -> NDArray[np.bool_]:
+    """Return a mask as booleans `[batch, act_dim]`.
+
+    Args:
+        mask: bool, or numbers 0 and 1.
+        sizes: of multi-discrete actions: number of choices of each part, whose masks lie side by side.
+        unless: bool `[batch]`, rows that may have no action.
+
+    Raises:
+        ValueError: another shape or other numbers, or a row that leaves no action.
+    """
+    array = np.asarray(mask)
+    if array.ndim != 2:
+        raise ValueError(f"action_mask must have shape [batch, act_dim], got {array.shape}")
+    if array.dtype != np.bool_:
+        if not np.isin(array, (0, 1)).all():
+            raise ValueError(f"action_mask must hold booleans or 0 and 1, got dtype {array.dtype} with other numbers")
+        array = array.astype(np.bool_)
+    sizes = (array.shape[1],) if sizes is None else sizes
+    if sum(sizes) != array.shape[1]:
+        raise ValueError(f"action_mask must have {sum(sizes)} columns for actions of sizes {sizes}, got {array.shape}")
+    if unless is not None and len(unless) != len(array):
+        raise ValueError(f"action_mask must have {len(unless)} rows, one for each of the batch, got {array.shape}")
+    for part in np.split(array, np.cumsum(sizes)[:-1], axis=1):
+        none = ~part.any(axis=1)
+        impossible = np.flatnonzero(none if unless is None else none & ~unless)
+        if impossible.size:
+            raise ValueError(
+                f"action_mask leaves no action in row {impossible[0]} ({impossible.size} such rows of {len(array)}); "
+                "at least one action must be possible in every state that is acted in"
+            )
+    return array
+
+
+def check_possible(action: NDArray[np.int64], mask: NDArray[np.bool_], sizes: tuple[int, ...] | None = None) -> None:
+    """Refuse actions that could not be taken: their probability is 0, and its logarithm spoils all weights.
+
+    Args:
+        action: `[batch]`, or of multi-discrete actions `[batch, len(sizes)]`.
+        mask: as `check_mask` returns it, of as many rows.
+        sizes: as for `check_mask`.
+
+    Raises:
+        ValueError: the mask has other rows or too few columns, or does not allow an action.
+    """
+    if len(mask) != len(action):
+        raise ValueError(f"action_mask must have {len(action)} rows, one for each action, got {mask.shape}")
+    columns = action.reshape(len(action), -1) + np.cumsum((0, *(sizes or ())[:-1]))
+    if columns.size and columns.max() >= mask.shape[1]:
+        raise ValueError(f"actions up to {action.max()} do not fit an action_mask of {mask.shape[1]} columns")
+    forbidden = np.flatnonzero(~np.take_along_axis(mask, columns, axis=1).all(axis=1))
+    if forbidden.size:
+        row = forbidden[0]
+        raise ValueError(
+            f"action {action[row]} in row {row} is one that action_mask does not allow ({forbidden.size} such rows of "
+            f"{len(action)}): the mask has to be that of the state in which the action was chosen"
+        )
+
+
+@dataclass(frozen=True)
+class ActionKind:
+    """Discrete unless told otherwise.
+
+        kind             the model's policy(obs)                   actions
+        discrete         logits `[batch, act_dim]`                 int64 `[batch]`
+        multi-discrete   logits `[batch, sum(nvec)]`               int64 `[batch, len(nvec)]`
+        continuous       (mean, std), each `[batch, act_dim]`      float `[batch, act_dim]`
+
+    Attributes:
+        continuous: actions are real numbers, drawn from a Gaussian.
+        nvec: number of choices of each part of a multi-discrete action (`gymnasium.spaces.MultiDiscrete.nvec`).
+
+    Raises:
+        HyperparameterError: both are given, or a number of choices is below 1.
+    """
+
+    continuous: bool = False
+    nvec: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, continuous_action: bool | None, nvec: Sequence[int] | None) -> "ActionKind":
+        """Return the kind that the arguments of an algorithm's constructor describe."""
+        if nvec is None:
+            return cls(continuous=bool(continuous_action))
+        if continuous_action:
+            raise HyperparameterError("actions are continuous or multi-discrete: give continuous_action or nvec")
+        sizes = tuple(check_int(f"nvec[{i}]", size) for i, size in enumerate(nvec))
+        if not sizes:
+            raise HyperparameterError("nvec must have at least one number of choices, got none")
+        return cls(nvec=sizes)
+
+    def column(self, name: str, values: Any, act_dim: int | None = None) -> NDArray[Any]:
+        """Return the actions of a batch in the shape and dtype that the policy's distribution takes.
+
+        Args:
+            name: of the argument, for messages.
+            values: the actions.
+            act_dim: number of actions if they are discrete; where given, larger indices are refused.
+
+        Raises:
+            ValueError: they have another shape or dtype, or are no actions.
+        """
+        if self.continuous:
+            action = np.asarray(values)
+            if action.ndim < 2:
+                raise ValueError(f"{name} must have shape [n, act_dim] with continuous_action, got {action.shape}")
+            if action.dtype.kind not in "fiu":
+                raise ValueError(f"{name} must hold numbers, got dtype {action.dtype}")
+            return action if action.dtype.kind == "f" else action.astype(np.float32)
+        if self.nvec is None:
+            return actions_column(name, values, act_dim)
+        action = np.asarray(values)
+        if action.ndim != 2 or action.shape[1] != len(self.nvec):
+            raise ValueError(f"{name} must have shape [n, {len(self.nvec)}] with nvec={self.nvec}, got {action.shape}")
+        parts = [actions_column(f"{name}[:, {i}]", action[:, i], size) for i, size in enumerate(self.nvec)]
+        return np.stack(parts, axis=1)
+
+    def mask(self, values: Any, obs: Any = None, action: Any = None) -> NDArray[np.bool_] | None:
+        """Return a mask of possible actions as booleans, None where there is none.
+
+        Args:
+            values: the mask that was given.
+            obs: observations that may bring one.
+            action: what `column` returned, where it is known what was done.
+
+        Raises:
+            ValueError: the mask does not fit the actions, leaves none of them, or does not allow what was done.
+        """
+        if self.continuous:
+            if values is not None:
+                raise ValueError("action_mask is for discrete actions; a Gaussian's cannot be masked")
+            return None
+        values = mask_of(obs, values)
+        if values is None:
+            return None
+        mask = check_mask(values, self.nvec)
+        if action is not None:
+            check_possible(action, mask, self.nvec)
+        return mask
