@@ -14,7 +14,7 @@ import re
 import sys
 from pathlib import Path
 
-from public_names import ROOT, names_in
+from public_names import ROOT, is_public, names_in
 
 BACKENDS = ("torch", "paddle")
 COMPARED = ("agent", "algorithm", "algorithms", "distributions", "layers", "losses", "model", "networks", "optim")
@@ -34,7 +34,7 @@ def modules(backend: str) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for relative, path in files(backend).items():
         parts = Path(relative).with_suffix("").parts
-        if parts[0] in COMPARED and not any(part.startswith("_") and part != "__init__" for part in parts):
+        if parts[0] in COMPARED and is_public(parts):
             found[".".join(part for part in parts if part != "__init__")] = set(names_in(path))
     return found
 

@@ -2,43 +2,65 @@
 
     python tools/public_names.py          compare with docs/reference/public_names.txt; exit 1 on a difference
     python tools/public_names.py --write  write that file anew
+    python tools/public_names.py --count  print how many names each package has
 
-A public name is an entry of a module's `__all__`, read from the source without importing anything.
+A public name is an entry of the `__all__` of a public module, and a module is public when no part of its dotted path
+begins with an underscore. It is read from the source without importing anything, so `__all__` has to be a list.
 """
 
 import ast
 import difflib
 import sys
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 RECORD = ROOT / "docs" / "reference" / "public_names.txt"
 
 
+def is_public(parts: tuple[str, ...]) -> bool:
+    """Return whether users import the module of this path, given without its suffix."""
+    return not any(part.startswith("_") and part != "__init__" for part in parts)
+
+
 def names_in(path: Path) -> list[str]:
-    for node in ast.parse(path.read_text()).body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets) and node.value:
-            return sorted(ast.literal_eval(node.value)) if isinstance(node.value, ast.List | ast.Tuple) else []
+    """Return the entries of a module's `__all__`, sorted; none where it has no `__all__`.
+
+    Raises:
+        ValueError: `__all__` is not a list of strings.
+    """
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id="__all__")], value=value):
+                pass
+            case ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value):
+                pass
+            case _:
+                continue
+        try:
+            return sorted(ast.literal_eval(value))
+        except (ValueError, TypeError):
+            raise ValueError(f"{path}, line {node.lineno}: `__all__` must be a list of strings") from None
     return []
 
 
-def listing() -> list[str]:
-    lines = []
+def listing() -> Iterator[str]:
+    """Yield the dotted public names, by package and module."""
     for source in sorted(ROOT.glob("packages/*/src")):
         for path in sorted(source.rglob("*.py")):
             parts = path.relative_to(source).with_suffix("").parts
-            if any(part.startswith("_") and part != "__init__" for part in parts):
-                continue
-            module = ".".join(part for part in parts if part != "__init__")
-            lines += [f"{module}.{name}" for name in names_in(path)]
-    return lines
+            if is_public(parts):
+                module = ".".join(part for part in parts if part != "__init__")
+                yield from (f"{module}.{name}" for name in names_in(path))
 
 
 def main() -> int:
-    found = listing()
+    found = list(listing())
+    if "--count" in sys.argv[1:]:
+        for package, count in Counter(name.partition(".")[0] for name in found).items():
+            print(f"{package}: {count}")
+        return 0
     if "--write" in sys.argv[1:]:
         RECORD.parent.mkdir(parents=True, exist_ok=True)
         RECORD.write_text("\n".join(found) + "\n")
