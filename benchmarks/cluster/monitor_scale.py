@@ -14,8 +14,7 @@ from pathlib import Path
 import psutil
 from scale import SLOTS, Program, Workers, cpu_s, master
 
-from parl_remote.monitor.launch import start_monitor
-from parl_remote.monitor.settings import MonitorSettings
+from parl_remote.monitor.launch import MonitorSettings, start_monitor
 from parl_remote.node.run_files import RunFiles
 
 PATHS = {

@@ -20,8 +20,7 @@ from pathlib import Path
 
 import psutil
 
-from parl_remote.cli.ask import ask_status
-from parl_remote.cli.overview import actors_of
+from parl_remote.cli.session import actors_of, ask_status
 from parl_remote.config import Environment, environment
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ResultTimeout

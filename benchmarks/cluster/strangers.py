@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from parl_remote.cli.ask import ask_status
+from parl_remote.cli.session import ask_status
 from parl_remote.config import environment
 from parl_remote.errors import ChannelClosed
 from parl_remote.messages import (

@@ -21,11 +21,9 @@ from typing import Any
 import pytest
 
 import parl_remote
-from parl_remote.cli.join import _check_reached
+from parl_remote.cli.start import _check_reached
 from parl_remote.config import environment
-from parl_remote.doctor.finding import Finding, Severity
-from parl_remote.doctor.here import check_here
-from parl_remote.doctor.modules import imports_of
+from parl_remote.doctor.here import Finding, Severity, check_here, imports_of
 from parl_remote.doctor.reach import check_reach
 from parl_remote.links.handshake import Link, Reception
 from parl_remote.links.inquiry import Inquiry
@@ -43,8 +41,8 @@ from parl_remote.messages import (
     encode,
 )
 from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
-from parl_remote.node.cluster_node import NodeSettings
 from parl_remote.node.run_files import ClusterRecord, ProcessRecord, RunFiles
+from parl_remote.node.starting import NodeSettings
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources
 from parl_remote.security import ClusterKey

@@ -110,7 +110,7 @@ def test_a_node_loads_nothing_that_unpickles() -> None:
     """Master and worker, with all of their parts and messages; only actors and programs unpickle."""
     program = """
 import importlib, sys
-import parl_remote.node.daemon, parl_remote.node.private_process
+import parl_remote.node.cluster_node, parl_remote.node.private_process
 import parl_remote.node.private_node, parl_remote.node.cluster_node
 from parl_remote.messages.wire import all_kinds
 all_kinds()

@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from parl_remote.cli.ask import ask_status
+from parl_remote.cli.session import ask_status
 from parl_remote.config import environment
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.cli.table import age, clip, size, table
+from parl_remote.cli.show import age, clip, size, table
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.links.inquiry import Inquiry

@@ -19,8 +19,8 @@ import pytest
 from click.testing import CliRunner
 
 from parl_remote.cli import main
-from parl_remote.cli.offer import Offer
-from parl_remote.cli.stopping import stop_all
+from parl_remote.cli.start import Offer
+from parl_remote.cli.stop import stop_all
 from parl_remote.config import Limits, environment
 from parl_remote.node.run_files import RunFiles
 

@@ -80,7 +80,7 @@ def _explaining(address: str, found: Environment) -> Iterator[None]:
     try:
         yield
     except RemoteError as error:
-        from parl_remote.doctor.explain import explained  # only where something is wrong
+        from parl_remote.doctor.reach import explained  # only where something is wrong
 
         explained(error, address, found)
         raise

@@ -1,4 +1,4 @@
-"""The command `xparl` put together; each command lives in the module of its name and is read when it is called for."""
+"""The command `xparl`: its commands, each imported from its module when it is called."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ __all__ = ["main"]
 # The order of `xparl --help`: a cluster's life, then looking into it, then reaching into it.
 _MODULES = {
     "start": "start",
-    "connect": "join",
-    "status": "status",
+    "connect": "start",
+    "status": "show",
     "stop": "stop",
-    "list": "listing",
+    "list": "show",
     "logs": "logs",
     "top": "top",
     "monitor": "monitor",
-    "kill": "kill",
-    "drain": "drain",
+    "kill": "end",
+    "drain": "end",
     "doctor": "doctor",
-    "key": "key",
+    "key": "start",
 }
 
 
 class _Commands(click.Group):
-    """Reads a command's module only when it is needed: `xparl stop` shall not load what `xparl top` draws with."""
+    """Imports a command's module when the command is called: `xparl stop` does not load what `xparl top` draws with."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_MODULES)
@@ -37,7 +37,9 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in _MODULES:
             return None
-        return _with_lines(importlib.import_module(f"parl_remote.cli.{_MODULES[cmd_name]}").command)
+        module = importlib.import_module(f"parl_remote.cli.{_MODULES[cmd_name]}")
+        command: click.Command = getattr(module, f"{cmd_name}_command")
+        return _with_lines(command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -55,7 +57,7 @@ class _Commands(click.Group):
 
 
 def _with_lines(command: click.Command) -> click.Command:
-    """The same command, its examples kept as lines: in a raw docstring click's mark for that is two characters."""
+    """Keep a command's examples as lines: in a raw docstring click's mark for that is two characters."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     return command
 

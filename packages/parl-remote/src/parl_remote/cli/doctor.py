@@ -9,18 +9,15 @@ from pathlib import Path
 
 import click
 
-from parl_remote.cli.target import Target, address_option, key_option, port_option, targets
+from parl_remote.cli.session import Target, address_option, key_option, port_option, targets
 from parl_remote.config import Environment, environment
 from parl_remote.doctor.cluster import check_cluster
-from parl_remote.doctor.explain import why
-from parl_remote.doctor.finding import Finding, Severity, note, problem
-from parl_remote.doctor.here import check_here
-from parl_remote.doctor.modules import imports_of
-from parl_remote.doctor.reach import check_reach
+from parl_remote.doctor.here import Finding, Severity, check_here, imports_of, note, problem
+from parl_remote.doctor.reach import check_reach, why
 from parl_remote.errors import RemoteError
 from parl_remote.transport.addresses import Address
 
-__all__ = ["command"]
+__all__ = ["doctor_command"]
 
 _REACH_S = 3.0
 _MARKS = {Severity.FINE: "ok  ", Severity.NOTE: "note", Severity.PROBLEM: "FAIL"}
@@ -38,7 +35,7 @@ _COLOURS = {Severity.FINE: "green", Severity.NOTE: "yellow", Severity.PROBLEM: "
     help="A program or notebook whose imports workers must have; it is read, not run.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
+def doctor_command(
     address: str | None,
     port: int | None,
     key_file: Path | None,
@@ -96,7 +93,7 @@ def _look_at(target: Target, found: Environment, modules: Sequence[str]) -> Iter
 
 
 def _shown(title: str, findings: Sequence[Finding] | Iterator[Finding], as_json: bool) -> list[Finding]:
-    """The findings, each printed as soon as it is there."""
+    """Return the findings, each printed as soon as it is there."""
     kept = []
     if not as_json:
         click.echo(click.style(title, bold=True))

@@ -1,11 +1,8 @@
-"""Starting a node as a process of its own, and saying clearly why it did not start."""
+"""Starting a node for a command, in this terminal or in the background; ports that are in use are refused before."""
 
 from __future__ import annotations
 
-import json
-import os
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +10,12 @@ from pathlib import Path
 import click
 import psutil
 
-from parl_remote.codec import to_json
-from parl_remote.config import Environment, Limits
-from parl_remote.node.cluster_node import NodeSettings
-from parl_remote.node.report_pipe import ReportPipe
+from parl_remote.config import Environment
+from parl_remote.errors import RemoteError
 from parl_remote.node.run_files import RunFiles
-from parl_remote.system import processes
+from parl_remote.node.starting import NodeSettings, start_program
 
-__all__ = ["check_port", "detach", "foreground_option", "launch"]
+__all__ = ["check_port", "foreground_option", "launch"]
 
 _LOG_LINES = 15
 
@@ -42,7 +37,12 @@ def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Ca
         click.ClickException: It did not come up.
     """
     if not foreground:
-        say(detach(settings, found.limits, found.launcher))
+        log_file = Path(settings.directory) / "node.log"
+        try:
+            address = start_program("parl_remote.node.cluster_node", settings, log_file, found, what="node")
+        except RemoteError as error:
+            raise click.ClickException(str(error)) from error
+        say(address)
         return
 
     def report(outcome: dict[str, str]) -> None:
@@ -51,7 +51,7 @@ def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Ca
         else:
             say(outcome["address"])
 
-    from parl_remote.node.daemon import run_node  # only here: a detached node reads its own program
+    from parl_remote.node.cluster_node import run_node  # 0.1 s of imports that a detached node pays itself
 
     sys.exit(run_node(settings, report))
 
@@ -80,55 +80,8 @@ def check_port(host: str, port: int, run_files: RunFiles) -> None:
             raise click.ClickException(f"cannot listen on {host}:{port}: {reason}") from error
 
 
-def detach(settings: NodeSettings, limits: Limits, launcher: tuple[str, ...] = ()) -> str:
-    """Start a node that lives on after this command; returns the address it listens on.
-
-    Args:
-        settings: What it is.
-        limits: How long it may take.
-        launcher: The command to run Python with; empty for the one that runs now.
-
-    Raises:
-        click.ClickException: It did not come up; the message has its reason or the end of its log.
-    """
-    directory = Path(settings.directory)
-    log_path = directory / "node.log"
-    log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    pipe = ReportPipe()
-    try:
-        node = subprocess.Popen(
-            [
-                *(launcher or (sys.executable,)),
-                *("-P", "-m", "parl_remote.node.daemon", json.dumps(to_json(settings)), str(pipe.number)),
-            ],
-            cwd=directory,
-            **pipe.options(log),
-        )
-    except OSError as error:
-        pipe.close()
-        command = launcher[0] if launcher else sys.executable
-        hint = "; XPARL_PYTHON names it" if launcher else ""
-        raise click.ClickException(f"cannot run {command}: {error.strerror}{hint}") from error
-    finally:
-        pipe.started()
-        os.close(log)
-    outcome = pipe.read(node, limits.start_timeout_s)
-    pipe.close()
-    if address := outcome.get("address"):
-        node.returncode = 0  # it is on its own from here; nobody waits for it
-        return str(address)
-    node.kill()
-    node.wait()
-    raise click.ClickException(outcome.get("error") or _too_late(limits.start_timeout_s, log_path))
-
-
-def _too_late(timeout_s: float, log_path: Path) -> str:
-    lines = "".join(f"\n  | {line}" for line in processes.tail(log_path, _LOG_LINES))
-    return f"the node did not come up within {timeout_s:g} s; the end of {log_path}:{lines}"
-
-
 def _who_listens(port: int) -> str:
-    """Who has a port, as " by name (process 12)", as far as this user may know."""
+    """Return who has a port, as " by name (process 12)", as far as this user may know."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:

@@ -10,14 +10,21 @@ from pathlib import Path
 
 import click
 
-from parl_remote.cli.overview import find_actor_or_death, nodes_of, short_id
-from parl_remote.cli.session import Session, open_session
-from parl_remote.cli.target import address_option, key_option, port_option
+from parl_remote.cli.session import (
+    Session,
+    address_option,
+    find_actor_or_death,
+    key_option,
+    nodes_of,
+    open_session,
+    port_option,
+    short_id,
+)
 from parl_remote.codec import to_json
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages.logs import LogText, ReadLog
 
-__all__ = ["command"]
+__all__ = ["logs_command"]
 
 _MOST_BYTES = 2**20
 _WAIT_S = 20.0
@@ -32,7 +39,7 @@ _ANSWER_S = 5.0
 @address_option
 @key_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object a piece of text.")
-def command(
+def logs_command(
     actor: str,
     follow: bool,
     lines: int | None,

@@ -1,14 +1,138 @@
-"""`xparl stop`: the end of clusters and workers that this user started on this host."""
+"""`xparl stop`: ends exactly the processes that the run files name, and what they have started.
+
+node on record --SIGTERM--> ends its actors, says goodbye      not within the grace time: SIGKILL
+its descendants, noted before -----------------------------> whoever is left: SIGKILL
+"""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TypeAlias
+
 import click
 
-from parl_remote.cli.stopping import stop_all
-from parl_remote.config import environment
-from parl_remote.node.run_files import RunFiles
+from parl_remote.config import Limits, environment
+from parl_remote.node.run_files import (
+    ClusterRecord,
+    MonitorRecord,
+    ProcessRecord,
+    RunFiles,
+    WorkerRecord,
+    forget,
+    forget_monitor,
+    signal_process,
+)
+from parl_remote.system.facilities import is_portable
+from parl_remote.transport.addresses import Address
 
-__all__ = ["command"]
+__all__ = ["stop_all", "stop_command"]
+
+
+_Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
+_KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process either way
+_LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
+
+
+def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> list[str]:
+    """Stop this user's nodes and monitors on this host.
+
+    Args:
+        run_files: Where they are on record.
+        ports: Only the clusters on these ports and their workers here; none stops all.
+        limits: How long to be polite.
+
+    Returns:
+        A line for each process, saying how it ended; monitors that went with their cluster are not mentioned.
+    """
+
+    def is_meant(port: int) -> bool:
+        return not ports or port in ports
+
+    nodes: list[tuple[Path, _Record]] = [
+        *((where, one) for where, one in run_files.clusters() if is_meant(one.port)),
+        *((where, one) for where, one in run_files.workers() if is_meant(Address.parse(one.master).port)),
+        *((where, one) for where, one in run_files.monitors() if is_meant(Address.parse(one.master).port)),
+    ]
+    places = {where for where, node in nodes if isinstance(node, ClusterRecord)}
+    family = list(_descendants(node.process for _, node in nodes))
+    for _, node in nodes:
+        signal_process(node.process, signal.SIGTERM)
+    deadline = time.monotonic() + limits.shutdown_grace_s
+    killed = {node.process.pid for _, node in nodes if not _ended(node.process, deadline)}
+    for _, node in nodes:
+        if node.process.pid in killed:
+            signal_process(node.process, _KILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in (*(node.process for _, node in nodes), *family):
+        _ended(process, deadline)
+    _end_the_rest(family)
+    for where, node in nodes:
+        if not node.process.alive() and _is_from_here(node.process):
+            if isinstance(node, MonitorRecord):
+                forget_monitor(where)
+            else:
+                forget(where)
+            with contextlib.suppress(OSError):
+                where.rmdir()
+    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in places)]
+    return [_line(node, killed) for node in told]
+
+
+def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
+    """Yield what these processes, and what they have started, run now; a number alone would say too little later."""
+    if is_portable():
+        from parl_remote.portable.processes import descendants
+
+        for root in roots:
+            for pid in descendants(root.pid) if root.alive() else ():
+                with contextlib.suppress(ProcessLookupError):
+                    yield ProcessRecord.of(pid)
+        return
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    waiting = [root.pid for root in roots if root.alive()]
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            waiting.append(pid)
+            with contextlib.suppress(ProcessLookupError):
+                yield ProcessRecord.of(pid)
+
+
+def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
+    """Kill who did not go along, because it was stopped or detached itself."""
+    left = [process for process in family if process.alive()]
+    for process in left:
+        with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end
+            signal_process(process, _KILL)
+    deadline = time.monotonic() + _LAST_WORK_S
+    for process in left:
+        _ended(process, deadline)
+
+
+def _ended(process: ProcessRecord, deadline: float) -> bool:
+    return process.ended_within(max(0.0, deadline - time.monotonic()))
+
+
+def _line(node: _Record, killed: Iterable[int]) -> str:
+    if isinstance(node, ClusterRecord):
+        what = f"the cluster on port {node.port}"
+    else:
+        what = f"the {'worker' if isinstance(node, WorkerRecord) else 'monitor'} of {node.master}"
+    how = "was killed, it did not end by itself" if node.process.pid in killed else "has ended"
+    return f"{what} (process {node.process.pid}) {how}"
+
+
+def _is_from_here(process: ProcessRecord) -> bool:
+    return process.host_id == ProcessRecord.of(os.getpid()).host_id
 
 
 @click.command("stop")
@@ -19,7 +143,7 @@ __all__ = ["command"]
     multiple=True,
     help="Your cluster on this port of this host; may be given often. Default: all of yours.",
 )
-def command(ports: tuple[int, ...]) -> None:
+def stop_command(ports: tuple[int, ...]) -> None:
     r"""Stop your clusters and workers on this host: all of them, or those of the ports that are named.
 
     Each node gets a moment to end its actors and to say goodbye; what is left of it after that is killed. Processes

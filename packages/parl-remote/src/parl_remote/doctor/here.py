@@ -1,14 +1,21 @@
-"""What can be wrong with this host: room to write, limits, keys, leftovers of clusters that crashed."""
+"""What can be wrong with this host, and what a program needs: disk, limits, keys, leftovers of crashes, imports.
+
+Every check of the doctor yields `Finding`s, which are defined here.
+"""
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import json
 import shutil
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
 from parl_remote.config import Environment
-from parl_remote.doctor.finding import Finding, fine, note, problem
 from parl_remote.errors import AuthenticationFailed
 from parl_remote.links.identity import host_name
 from parl_remote.node.run_files import RunFiles
@@ -16,10 +23,59 @@ from parl_remote.security import ClusterKey, make_private_dir
 from parl_remote.system.facilities import is_portable, missing
 from parl_remote.worker.host_check import shared_memory_free, write_error
 
+__all__ = ["Finding", "Severity", "check_here", "fine", "imports_of", "note", "problem"]
+
+
+class Severity(Enum):
+    """How bad it is.
+
+    FINE: as it should be. NOTE: worth knowing; what runs now is not hindered. PROBLEM: something does not work.
+    """
+
+    FINE = "fine"
+    NOTE = "note"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found, and what to do.
+
+    Attributes:
+        check: The check, one word.
+        severity: How bad it is.
+        what: One line.
+        remedy: One line, empty where there is nothing to do.
+    """
+
+    check: str
+    severity: Severity
+    what: str
+    remedy: str = ""
+
+    def as_json(self) -> dict[str, str]:
+        """For programs."""
+        return {"check": self.check, "severity": self.severity.value, "what": self.what, "remedy": self.remedy}
+
+
+def fine(check: str, what: str) -> Finding:
+    """Something that is as it should be."""
+    return Finding(check, Severity.FINE, what)
+
+
+def note(check: str, what: str, remedy: str) -> Finding:
+    """Something worth knowing."""
+    return Finding(check, Severity.NOTE, what, remedy)
+
+
+def problem(check: str, what: str, remedy: str) -> Finding:
+    """Something that does not work."""
+    return Finding(check, Severity.PROBLEM, what, remedy)
+
+
 with contextlib.suppress(ImportError):  # not on Windows
     import resource
 
-__all__ = ["check_here"]
 
 _MIB = 2**20
 _LITTLE_DISK = 200 * _MIB  # a handful of logs; below it some actor's output is what fills the disk
@@ -68,7 +124,7 @@ def _disks(found: Environment) -> Iterator[Finding]:
 
 
 def _existing(directory: Path) -> Path:
-    """The directory, or the first above it that is there."""
+    """Return the directory, or the first above it that is there."""
     return next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
 
 
@@ -172,3 +228,58 @@ def _run_files(found: Environment) -> Iterator[Finding]:
                 f"a worker of {worker.master} on this host crashed or was killed; {where} is left of it",
                 f"xparl connect --address {worker.master} starts another one, xparl stop clears it away",
             )
+
+
+def imports_of(script: Path) -> tuple[str, ...]:
+    """Return the modules that workers must have installed for a program or a notebook to run there.
+
+    Left out are Python's own, those that lie beside the program (they are sent along), and those that the program can
+    do without: imported within `try`, or only for type checkers.
+
+    Raises:
+        OSError: The file cannot be read.
+        SyntaxError: It is no Python.
+        ValueError: It is no notebook, though its name says so.
+    """
+    folder = script.absolute().parent
+    text = _code_of(script.read_text()) if script.suffix == ".ipynb" else script.read_bytes()
+    names = set(_imported(ast.parse(text, str(script)).body))
+    return tuple(sorted(name for name in names if name not in sys.stdlib_module_names and not _beside(folder, name)))
+
+
+def _code_of(notebook: str) -> str:
+    """Return the code of a notebook without what only IPython understands."""
+    try:
+        sources = [cell["source"] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError("it is no notebook") from error
+    lines = "\n".join("".join(source) for source in sources).splitlines()
+    return "\n".join("pass" if line.startswith(("%", "!", "?")) else line for line in lines)
+
+
+def _imported(body: list[ast.stmt]) -> Iterator[str]:
+    for node in body:
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+            case ast.Try(handlers=handlers) if handlers:
+                yield from _imported(node.finalbody)
+            case ast.If(test=test) if _only_for_types(test):
+                yield from _imported(node.orelse)
+            case _:
+                for field in ("body", "orelse", "finalbody"):
+                    inner = getattr(node, field, None)
+                    if isinstance(inner, list):
+                        yield from _imported(inner)
+
+
+def _only_for_types(test: ast.expr) -> bool:
+    return (isinstance(test, ast.Name) and test.id == "TYPE_CHECKING") or (
+        isinstance(test, ast.Attribute) and test.attr == "TYPE_CHECKING"
+    )
+
+
+def _beside(folder: Path, name: str) -> bool:
+    return (folder / f"{name}.py").exists() or (folder / name).is_dir()

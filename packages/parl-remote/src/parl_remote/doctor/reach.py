@@ -1,16 +1,110 @@
-"""The way from here to a master: what a probe of its address means for somebody who wants to connect there."""
+"""The way from here to a master: a probe without a key, what it means, and why a `connect` has failed.
+
+name --> route --> TCP --> the first bytes          the first step that fails is the finding
+"""
 
 from __future__ import annotations
 
+import errno
+import socket
+import time
+from dataclasses import dataclass
+from enum import Enum
+
 from parl_remote.config import Environment
-from parl_remote.doctor.finding import Finding, fine, problem
-from parl_remote.doctor.probe import Seen, probe
+from parl_remote.doctor.here import Finding, Severity, check_here, fine, problem
+from parl_remote.errors import AuthenticationFailed, ClusterUnreachable, RemoteError, VersionMismatch
 from parl_remote.node.run_files import ClusterRecord, RunFiles
-from parl_remote.transport.addresses import Address, is_loopback, is_this_host
+from parl_remote.transport.addresses import EVERY_INTERFACE, Address, is_loopback, is_this_host
 
-__all__ = ["check_reach"]
+__all__ = ["Seen", "check_reach", "explained", "explained_here", "probe", "why"]
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})
+
+_SILENCE_S = 1.0  # a PARL node speaks first and at once; a line that takes longer takes longer for everything
+_QUESTION = (
+    b"GET / HTTP/1.0\r\n\r\n"  # to who waits for us to speak: the monitor's port is easily taken for the cluster's
+)
+_ANSWER_S = 0.5
+_GREETING = 10  # bytes of ZMTP's signature, which zmq sends to whoever connects
+
+
+class Seen(Enum):
+    """What was seen.
+
+    UNKNOWN_NAME: the host's name means nothing here. NO_ROUTE: there is no way to it. NO_ANSWER: nothing came back in
+    time. REFUSED: the host is there, and nobody listens at the port. SILENT: something takes connections and does not
+    speak. OTHER_PROGRAM: it speaks, and not as a node does. NODE: a node.
+    """
+
+    UNKNOWN_NAME = "unknown name"
+    NO_ROUTE = "no route"
+    NO_ANSWER = "no answer"
+    REFUSED = "refused"
+    SILENT = "silent"
+    OTHER_PROGRAM = "other program"
+    NODE = "node"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """One look.
+
+    Attributes:
+        seen: What was seen.
+        detail: The system's reason, or what another program said first.
+        took_s: How long the connection took.
+    """
+
+    seen: Seen
+    detail: str = ""
+    took_s: float = 0.0
+
+
+def probe(address: Address, timeout_s: float) -> Probe:
+    """Look at an address, waiting so long for a connection, and a second more for its first bytes."""
+    try:
+        socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        return Probe(Seen.UNKNOWN_NAME, error.strerror or str(error))
+    began = time.monotonic()
+    try:
+        with socket.create_connection((address.host, address.port), timeout_s) as connection:
+            took_s = time.monotonic() - began
+            return _by_its_words(_first_bytes(connection), took_s)
+    except TimeoutError:
+        return Probe(Seen.NO_ANSWER, f"no answer within {timeout_s:g} s")
+    except OSError as error:
+        seen = Seen.REFUSED if error.errno == errno.ECONNREFUSED else Seen.NO_ROUTE
+        return Probe(seen, error.strerror or str(error))
+
+
+def _first_bytes(connection: socket.socket) -> bytes:
+    connection.settimeout(_SILENCE_S)
+    data = b""
+    try:
+        while len(data) < _GREETING and (more := connection.recv(64)):
+            data += more
+    except OSError:  # it says no more in time, or hangs up
+        pass
+    return data or _answer(connection)
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """Return what a server says that speaks only when it is asked."""
+    connection.settimeout(_ANSWER_S)
+    try:
+        connection.sendall(_QUESTION)
+        return connection.recv(64)
+    except OSError:
+        return b""
+
+
+def _by_its_words(data: bytes, took_s: float) -> Probe:
+    if data[:1] == b"\xff" and data[_GREETING - 1 : _GREETING] == b"\x7f":
+        return Probe(Seen.NODE, "", took_s)
+    if data:
+        return Probe(Seen.OTHER_PROGRAM, data[:40].decode("ascii", "replace").splitlines()[0], took_s)
+    return Probe(Seen.SILENT, "", took_s)
 
 
 def check_reach(address: Address, found: Environment, timeout_s: float) -> Finding:
@@ -47,7 +141,7 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
             )
         case Seen.REFUSED:
             return _refused(address, found)
-        case Seen.STRANGER:
+        case Seen.OTHER_PROGRAM:
             return problem(
                 "port",
                 f"another program answers at {address}; it says {look.detail!r}",
@@ -64,8 +158,8 @@ def check_reach(address: Address, found: Environment, timeout_s: float) -> Findi
 
 
 def _place_of(record: ClusterRecord) -> str:
-    """The address of a cluster of this host for programs here."""
-    if is_loopback(record.host) or record.host in _EVERYWHERE:
+    """Return the address of a cluster of this host for programs here."""
+    if is_loopback(record.host) or record.host in EVERY_INTERFACE:
         return f"localhost:{record.port}"
     return str(Address(record.host, record.port))
 
@@ -99,4 +193,77 @@ def _refused(address: Address, found: Environment) -> Finding:
         f"{address.host} is up, but nobody listens at port {address.port} of it, at least not for other hosts",
         f"on {address.host}: xparl status shows its port; one that was started without --host listens only there, so "
         f"xparl start --port {address.port} --host 0.0.0.0",
+    )
+
+
+_REACH_S = 1.5  # the caller has waited long enough already
+
+
+def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
+    """Return the finding behind an error of `connect`; None if there is nothing to add.
+
+    Args:
+        error: What was raised.
+        address: The master, "host:port", or "local" for a private cluster.
+        found: Which clusters run here, and which key is used.
+    """
+    if address == "local":
+        return next((one for one in check_here(found) if one.severity is Severity.PROBLEM), None)
+    if isinstance(error, VersionMismatch):
+        ours, theirs = error.ours, error.theirs
+        older = "here" if ours < theirs else "on the cluster's hosts"
+        return Finding(
+            "version",
+            Severity.PROBLEM,
+            "this side and the cluster speak different versions of the protocol",
+            f"install the newer parl-remote {older} as well (xparl --version shows what a host has)",
+        )
+    if not isinstance(error, AuthenticationFailed | ClusterUnreachable):
+        return None
+    reach = check_reach(Address.parse(address), found, _REACH_S)
+    if reach.severity is not Severity.FINE:
+        return reach
+    if isinstance(error, AuthenticationFailed):
+        return Finding("key", Severity.PROBLEM, str(error), _key_remedy(error, found))
+    return Finding(
+        "master",
+        Severity.PROBLEM,
+        f"a node listens at {address}, but its master does not answer",
+        f"on its host: xparl doctor --address {address}, and look into node.log (xparl status names its place)",
+    )
+
+
+def explained(error: RemoteError, address: str, found: Environment) -> RemoteError:
+    """Return the same error, with what to do as the last line of its message; it may take two seconds to find out."""
+    try:
+        finding = why(error, address, found)
+    except (OSError, ValueError, RemoteError):  # a diagnosis that fails must not hide what it was for
+        finding = None
+    if finding is not None and error.args:
+        text = str(error.args[0])
+        what = "" if finding.what in text else f"\n  found:      {finding.what}"
+        option = "" if address == "local" else f" --address {address}"
+        more = f"\n  what to do: {finding.remedy}\n  more:       xparl doctor{option}"
+        error.args = (f"{text}{what}{more}", *error.args[1:])
+    return error
+
+
+def explained_here(text: str, found: Environment) -> str:
+    """Return an error that has to do with this host alone, with what to do if the reason can be seen."""
+    try:
+        finding = why(RemoteError(text), "local", found)
+    except OSError:
+        finding = None
+    return text if finding is None else f"{text}\n  found:      {finding.what}\n  what to do: {finding.remedy}"
+
+
+def _key_remedy(error: AuthenticationFailed, found: Environment) -> str:
+    text = str(error)
+    if "chmod" in text:
+        return text.rpartition("run: ")[2] or "chmod 600 the key file"
+    source = "PARL_KEY_FILE" if found.key_file is not None else "PARL_KEY" if found.key is not None else ""
+    stale = f"{source} holds another cluster's key: unset it, or " if source and "refused" in text else ""
+    return (
+        f"{stale}copy the key file that `xparl start` named on the cluster's host here (mode 0600), "
+        "and set PARL_KEY_FILE to it"
     )

@@ -1,22 +1,50 @@
-"""Starting a monitor as a process of its own, and saying clearly what is missing for one."""
+"""Starting a monitor as a process of its own: what it is told, and what has to be installed for it."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
-import subprocess
-import sys
+from dataclasses import dataclass
+from pathlib import Path
 
-from parl_remote.codec import to_json
 from parl_remote.config import Environment
 from parl_remote.errors import RemoteError
-from parl_remote.monitor.settings import MonitorSettings
-from parl_remote.node.report_pipe import ReportPipe
-from parl_remote.system import processes
-from parl_remote.system.facilities import NO_FOLLOW
+from parl_remote.node.starting import start_program
 
-__all__ = ["HOW_TO_INSTALL", "check_installed", "is_installed", "start_monitor"]
+__all__ = ["HOW_TO_INSTALL", "MonitorSettings", "check_installed", "is_installed", "start_monitor"]
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorSettings:
+    """What a monitor is told; it goes over a command line, so no secret is among it.
+
+    Attributes:
+        address: The master, "host:port".
+        directory: Its private directory, for token and log.
+        host: The interface that it listens on.
+        port: The port, 0 for a free one.
+        key_file: A file with the cluster's key; empty looks where `parl.connect` does.
+        with_cluster: Whether `directory` is that of a cluster of this host, with which the monitor ends.
+        interval_s: How often it asks the master.
+    """
+
+    address: str
+    directory: str
+    host: str = "127.0.0.1"
+    port: int = 0
+    key_file: str = ""
+    with_cluster: bool = False
+    interval_s: float = 2.0
+
+    @property
+    def token_file(self) -> Path:
+        """Where the token is."""
+        return Path(self.directory) / "monitor.token"
+
+    @property
+    def log_file(self) -> Path:
+        """Where a detached monitor writes its log."""
+        return Path(self.directory) / "monitor.log"
+
 
 HOW_TO_INSTALL = "pip install 'parl-remote[monitor]'"
 _NEEDS = ("flask", "waitress", "prometheus_client")
@@ -53,42 +81,8 @@ def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool =
         RemoteError: It did not come up; the message has its reason or the end of its log.
     """
     check_installed()
-    try:
-        log = os.open(settings.log_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | NO_FOLLOW, 0o600)
-    except OSError as error:
-        raise RemoteError(f"the monitor cannot write {settings.log_file}: {error.strerror}") from error
-    pipe = ReportPipe()
-    try:
-        process = subprocess.Popen(
-            [
-                *(found.launcher or (sys.executable,)),
-                *("-P", "-m", "parl_remote.monitor", json.dumps(to_json(settings)), str(pipe.number)),
-            ],
-            cwd=settings.directory,
-            **pipe.options(log),
-        )
-    except OSError as error:
-        pipe.close()
-        raise RemoteError(f"the monitor cannot be started: {error.strerror}") from error
-    finally:
-        pipe.started()
-        os.close(log)
-    if not wait:
-        pipe.close()
-        process.returncode = 0  # it is on its own from here; nobody waits for it
-        return f"http://{settings.host}:{settings.port}"
-    outcome = pipe.read(process, found.limits.start_timeout_s)
-    pipe.close()
-    if address := outcome.get("address"):
-        process.returncode = 0
-        return f"http://{address}"
-    process.kill()
-    process.wait()
-    lines = "".join(f"\n  | {line}" for line in processes.tail(settings.log_file, _LOG_LINES))
-    raise RemoteError(
-        outcome.get("error")
-        or f"the monitor did not come up within {found.limits.start_timeout_s:g} s; its log says:{lines}"
-    )
+    address = start_program("parl_remote.monitor", settings, settings.log_file, found, what="monitor", wait=wait)
+    return f"http://{address or f'{settings.host}:{settings.port}'}"
 
 
 def _missing() -> list[str]:

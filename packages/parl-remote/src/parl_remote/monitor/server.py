@@ -27,13 +27,13 @@ from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.links.identity import host_name
 from parl_remote.monitor.collector import Collector
+from parl_remote.monitor.launch import MonitorSettings
 from parl_remote.monitor.link import ClusterSource
 from parl_remote.monitor.sessions import token_of
-from parl_remote.monitor.settings import MonitorSettings
 from parl_remote.monitor.source import SourceError
 from parl_remote.monitor.store import Store
-from parl_remote.node.report_pipe import report_on
 from parl_remote.node.run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
+from parl_remote.node.starting import report_on
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.system import processes
 from parl_remote.system.facilities import is_portable

@@ -1,6 +1,9 @@
-r"""A node of a real cluster, put together on one loop: master and worker after `xparl start`, a worker after `connect`.
+r"""A node of a real cluster: its master and worker on one loop, and the program that `xparl` starts for it.
 
-Who talks to whom:
+    xparl --settings as JSON, a pipe--> python -m parl_remote.node.cluster_node
+          <--{"address": ...} or {"error": ...}--
+
+The zygote is forked first, before anything is opened or any thread runs. The node's log is its stderr. Its connections:
 
     other hosts --tcp + CURVE, one port--> ZmqListener --\
                                                           Reception --> Master, Worker --> zygote --> actors
@@ -10,15 +13,22 @@ Who talks to whom:
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import os
+import shutil
+import signal
+import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from types import FrameType
 
 from parl_remote.actor.nested import ClusterReach
-from parl_remote.config import Limits
+from parl_remote.codec import from_json
+from parl_remote.config import Limits, environment
+from parl_remote.errors import RemoteError
 from parl_remote.links.handshake import Reception, greet
 from parl_remote.links.identity import host_id, host_name, new_id
 from parl_remote.links.loop import Loop
@@ -26,13 +36,15 @@ from parl_remote.links.parts import Part
 from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.master import Master
 from parl_remote.messages import Message, NodeJoin, Role
-from parl_remote.resources import Resources
+from parl_remote.node.run_files import ClusterRecord, ProcessRecord, WorkerRecord, forget, key_of, write_record
+from parl_remote.node.starting import NodeSettings, report_on
 from parl_remote.security import ClusterKey
+from parl_remote.system import processes
 from parl_remote.system.thread_counts import chosen_by_user
 from parl_remote.transport import Channel
 from parl_remote.transport.addresses import Address
 from parl_remote.transport.memory import MemoryListener
-from parl_remote.transport.unix import UnixListener
+from parl_remote.transport.unix import UnixListener, private_directory, sweep_directories
 from parl_remote.transport.zmq import ZmqChannel, ZmqListener
 from parl_remote.worker.gpu_meter import GpuMeter
 from parl_remote.worker.master_link import MasterLink, worker_hello
@@ -40,54 +52,12 @@ from parl_remote.worker.rejoin import RejoiningLink
 from parl_remote.worker.worker import Worker
 from parl_remote.worker.zygote import ActorSource, start_zygote
 
-__all__ = ["ClusterNode", "NodeSettings"]
+__all__ = ["run_node"]
+
 
 _log = logging.getLogger("parl.remote")
 
 _ANY_INTERFACE = {"", "0.0.0.0", "*", "::"}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """What `xparl` decided for a node.
-
-    Attributes:
-        directory: Its run directory, with the cluster's key in the file `key`.
-        node_id: Its id.
-        cluster_id: The cluster's id; empty for a worker, whose master knows it.
-        host: The interface to listen on.
-        known_as: The host by which others reach this node; empty is the master's, by whatever name they know that.
-        port: The port to listen on, 0 for a free one.
-        master: "host:port" of the master; empty where the master is this node.
-        cpu: CPUs to give away; 0 for a master without a worker.
-        gpus: GPUs to give away, as CUDA_VISIBLE_DEVICES names them.
-        memory: Bytes to set aside for actors that ask for some.
-        labels: Amounts of what the cluster's owner has named.
-        debug: Whether its log tells more.
-    """
-
-    directory: str
-    node_id: str
-    cluster_id: str
-    host: str
-    known_as: str
-    port: int
-    master: str
-    cpu: float
-    gpus: tuple[str, ...]
-    memory: int = 0
-    labels: Mapping[str, float] = field(default_factory=dict)
-    debug: bool = False
-
-    @property
-    def has_worker(self) -> bool:
-        """Whether actors can run here."""
-        return bool(self.cpu or self.gpus or self.labels)
-
-    @property
-    def resources(self) -> Resources:
-        """What the node offers."""
-        return Resources(cpu=self.cpu, gpu=len(self.gpus), memory=self.memory, labels=self.labels)
 
 
 class ClusterNode:
@@ -187,7 +157,7 @@ class ClusterNode:
         return worker
 
     def _reach(self) -> ClusterReach:
-        """How actors on this node reach the cluster."""
+        """Return how actors on this node reach the cluster."""
         settings = self._settings
         port = Address.parse(self._tcp.address).port
         own = str(Address(settings.host if settings.host not in _ANY_INTERFACE else "127.0.0.1", port))
@@ -208,7 +178,7 @@ class ClusterNode:
         self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
 
     def _health_part(self, state: ClusterState | None = None) -> Part:
-        """What answers `xparl doctor`; a master knows its nodes' addresses."""
+        """Return what answers `xparl doctor`; a master knows its nodes' addresses."""
         from parl_remote.worker.host_check import HostCheck  # asked for by people, now and then
 
         def addresses(node_id: str) -> tuple[str, ...]:
@@ -268,3 +238,88 @@ class ClusterNode:
             name=host_name(),
             gpus=self._settings.gpus,
         )
+
+
+def main(settings_json: str, pipe: int) -> int:
+    """Run a node, detached from the process that started it.
+
+    Args:
+        settings_json: `NodeSettings`.
+        pipe: Descriptor to report on, once, how the start went.
+
+    Returns:
+        The exit status.
+    """
+    os.set_inheritable(pipe, False)
+    processes.ignore_hang_up()
+
+    def report(outcome: dict[str, str]) -> None:
+        report_on(pipe, outcome)
+
+    return run_node(from_json(NodeSettings, json.loads(settings_json), "settings"), report)
+
+
+def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -> int:
+    """Run a node in this process until SIGTERM, SIGINT or the end of its cluster.
+
+    Args:
+        settings: What it is.
+        report: Called once with `address`, or with `error` if the node cannot run.
+
+    Returns:
+        The exit status.
+    """
+    os.umask(0o077)
+    processes.raise_descriptor_limit()
+    found = environment()
+    level = logging.DEBUG if settings.debug or found.debug else logging.INFO
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
+    _log.debug("runs with %s", settings)
+    directory = Path(settings.directory)
+    with ExitStack() as undo:
+        try:
+            _clear(directory)
+            sweep_directories(found.socket_parent)
+            sockets = private_directory(found.socket_parent)
+            undo.callback(shutil.rmtree, sockets, ignore_errors=True)
+            zygote = start_zygote(sockets, clear=True) if settings.has_worker else None
+            processes.set_name("parl:node")
+            node = ClusterNode(settings, key_of(directory), sockets, zygote, limits=found.limits)
+        except (OSError, RemoteError) as error:
+            if settings.master:
+                forget(directory)
+            report({"error": str(error)})
+            return 1
+        undo.callback(node.close)
+
+        def stop(number: int, _: FrameType | None) -> None:
+            _log.info("ends because of %s", signal.Signals(number).name)
+            node.stop()
+
+        signal.signal(signal.SIGTERM, stop)
+        signal.signal(signal.SIGINT, stop)
+        undo.callback(forget, directory)
+        write_record(directory, _record(settings))
+        report({"address": node.address})
+        node.run()
+    return 0
+
+
+def _clear(directory: Path) -> None:
+    """Make an empty directory for actors' logs; those of the node before, which may have crashed, are kept once."""
+    logs, before = directory / "actors", directory / "actors.before"
+    if logs.exists():
+        shutil.rmtree(before, ignore_errors=True)
+        logs.rename(before)
+    logs.mkdir()
+
+
+def _record(settings: NodeSettings) -> ClusterRecord | WorkerRecord:
+    process = ProcessRecord.of(os.getpid())
+    if settings.master:
+        return WorkerRecord(settings.node_id, settings.master, process)
+    return ClusterRecord(settings.cluster_id, settings.host, settings.port, host_name(), process)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[2])))

@@ -12,9 +12,8 @@ import functools
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from parl_remote.actor.nested import ClusterReach
 from parl_remote.config import environment
@@ -33,9 +32,6 @@ from parl_remote.transport.unix import UnixListener
 from parl_remote.worker.master_link import MasterLink
 from parl_remote.worker.worker import Worker
 from parl_remote.worker.zygote import ActorSource, start_zygote
-
-if TYPE_CHECKING:
-    from parl_remote.node.private_process import PrivateNodeSettings
 
 __all__ = ["PrivateNode"]
 
@@ -86,17 +82,29 @@ class PrivateNode:
     """The node of a private cluster.
 
     Args:
-        settings: What the driver asked for.
+        directory: The node's private directory, which exists.
+        log_directory: Where actors' log files go.
+        slots: CPUs to give away.
+        preload: Modules that the zygote imports once for all actors.
         listening: The socket that the driver has made; None where it could not hand one over.
         zygote: Already warming up.
     """
 
-    def __init__(self, settings: PrivateNodeSettings, listening: socket.socket | None, zygote: ActorSource) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        log_directory: Path,
+        *,
+        slots: int,
+        preload: Sequence[str],
+        listening: socket.socket | None,
+        zygote: ActorSource,
+    ) -> None:
         self._loop = Loop()
         limits, host, node_id = environment().limits, host_id(), new_id("node")
         reception = Reception(self._loop, node_id=node_id, cluster_id="local", host_id=host, limits=limits)
         first_bytes = limits.max_control_bytes
-        path = f"{settings.directory}/node.sock"
+        path = f"{directory}/node.sock"
         self._listener = UnixListener(path, listening=listening, first_bytes=first_bytes)
         state = ClusterState(
             cluster_id="local",
@@ -113,25 +121,25 @@ class PrivateNode:
         gpus = visible_gpus(os.environ)
         self._worker = Worker(
             self._loop,
-            directory=Path(settings.directory),
-            log_directory=Path(settings.log_directory),
+            directory=directory,
+            log_directory=log_directory,
             zygote=zygote,
-            restart_zygote=functools.partial(start_zygote, settings.directory, tuple(settings.preload), clear=True),
+            restart_zygote=functools.partial(start_zygote, directory, tuple(preload), clear=True),
             to_master=lambda message: self._link.tell(message),
             limits=limits,
             limit_threads=not chosen_by_user(os.environ),
-            reach=ClusterReach("local", settings.directory, True, ""),
-            keep_logs=Path(settings.directory) not in Path(settings.log_directory).parents,
+            reach=ClusterReach("local", str(directory), True, ""),
+            keep_logs=directory not in log_directory.parents,
         )
         reception.serve(Role.WORKER, self._worker)
         within = MemoryListener("the node itself")
         reception.listen(within)
-        offer = Resources(cpu=settings.slots, gpu=len(gpus), memory=usable_memory())
+        offered = Resources(cpu=slots, gpu=len(gpus), memory=usable_memory())
         self._link = MasterLink(
             self._loop,
             within.connect(),
             joined=lambda: NodeJoin(
-                node_id, host, (), settings.directory, offer, self._worker.running(), host_name(), gpus
+                node_id, host, (), str(directory), offered, self._worker.running(), host_name(), gpus
             ),
             on_message=self._worker.on_master,
             on_lost=lambda _: self._loop.stop(),

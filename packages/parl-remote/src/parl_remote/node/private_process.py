@@ -20,7 +20,7 @@ from typing import NamedTuple
 from parl_remote.system import processes
 from parl_remote.worker.zygote import start_zygote
 
-__all__ = ["PrivateNodeSettings", "main"]
+__all__ = ["main"]
 
 
 class PrivateNodeSettings(NamedTuple):
@@ -52,7 +52,14 @@ def main(settings_json: str) -> None:
     from parl_remote.node.private_node import PrivateNode  # only now, while the zygote warms up
 
     listening = None if settings.listening < 0 else socket.socket(fileno=settings.listening)
-    node = PrivateNode(settings, listening, zygote)
+    node = PrivateNode(
+        Path(settings.directory),
+        Path(settings.log_directory),
+        slots=settings.slots,
+        preload=settings.preload,
+        listening=listening,
+        zygote=zygote,
+    )
     signal.signal(signal.SIGTERM, lambda *_: node.stop())
     try:
         node.run()

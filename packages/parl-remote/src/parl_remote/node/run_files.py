@@ -54,7 +54,7 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, pid: int) -> ProcessRecord:
-        """The process that has this number now.
+        """Return the process that has this number now.
 
         Raises:
             ProcessLookupError: There is none.
@@ -62,7 +62,7 @@ class ProcessRecord:
         return cls(pid, _start_ticks(pid), host_id())
 
     def alive(self) -> bool:
-        """Whether it still runs, here."""
+        """Return whether it still runs, here."""
         try:
             return self.host_id == host_id() and _start_ticks(self.pid) == self.started
         except ProcessLookupError:
@@ -83,7 +83,7 @@ class ProcessRecord:
             os.close(descriptor)
 
     def open(self) -> int | None:
-        """A descriptor of the process (Linux), readable once it has ended; None if it has ended already."""
+        """Return a descriptor of the process (Linux), readable once it has ended; None if it has ended already."""
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -163,7 +163,7 @@ class RunFiles:
         self._directories = tuple(directories)
 
     def cluster_directory(self, port: int) -> Path:
-        """The private directory of the cluster on a port of this host, made if it is not there.
+        """Return the private directory of the cluster on a port of this host, made if it is not there.
 
         Raises:
             AuthenticationFailed: It is not private to this user.
@@ -171,7 +171,7 @@ class RunFiles:
         return make_private_dir(self._own() / f"{host_name()}-{port}")
 
     def worker_directory(self, node_id: str) -> Path:
-        """The private directory of a worker of this host, made; those of workers that ended are removed."""
+        """Return the private directory of a worker of this host, made; those of workers that ended are removed."""
         parent = self._own()
         for old in parent.glob(f"{host_name()}-worker-*"):
             with contextlib.suppress(OSError):
@@ -180,11 +180,11 @@ class RunFiles:
         return make_private_dir(parent / f"{host_name()}-{node_id}")
 
     def monitor_directory(self, port: int) -> Path:
-        """The private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
+        """Return the private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
         return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
 
     def manager_directory(self, port: int) -> Path:
-        """The private directory of the `RemoteManager` on a port of this host, made if it is not there.
+        """Return the private directory of the `RemoteManager` on a port of this host, made if it is not there.
 
         Raises:
             AuthenticationFailed: It is not private to this user.
@@ -192,23 +192,23 @@ class RunFiles:
         return make_private_dir(self._own() / f"{host_name()}-manager-{port}")
 
     def managers(self) -> Iterator[tuple[Path, ManagerRecord]]:
-        """All `RemoteManager`s on record, running or not."""
+        """Yield all `RemoteManager`s on record, running or not."""
         yield from self._records(ManagerRecord)
 
     def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
-        """All clusters on record, running or not; records that are damaged or not ours are passed over."""
+        """Yield all clusters on record, running or not; records that are damaged or not ours are passed over."""
         yield from self._records(ClusterRecord)
 
     def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
-        """All workers on record, running or not."""
+        """Yield all workers on record, running or not."""
         yield from self._records(WorkerRecord)
 
     def monitors(self) -> Iterator[tuple[Path, MonitorRecord]]:
-        """All monitors on record, running or not."""
+        """Yield all monitors on record, running or not."""
         yield from self._records(MonitorRecord)
 
     def _own(self) -> Path:
-        """Where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
+        """Return where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
         for directory in self._directories[:-1]:
             with contextlib.suppress(OSError, AuthenticationFailed):
                 return make_private_dir(directory)
@@ -243,7 +243,7 @@ def forget_monitor(directory: Path) -> None:
 
 
 def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
-    """The key in a cluster's directory, a new one where there is none.
+    """Return the key in a cluster's directory, a new one where there is none.
 
     Args:
         directory: The cluster's.

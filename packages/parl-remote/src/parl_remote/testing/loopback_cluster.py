@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import IO, Any
 
 import parl_remote
-from parl_remote.cli.ask import ask_status
-from parl_remote.cli.stopping import stop_all
+from parl_remote.cli.session import ask_status
+from parl_remote.cli.stop import stop_all
 from parl_remote.config import environment
 from parl_remote.messages import Status
 from parl_remote.node.run_files import RunFiles

@@ -7,7 +7,9 @@ import ipaddress
 import socket
 from dataclasses import dataclass
 
-__all__ = ["Address", "advertised_by", "is_loopback", "is_this_host", "own_address_toward"]
+__all__ = ["EVERY_INTERFACE", "Address", "advertised_by", "is_loopback", "is_this_host", "own_address_toward"]
+
+EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})  # hosts to listen on that stand for all interfaces
 
 
 @dataclass(frozen=True, slots=True)

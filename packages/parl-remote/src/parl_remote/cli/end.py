@@ -1,4 +1,4 @@
-"""`xparl drain`: a node leaves its cluster without losing work."""
+"""`xparl kill` and `xparl drain`: actors end at once, or a node leaves its cluster without losing work."""
 
 from __future__ import annotations
 
@@ -8,14 +8,24 @@ from pathlib import Path
 
 import click
 
-from parl_remote.cli.overview import begins, nodes_of, short_id
-from parl_remote.cli.session import Session, open_session
-from parl_remote.cli.table import count
-from parl_remote.cli.target import address_option, key_option, port_option
+from parl_remote.cli.session import (
+    Session,
+    address_option,
+    begins,
+    find_actor,
+    key_option,
+    nodes_of,
+    open_session,
+    port_option,
+    short_id,
+)
+from parl_remote.cli.show import count
 from parl_remote.codec import to_json
-from parl_remote.messages.overview import DrainNode, DrainStarted, NodePhase
+from parl_remote.death import DeathRecord
+from parl_remote.messages.overview import ActorKilled, DrainNode, DrainStarted, KillActor, NodePhase
 
-__all__ = ["command"]
+__all__ = ["drain_command", "kill_command"]
+
 
 _LOOK_S = 0.5
 
@@ -35,7 +45,7 @@ _LOOK_S = 0.5
 @address_option
 @key_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def command(
+def drain_command(
     node: str,
     timeout: float | None,
     wait: bool,
@@ -70,7 +80,7 @@ def command(
 
 
 def _node_id(session: Session, text: str) -> str:
-    """The id of the node that is meant; ids may be cut short."""
+    """Return the id of the node that is meant; ids may be cut short."""
     nodes = nodes_of(session.master)
     found = [node.node_id for node in nodes if node.name == text] or [
         node.node_id for node in nodes if begins(node.node_id, text)
@@ -90,3 +100,40 @@ def _await_drained(session: Session, started: DrainStarted) -> None:
         if node is None or (node.phase is NodePhase.DRAINED or not node.actors):
             return
         time.sleep(_LOOK_S)
+
+
+@click.command("kill")
+@click.argument("actors", metavar="ACTOR...", nargs=-1, required=True)
+@click.option("--reason", default="", help="What its owner is told.")
+@port_option
+@address_option
+@key_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def kill_command(
+    actors: tuple[str, ...], reason: str, port: int | None, address: str | None, key_file: Path | None, as_json: bool
+) -> None:
+    r"""End actors at once; they are not restarted, and calls that wait for them raise ActorLost.
+
+    ACTOR is an id, the beginning of one, a name, or a class with one actor. The command returns when they have ended.
+
+    \b
+    Examples:
+      xparl kill 9f86d081
+      xparl kill trainer evaluator --reason "makes room for the others"
+    """
+    with open_session("xparl kill", port, address, key_file) as session:
+        meant = [find_actor(session.master, text) for text in actors]  # all of them are there, or none is touched
+        reason = reason or "ended with xparl kill"
+        deaths = []
+        for lease_id in dict.fromkeys(one.lease_id for one in meant):
+            death = _kill(session, lease_id, reason)
+            deaths.append(death)
+            if not as_json:
+                name = f" {death.name}" if death.name else ""
+                click.echo(f"{death.class_name}{name} {short_id(death.lease_id)} has ended: {death.cause.describe()}")
+        if as_json:
+            click.echo(json.dumps({"killed": [to_json(death) for death in deaths]}, indent=2))
+
+
+def _kill(session: Session, lease_id: str, reason: str) -> DeathRecord:
+    return session.master.ask(lambda number: KillActor(number, lease_id, reason), ActorKilled).death
