@@ -342,7 +342,7 @@ def test_objects_are_refused_after_disconnect_and_work_after_the_next_connect(co
     with pytest.raises(ActorLost, match="the program disconnected"):
         victim.process()
     with pytest.raises(NotConnected, match=r"call parl\.connect"):
-        Victim()
+        Victim().process()
     connect()
     assert Victim().process() > 0
 

@@ -293,7 +293,7 @@ def test_a_forked_child_is_told_that_the_parent_s_objects_are_not_its_own(run_pr
             warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12's about forks and threads
             pid = os.fork()
             if pid == 0:
-                for attempt in (actor.process, Actor):
+                for attempt in (actor.process, lambda: Actor().process()):
                     try:
                         attempt()
                     except parl.NotConnected as error:
@@ -309,7 +309,8 @@ def test_a_forked_child_is_told_that_the_parent_s_objects_are_not_its_own(run_pr
     lines = done.stdout.splitlines()
     assert done.stderr == ""
     assert lines[0].startswith("this Actor belongs to the process that this one was forked from")
-    assert lines[1].startswith("call parl.connect()")
+    assert lines[1].startswith("this Actor was made without a connection")
+    assert "call parl.connect() before" in lines[1]
     assert lines[2:] == ["True", "True"]
 
 

@@ -68,7 +68,7 @@ class Agent:
 
 
 def agent_here(name: str = "agent") -> Agent:
-    """An ordinary object; programs that are not connected and speak of `as_remote` get one by themselves."""
+    """An ordinary object of a remote class, as `as_remote` builds one."""
     with current.local_objects():
         return Agent(name)
 
@@ -470,9 +470,89 @@ def test_a_class_with_as_remote_of_its_own_keeps_it(connect: Callable[..., None]
     assert parl_remote.remote_class(WithOwn)().as_remote() == "mine"
 
 
-def test_forgetting_to_connect_is_still_said_at_once() -> None:
-    def forgetful() -> None:
-        Agent()
+@parl_remote.remote_class
+class Counted:
+    made = 0
 
-    with pytest.raises(NotConnected, match=r"call parl\.connect"):
-        forgetful()
+    def __init__(self, *sizes: int) -> None:
+        Counted.made += 1
+        self.sizes = sizes
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def first(self) -> int:
+        return self.sizes[0]
+
+
+def test_a_function_that_names_as_remote_changes_nothing() -> None:
+    def plain() -> object:
+        return Agent()
+
+    def names_it(config: object) -> object:
+        made = plain()
+        if config is None:
+            config.as_remote  # type: ignore[attr-defined]  # noqa: B018  # never run
+        return made
+
+    assert type(names_it(1)) is type(plain()) is not Agent
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda obj: obj.first(),
+        lambda obj: obj.sizes,
+        lambda obj: hasattr(obj, "nothing"),
+        lambda obj: setattr(obj, "sizes", ()),
+        lambda obj: delattr(obj, "sizes"),
+        lambda obj: obj.destroy(),
+        len,
+        bool,
+        pickle.dumps,
+        lambda obj: parl_remote.submit(obj.first),
+        lambda obj: ActorPool([obj]),
+    ],
+)
+def test_an_object_made_without_a_connection_refuses_every_other_use(use: Callable[[Any], object]) -> None:
+    before = Counted.made
+    obj = Counted(1, 2)
+    with pytest.raises(NotConnected, match=r"Counted was made without a connection .* call parl\.connect\(\) before"):
+        use(obj)
+    assert isinstance(obj, Counted)
+    assert repr(obj) == "<unconnected Counted>"
+    assert Counted.made == before
+
+
+@pytest.mark.parametrize("spelling", [lambda obj, to: obj.as_remote(to), as_remote], ids=["method", "function"])
+def test_as_remote_builds_what_was_made_without_a_connection_once(
+    manager: RemoteManager, spelling: Callable[[Any, str], Serving]
+) -> None:
+    before = Counted.made
+    obj = Counted(3, 4)
+    served = [spelling(obj, manager.address) for _ in range(2)]
+    handles = [manager.get_remote(PATIENCE_S) for _ in range(2)]
+    assert [len(handle) for handle in handles] == [2, 2]
+    assert handles[0].first() == 3
+    assert Counted.made == before + 1
+    with pytest.raises(NotConnected):  # it is for the program with the manager alone
+        obj.first()
+    for serving in served:
+        serving.close()
+
+
+def test_other_remote_objects_in_a_constructor_are_not_connected_either(manager: RemoteManager) -> None:
+    @parl_remote.remote_class
+    class Outer:
+        def __init__(self) -> None:
+            self._inner = Counted(1)
+
+        def ask(self) -> str:
+            try:
+                return str(self._inner.first())
+            except NotConnected:
+                return "not connected"
+
+    serving = Outer().as_remote(manager.address)  # type: ignore[attr-defined]
+    assert manager.get_remote(PATIENCE_S).ask() == "not connected"
+    serving.close()

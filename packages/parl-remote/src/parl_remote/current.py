@@ -26,6 +26,7 @@ __all__ = [
     "ActorMaker",
     "acting",
     "become_actor",
+    "can_connect",
     "clear",
     "client",
     "connect_when_needed",
@@ -104,6 +105,11 @@ def client() -> ActorMaker:
             if _state.client is None:
                 _state.client = _state.make()
     return _state.client
+
+
+def can_connect() -> bool:
+    """Return whether `client` gives a connection."""
+    return _state.client is not None or _state.make is not None
 
 
 def peek() -> ActorMaker | None:

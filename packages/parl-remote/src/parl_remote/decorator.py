@@ -10,14 +10,17 @@ type. Only its `__new__` is replaced (see `remote_new`), and `options` added (se
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, cast, overload
 
 from parl_remote.future import RemoteFuture
 from parl_remote.instance_options import ChosenClass, offer_options
 from parl_remote.options import ActorOptions
 from parl_remote.program.proxy import RemoteMethod
 from parl_remote.remote_new import RemoteNew, hook_of, reduce_object
-from parl_remote.serve_attribute import ServeAttribute
+from parl_remote.shipping.class_spec import ClassAttribute
+
+if TYPE_CHECKING:
+    from parl_remote.dialing.serving import Serving
 
 __all__ = ["remote_class", "submit", "with_options"]
 
@@ -117,6 +120,22 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         return decorated
 
     return decorate if cls is None else decorate(cls)
+
+
+class ServeAttribute(ClassAttribute):
+    """The method `as_remote` of objects; a class that has one of that name keeps its own."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        if instance is None:
+            return self
+
+        def as_remote(*args: Any, **kwargs: Any) -> Serving:
+            """Serve this object to the program that has a `RemoteManager` there; see `parl_remote.as_remote`."""
+            from parl_remote.dialing.serving import as_remote  # it imports the actor's side, which few programs need
+
+            return as_remote(instance, *args, **kwargs)
+
+        return as_remote
 
 
 def with_options(cls: type[T], /, **options: Any) -> type[T]:

@@ -1,8 +1,9 @@
 """The `__new__` of decorated classes: decides where an object is made, an actor or here.
 
     Actor(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
-                             --local---> an ordinary object: in actors that cannot reach their cluster, for
-                                         subclasses that are not decorated themselves, and where it is to be served
+                             --local---> an ordinary object: in actors that cannot reach their cluster, and for
+                                         subclasses that are not decorated themselves
+                             `--nowhere: an `UnconnectedObject`, where the program has no connection
 
 Objects and classes that travel come out as what they were, see `reduce_object` and `RemoteNew.__reduce__`.
 """
@@ -11,14 +12,12 @@ from __future__ import annotations
 
 import copyreg
 import inspect
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
 from parl_remote import current
 from parl_remote.options import ActorOptions
-from parl_remote.program.proxy import RemoteObject, make_proxy, proxy_class
-from parl_remote.serve_attribute import means_to_serve
+from parl_remote.program.proxy import RemoteObject, UnconnectedObject, make_proxy, proxy_class, unconnected_class
 from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = ["RemoteNew", "hook_of", "is_decorated", "reduce_object"]
@@ -39,11 +38,10 @@ class RemoteNew:
         self.__signature__ = _new_signature(cls)
         self._spec: ClassSpec | None = None
         self._proxies: type[RemoteObject] | None = None
+        self._unconnected: type[UnconnectedObject] | None = None
 
     def __call__(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
         if cls is not self.cls or current.objects_are_local() or current.is_constructed_here(cls):
-            return self.local(cls, args, kwargs)
-        if current.peek() is None and not current.inside_actor() and means_to_serve(sys._getframe(1)):
             return self.local(cls, args, kwargs)
         return self.remote(self.options, args, kwargs)
 
@@ -58,11 +56,17 @@ class RemoteNew:
             return inherited(cls, *args, **kwargs)
         return self.original(cls, *args, **kwargs)
 
-    def remote(self, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> RemoteObject:
-        """A proxy of a new actor."""
+    def remote(
+        self, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> RemoteObject | UnconnectedObject:
+        """Return a proxy of a new actor; without a connection, an object that only `as_remote` can build."""
         if self._spec is None or self._proxies is None:
             self._spec = ClassSpec(self.cls)
             self._proxies = proxy_class(self._spec)
+        if not current.can_connect():
+            if self._unconnected is None:
+                self._unconnected = unconnected_class(self._spec)
+            return self._unconnected(args, kwargs)
         ref = current.client().create(self._spec, options, args, kwargs)
         return make_proxy(self._proxies, ref, wait=options.wait)
 
@@ -78,7 +82,7 @@ def _rebuild(cls: type, options: ActorOptions, original: Any) -> RemoteNew:
     hook = RemoteNew.__new__(RemoteNew)
     hook.cls, hook.options, hook.original = cls, options, original
     hook.__signature__ = inspect.Signature()  # the class has no methods yet, and nobody in an actor asks
-    hook._spec = hook._proxies = None
+    hook._spec = hook._proxies = hook._unconnected = None
     return hook
 
 

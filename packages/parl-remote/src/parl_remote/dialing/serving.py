@@ -29,7 +29,7 @@ from parl_remote.dialing.keys import find_key
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 from parl_remote.links.call_messages import Flag, Kind, header_of, pack
 from parl_remote.links.identity import host_id, new_id, versions
-from parl_remote.program.proxy import make_proxy, reference_of
+from parl_remote.program.proxy import make_proxy, reference_of, served_object
 from parl_remote.shipping.class_spec import ClassSpec
 from parl_remote.transport import Buffer, Channel
 from parl_remote.transport.addresses import Address
@@ -61,7 +61,8 @@ def as_remote(
     manager is closed or `close` is called.
 
     Args:
-        obj: Any object: of a remote class, of an ordinary one, or the handle of an actor.
+        obj: Any object: of a remote class, of an ordinary one, or the handle of an actor. An object of a remote class
+            that was made without a connection is built now, in this process.
         server_ip: The manager's address, "host:port"; or the host alone, with `server_port`.
         server_port: The manager's port, if it is not in the address.
         remote_ip: Not used any more: nobody connects to this program.
@@ -81,7 +82,7 @@ def as_remote(
     address = Address.parse(server_ip if server_port is None else f"{server_ip}:{server_port}")
     if max_concurrency is not None and (not isinstance(max_concurrency, int) or max_concurrency < 1):
         raise ValueError(f"max_concurrency must be a whole number of 1 or more, not {max_concurrency!r}")
-    return Serving(obj, address, key_file, max_concurrency, timeout_s=timeout_s, reconnect_s=reconnect_s)
+    return Serving(served_object(obj), address, key_file, max_concurrency, timeout_s=timeout_s, reconnect_s=reconnect_s)
 
 
 class _Caller:

@@ -3,23 +3,36 @@
     proxy.method(...)   a call          len(proxy), proxy[i], proxy(...)   calls of special methods
     proxy.name          a read          proxy.name = value                 a write
 
+An object that is made while the program has no connection is an `UnconnectedObject`: it holds the constructor's
+arguments for `as_remote`, and every other use of it raises `NotConnected`.
+
 Names are checked here against what the class and the actor's last reply say, so that a typing error is found at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
-from parl_remote.errors import RemoteError, SerializationError
+from parl_remote import current
+from parl_remote.errors import NotConnected, RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.program.actor_ref import ActorRef
 from parl_remote.program.answers import STAYS
 from parl_remote.program.handles import ActorPlace, arrive, arrive_method, luggage
-from parl_remote.serve_attribute import bound_to
 from parl_remote.shipping.class_spec import ClassSpec
 
-__all__ = ["RemoteMethod", "RemoteObject", "bound_method", "make_proxy", "proxy_class", "reference_of"]
+__all__ = [
+    "RemoteMethod",
+    "RemoteObject",
+    "UnconnectedObject",
+    "bound_method",
+    "make_proxy",
+    "proxy_class",
+    "reference_of",
+    "served_object",
+    "unconnected_class",
+]
 
 _set = object.__setattr__
 _get = object.__getattribute__
@@ -94,8 +107,8 @@ class RemoteObject:
             return RemoteMethod(ref, name, _get(self, "_parl_wait"))
         if name == "destroy":
             return ref.destroy
-        if name == "as_remote":
-            return bound_to(self)
+        if name == "as_remote" and (own := spec.class_attribute(name)) is not None:
+            return own.__get__(self, spec.cls)
         if spec.dynamic:
             return self._parl_read(name)
         if ref.refresh() and name in ref.attributes:  # another caller's call has made it
@@ -188,5 +201,86 @@ def bound_method(proxy: RemoteObject, name: str, *, wait: bool) -> RemoteMethod:
 
 
 def reference_of(proxy: object) -> ActorRef | None:
-    """The actor behind a proxy, None for anything else."""
-    return _get(proxy, "_parl_ref") if issubclass(type(proxy), RemoteObject) else None
+    """Return the reference to the actor behind a proxy, None for anything else.
+
+    Raises:
+        NotConnected: The object was made without a connection.
+    """
+    if issubclass(type(proxy), RemoteObject):
+        ref: ActorRef = _get(proxy, "_parl_ref")
+        return ref
+    if issubclass(type(proxy), UnconnectedObject):
+        raise _not_connected(proxy)
+    return None
+
+
+class UnconnectedObject:
+    """An object of a decorated class that was made while the program had no connection.
+
+    It holds the arguments of its constructor. `as_remote` builds the object in this process and serves it; every other
+    use raises `NotConnected`.
+    """
+
+    __slots__ = ("__weakref__", "_parl_arguments", "_parl_built")
+
+    _parl_spec: ClassSpec  # of the subclass that `unconnected_class` makes
+
+    def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        _set(self, "_parl_arguments", (args, kwargs))
+        _set(self, "_parl_built", [])
+
+    def __getattr__(self, name: str) -> Any:
+        if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
+            raise AttributeError(name)
+        spec = self._parl_spec
+        if name == "as_remote" and (own := spec.class_attribute(name)) is not None:
+            return own.__get__(self, spec.cls)
+        raise _not_connected(self)
+
+    def __setattr__(self, name: str, value: Any) -> NoReturn:
+        raise _not_connected(self)
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise _not_connected(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise _not_connected(self)
+
+    @property  # type: ignore[misc]  # read-only here
+    def __class__(self) -> type:  # what isinstance looks at
+        return self._parl_spec.cls
+
+    def __repr__(self) -> str:
+        return f"<unconnected {self._parl_spec.name}>"
+
+
+def unconnected_class(spec: ClassSpec) -> type[UnconnectedObject]:
+    """Return the class of a decorated class's unconnected objects: its special methods raise `NotConnected`."""
+
+    def refuse(self: UnconnectedObject, *_: Any, **__: Any) -> NoReturn:
+        raise _not_connected(self)
+
+    namespace: dict[str, Any] = dict.fromkeys(spec.special_methods, refuse)
+    namespace["__slots__"] = ()
+    namespace["__doc__"] = spec.cls.__doc__
+    namespace["__module__"] = spec.cls.__module__
+    namespace["_parl_spec"] = spec
+    return type(f"Unconnected{spec.cls.__name__}", (UnconnectedObject,), namespace)
+
+
+def served_object(obj: Any) -> Any:
+    """Return what `as_remote` serves: an unconnected object is built, once; anything else is served as it is."""
+    if not issubclass(type(obj), UnconnectedObject):
+        return obj
+    built: list[Any] = _get(obj, "_parl_built")
+    if not built:
+        args, kwargs = _get(obj, "_parl_arguments")
+        built.append(current.construct_here(obj._parl_spec.cls, args, kwargs))
+    return built[0]
+
+
+def _not_connected(obj: Any) -> NotConnected:
+    return NotConnected(
+        f"this {obj._parl_spec.name} was made without a connection and holds only its arguments: call parl.connect() "
+        "before making objects of remote classes, or serve this one to a RemoteManager with its as_remote(address)"
+    )

@@ -51,7 +51,11 @@ _METHODS = staticmethod, classmethod, functools.partialmethod, functools.singled
 
 
 class ClassAttribute:
-    """Base of what the decorator adds to a class and what is no part of the user's objects."""
+    """Base of the descriptors that the decorator adds to a class; they are no part of the user's objects."""
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        """Return the attribute's value for an object or the class."""
+        raise NotImplementedError
 
 
 class ShippedSpec(NamedTuple):
@@ -142,6 +146,11 @@ class ClassSpec:
     def special_methods(self) -> list[str]:
         """Special methods that the proxy's class must forward."""
         return [name for name in self.names if name in FORWARDED]
+
+    def class_attribute(self, name: str) -> ClassAttribute | None:
+        """Return the descriptor that the decorator gave the class under this name, None if the class has another."""
+        found = inspect.getattr_static(self.cls, name, None)
+        return found if isinstance(found, ClassAttribute) else None
 
     def parameters(self, method: str) -> Callable[[], list[str]]:
         """Gives the names of a method's positional parameters, without `self`; for error messages."""
