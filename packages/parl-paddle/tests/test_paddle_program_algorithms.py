@@ -183,10 +183,7 @@ CASES: dict[str, Callable[[], tuple[Any, dict[str, Any]]]] = {
 @pytest.fixture
 def _half_a_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Noise that is the same in a program and outside."""
-    for name in ("sac", "td3"):
-        monkeypatch.setattr(
-            f"parl_paddle.algorithms.{name}.standard_normal_like", lambda like: 0.5 + 0.0 * like.detach()
-        )
+    monkeypatch.setattr("parl_paddle.algorithm.standard_normal_like", lambda like: 0.5 + 0.0 * like.detach())
     monkeypatch.setattr(
         CQL, "_uniform", lambda self, like: paddle.stack([0.1 * i - 0.3 + 0.0 * like for i in range(self.samples)])
     )

@@ -323,6 +323,34 @@ class Algorithm:
         """A context in which this device draws from a stream that `seed` begins; the one of before then goes on."""
         raise NotImplementedError
 
+    def _noise(self, like: Any) -> Any:
+        """Draws from N(0, 1) of the shape and dtype of a tensor."""
+        raise NotImplementedError
+
+    def _distribution(self, output: Any, kind: Any, mask: Any) -> Any:
+        """The backend's distribution of actions of an `ActionKind`, from what the model's `policy(obs)` returned."""
+        raise NotImplementedError
+
+    def _normalised(self, values: Any) -> Any:
+        """A tensor `[batch]` shifted and scaled to mean 0 and deviation 1, over all processes that learn."""
+        raise NotImplementedError
+
+    def _means(self, steps: Sequence[Any]) -> list[float]:
+        """The mean of each column of scalar tensors, read from the device in one go; over all processes that learn."""
+        raise NotImplementedError
+
+    def _either(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        """Return `yes()` where the condition holds, else `no()`.
+
+        Of an update that is recorded and run later, the condition is asked at each run; both return tensors of equal
+        shapes and dtypes there.
+        """
+        return yes() if condition() else no()
+
+    def _no_figure(self, like: Any) -> Any:  # noqa: ARG002
+        """What stands for a loss that an update does not have: None; of a recorded one a NaN of the dtype of `like`."""
+        return None
+
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
         """What `value` returns now; of an update that is recorded and run later, what it returns at each run."""
         return value()

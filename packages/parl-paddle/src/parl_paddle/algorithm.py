@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -10,9 +10,12 @@ import paddle
 
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
+from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_paddle import tensors
-from parl_paddle.each_run import after_each_run, at_each_run
+from parl_paddle.data_parallel import means, normalised
+from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
+from parl_paddle.each_run import after_each_run, at_each_run, either, no_figure
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
 from parl_paddle.programs import eager
@@ -21,8 +24,6 @@ __all__ = ["Algorithm"]
 
 
 class Algorithm(contract.Algorithm):
-    __doc__ = contract.Algorithm.__doc__
-
     model: Any  # parl_paddle.model.Model, whose policy() and value() only its author's class has
 
     def _resolve_device(self, device: str) -> str:
@@ -79,6 +80,24 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return tensors.to_array(tensor) if isinstance(tensor, paddle.Tensor) else tensor
+
+    def _noise(self, like: paddle.Tensor) -> paddle.Tensor:
+        return standard_normal_like(like)
+
+    def _distribution(self, output: Any, kind: ActionKind, mask: paddle.Tensor | None) -> PolicyDistribution:
+        return policy_distribution(output, kind, mask)
+
+    def _normalised(self, values: paddle.Tensor) -> paddle.Tensor:
+        return normalised(values)
+
+    def _means(self, steps: Sequence[Any]) -> list[float]:
+        return means(steps)
+
+    def _either(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+        return either(condition, yes, no)
+
+    def _no_figure(self, like: paddle.Tensor) -> paddle.Tensor | None:
+        return no_figure(like)
 
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
         return at_each_run(value, self._float_dtype())

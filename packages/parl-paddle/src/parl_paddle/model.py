@@ -34,8 +34,6 @@ _NO_TENSOR_YET = _NoTensorYet()
 
 
 class Model(paddle.nn.Layer, contract.Model):
-    __doc__ = contract.Model.__doc__
-
     CONTAINERS: ClassVar[str] = "paddle.nn.LayerList or paddle.nn.LayerDict"
 
     def __new__(cls, *args: object, **kwargs: object) -> Self:

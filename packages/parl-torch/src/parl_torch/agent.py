@@ -8,6 +8,4 @@ __all__ = ["Agent"]
 
 
 class Agent(contract.Agent):
-    __doc__ = contract.Agent.__doc__
-
     BACKEND: ClassVar[str] = "torch"

@@ -1,6 +1,6 @@
 """`parl.Algorithm` on PyTorch."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -9,8 +9,11 @@ from torch import Tensor, nn
 
 from parl_core import algorithm as contract
 from parl_core.checks import first_method
+from parl_core.contracts.actions import ActionKind
 from parl_core.errors import HyperparameterError
 from parl_torch.compiled import require_compiler
+from parl_torch.data_parallel import means, normalised
+from parl_torch.distributions import PolicyDistribution, policy_distribution
 from parl_torch.freed_memory import keep_freed_memory
 from parl_torch.model import Model
 from parl_torch.optim import Adam
@@ -20,8 +23,6 @@ __all__ = ["Algorithm"]
 
 
 class Algorithm(contract.Algorithm):
-    __doc__ = contract.Algorithm.__doc__
-
     model: Any  # parl_torch.model.Model, whose policy() and value() only its author's class has
 
     _found_parameter: Tensor | None = None
@@ -87,6 +88,18 @@ class Algorithm(contract.Algorithm):
 
     def _array(self, tensor: Any) -> Any:
         return to_array(tensor) if isinstance(tensor, Tensor) else tensor
+
+    def _noise(self, like: Tensor) -> Tensor:
+        return torch.randn_like(like)
+
+    def _distribution(self, output: Any, kind: ActionKind, mask: Tensor | None) -> PolicyDistribution:
+        return policy_distribution(output, kind, mask)
+
+    def _normalised(self, values: Tensor) -> Tensor:
+        return normalised(values)
+
+    def _means(self, steps: Sequence[Any]) -> list[float]:
+        return means(steps)
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
         return torch.no_grad()

@@ -23,8 +23,6 @@ _COUNTER = "num_batches_tracked"  # of batch normalisation; other frameworks hav
 
 
 class Model(nn.Module, contract.Model):
-    __doc__ = contract.Model.__doc__
-
     CONTAINERS: ClassVar[str] = "torch.nn.ModuleList or torch.nn.ModuleDict"
 
     def __new__(cls, *_args: Any, **_kwargs: Any) -> Model:

@@ -1,13 +1,13 @@
 """The contract of A2C and A3C: a policy gradient with the advantages of a value function, one step a batch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_non_negative, check_positive, check_real, check_rows, check_scheduled, first_method
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.columns import finite_column, observations
 from parl_core.contracts.on_policy import OnPolicy, RolloutBatch, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
@@ -69,6 +69,9 @@ class A2C(OnPolicy):
 
     optimizer: Optimizer
 
+    _losses: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss by which gradients are taken, and what `learn` returns."""
+
     def __init__(
         self,
         model: Model,
@@ -116,7 +119,11 @@ class A2C(OnPolicy):
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            output = (
+                self._run(self.model.policy_and_value, obs)[0] if self._one_pass else self._run(self.model.policy, obs)
+            )
+            return self._distribution(output, self.actions, mask_of(obs, action_mask)).mode()
 
     def sample(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions.
@@ -128,15 +135,32 @@ class A2C(OnPolicy):
         Returns:
             (action as of `predict`, value `[batch]`).
         """
-        raise NotImplementedError
+        with self._no_gradients():
+            policy, value = self._policy_and_value(obs, action_mask)
+            return policy.sample(), value
+
+    def explore(self, obs: Any, action_mask: Any = None) -> Any:
+        """Draw actions and return (value `[batch]`, action as of `predict`, log-probability `[batch]`)."""
+        with self._no_gradients():
+            policy, value = self._policy_and_value(obs, action_mask)
+            action = policy.sample()
+            return value, action, policy.logp(action)
 
     def prob_and_value(self, obs: Any, action_mask: Any = None) -> Any:
         """Return (probabilities `[batch, act_dim]` of discrete actions, values `[batch]`)."""
-        raise NotImplementedError
+        if self.actions != ActionKind():
+            raise TypeError("prob_and_value is for discrete actions; of others, sample gives actions and values")
+        with self._no_gradients():
+            policy, value = self._policy_and_value(obs, action_mask)
+            return policy.log_probabilities.exp(), value
 
     def value(self, obs: Any) -> Any:
         """Return values `[batch]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            value = (
+                self._run(self.model.policy_and_value, obs)[1] if self._one_pass else self._run(self.model.value, obs)
+            )
+            return value.reshape([-1])
 
     def learn(
         self,
@@ -163,7 +187,12 @@ class A2C(OnPolicy):
         Returns:
             (total_loss, pi_loss, vf_loss, entropy), detached scalars, sums over the batch.
         """
-        raise NotImplementedError
+        lr = self._now("learning_rate", self.lr, learning_rate)
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
+        batch = (obs, actions, advantages.reshape([-1]), target_values.reshape([-1]), action_mask)
+        _, total_loss, pi_loss, vf_loss, entropy = self.optimizer.descend(self._losses, *batch, coeff, lr=lr)
+        self._after_each_update(self._count_update)
+        return total_loss, pi_loss, vf_loss, entropy
 
     def learn_rollout(
         self,
@@ -241,6 +270,13 @@ class A2C(OnPolicy):
             "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
             "action_mask": mask,
         }
+
+    def _policy_and_value(self, obs: Any, mask: Any) -> tuple[Any, Any]:
+        if self._one_pass:
+            output, value = self._run(self.model.policy_and_value, obs)
+        else:
+            output, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
+        return self._distribution(output, self.actions, mask_of(obs, mask)), value.reshape([-1])
 
 
 class A3C(A2C):

@@ -128,7 +128,14 @@ class BootstrappedDDPG(ContinuousActorCritic):
             (critic_loss, actor_loss), detached scalars; with `weights` also td_error `[batch]`, target - Q, mean over
             the heads.
         """
-        raise NotImplementedError
+        batch = (obs, action, reward, next_obs, terminal, mask, weights, discount)
+        rate = self._now("critic_lr", self.critic_lr, critic_lr)
+        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
+        rate = self._now("actor_lr", self.actor_lr, actor_lr)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, mask, lr=rate)
+        self.sync_target()
+        self._after_each_update(self._count_update)
+        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, td_error)
 
     def prepare(self, *args: Any, mask: Any = None, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""

@@ -9,7 +9,7 @@ environment, whichever finite ones it has.
     model.get_critic_params()       those of the critic; by default all that are not the actor's
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -47,6 +47,12 @@ class ContinuousActorCritic(CountingUpdates):
     actor_optimizer: Optimizer
     critic_optimizer: Optimizer
 
+    _critic_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: (loss, td_error `[batch]`) of the first seven arguments of `learn`."""
+
+    _actor_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss, alone or with more, of observations."""
+
     _pairs_checked: bool = False
 
     def __init__(
@@ -83,7 +89,8 @@ class ContinuousActorCritic(CountingUpdates):
 
     def predict(self, obs: Any) -> Any:
         """Return the best actions `[batch, act_dim]`, in [-1, 1]."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self.model.policy(obs)
 
     def learn(
         self,
@@ -116,7 +123,12 @@ class ContinuousActorCritic(CountingUpdates):
             (critic_loss, actor_loss), detached scalars; with `weights` also td_error `[batch]`, target - Q (of twin
             critics the mean of both). actor_loss is None where the actor took no step.
         """
-        raise NotImplementedError
+        batch = (obs, action, reward, next_obs, terminal, weights, discount)
+        actor_lr = self._now("actor_lr", self.actor_lr, actor_lr)
+        critic_lr = self._now("critic_lr", self.critic_lr, critic_lr)
+        critic_loss, actor_loss, td_error = self._update(batch, actor_lr, critic_lr)
+        self._after_each_update(self._count_update)
+        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, td_error)
 
     def sync_target(self, decay: float | None = None) -> None:
         """Move the target model: target = decay * target + (1 - decay) * model.
@@ -165,6 +177,13 @@ class ContinuousActorCritic(CountingUpdates):
             self._run_model(rows, actions)
 
     # Shared
+
+    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        """Take the steps of one update and return (critic_loss, actor_loss, td_error)."""
+        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=critic_lr)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, batch[0], lr=actor_lr)
+        self.sync_target()
+        return critic_loss, actor_loss, td_error
 
     def _run_model(self, obs: Any, action: Any) -> None:
         self.model.policy(obs)

@@ -84,7 +84,8 @@ class DecisionTransformer(CountingUpdates):
 
     def predict(self, obs: Any, action: Any, return_to_go: Any, timestep: Any, mask: Any) -> Any:
         """Return the action of each window's last step, `[batch, act_dim]`; arguments as of `learn`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self.model(obs, action, return_to_go, timestep, mask)[:, -1]
 
     def learn(
         self,

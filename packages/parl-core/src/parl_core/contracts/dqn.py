@@ -1,6 +1,6 @@
 """The contract of DQN and its variants: double, dueling (by model), n-step, prioritised."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,6 +56,9 @@ class DQN(CountingUpdates):
     target_model: Any
     optimizer: Optimizer
 
+    _loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: (loss, td_error `[batch]`) of the arguments of `learn`, without the learning rate."""
+
     _value_dims: int = 2
     _outputs: int | None = None
 
@@ -89,7 +92,7 @@ class DQN(CountingUpdates):
 
     def predict(self, obs: Any) -> Any:
         """Return Q values `[batch, act_dim]`."""
-        raise NotImplementedError
+        return self._values(self.model, obs)
 
     def learn(
         self,
@@ -122,7 +125,10 @@ class DQN(CountingUpdates):
         Returns:
             The loss, a detached scalar; with `weights` the pair (loss, td_error `[batch]`), td_error = target - Q.
         """
-        raise NotImplementedError
+        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
+        loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
+        self._after_each_update(self._count_update)
+        return loss if weights is None else (loss, td_error)
 
     def sync_target(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
         """Copy the weights of `model` into `target_model`.
@@ -203,6 +209,9 @@ class DQN(CountingUpdates):
             over = columns[4] != 0
             extra["next_action_mask"] = check_mask(mask, unless=over) | over[:, None]
         return columns, {"learning_rate": check_scheduled("learning_rate", learning_rate), **extra}
+
+    def _values(self, model: Any, obs: Any) -> Any:
+        return self._run(getattr(model, self._value), obs)
 
     def _choices(self, obs: Any) -> int | None:
         """How many actions there are: as many as the model has values, which is looked at once."""

@@ -1,7 +1,7 @@
 """The contract of IMPALA: an actor-critic that learns from slightly older policies' experience, with V-trace."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from parl_core.checks import (
     check_scheduled,
     first_method,
 )
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.columns import actions_column, finite_column, flags_column, observations
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
@@ -87,6 +87,9 @@ class IMPALA(CountingUpdates):
 
     optimizer: Optimizer
 
+    _losses: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss by which gradients are taken, the parts of `VTraceLoss`, the KL divergence."""
+
     def __init__(
         self,
         model: Model,
@@ -142,19 +145,26 @@ class IMPALA(CountingUpdates):
 
     def predict(self, obs: Any) -> Any:
         """Return the most likely actions, int64 `[batch]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self._policy_and_value(obs)[0].mode()
 
     def sample(self, obs: Any) -> Any:
         """Draw actions: (action int64 `[batch]`, logits `[batch, act_dim]`, the `behaviour_logits` of `learn`)."""
-        raise NotImplementedError
+        with self._no_gradients():
+            policy, _ = self._policy_and_value(obs)
+            return policy.sample(), policy.logits
 
     def logits(self, obs: Any) -> Any:
         """Return the policy's logits `[batch, act_dim]`, without a pass through the value network where it can be."""
-        raise NotImplementedError
+        with self._no_gradients():
+            if not self._policy_alone:
+                return self._policy_and_value(obs)[0].logits
+            return self._distribution(self._run(self.model.policy, obs), ActionKind(), mask_of(obs)).logits
 
     def value(self, obs: Any) -> Any:
         """Return values `[batch]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self._policy_and_value(obs)[1]
 
     def learn(
         self,
@@ -188,7 +198,12 @@ class IMPALA(CountingUpdates):
         Returns:
             (`VTraceLoss`, mean KL divergence of the policy that acted from the one that learns), detached.
         """
-        raise NotImplementedError
+        lr = self._now("learning_rate", self.lr, learning_rate)
+        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
+        batch = (obs, actions.reshape([-1]), behaviour_logits, rewards.reshape([-1]), dones.reshape([-1]))
+        _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
+        self._after_each_update(self._count_update)
+        return VTraceLoss(*losses), kl
 
     def prepare(
         self,
@@ -248,6 +263,13 @@ class IMPALA(CountingUpdates):
             "entropy_coeff": None if entropy_coeff is None else check_real("entropy_coeff", entropy_coeff),
             **optional,
         }
+
+    def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
+        if self._one_pass:
+            logits, value = self._run(self.model.policy_and_value, obs)
+        else:
+            logits, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
+        return self._distribution(logits, ActionKind(), mask_of(obs)), value.reshape([-1])
 
 
 def _bound(name: str, value: Any) -> float:

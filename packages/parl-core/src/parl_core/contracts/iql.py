@@ -1,6 +1,7 @@
 """The contract of IQL."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
@@ -71,6 +72,18 @@ class IQL(CountingUpdates):
     critic_optimizer: Optimizer
     value_optimizer: Optimizer
 
+    _target_values: Callable[..., Any]
+    """Backend hook: the smaller of the target critics' values `[batch]`, without gradient."""
+
+    _value_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss of V, of observations and target values."""
+
+    _actor_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: the actor's loss, of observations, actions and target values."""
+
+    _critic_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: the critics' loss, of the first five arguments of `learn`."""
+
     _pairs_checked: bool = False
 
     def __init__(
@@ -110,7 +123,9 @@ class IQL(CountingUpdates):
 
     def predict(self, obs: Any) -> Any:
         """Return the policy's means `[batch, act_dim]`, kept in [-1, 1]."""
-        raise NotImplementedError
+        with self._no_gradients():
+            mean, _ = self.model.policy(obs)
+            return mean.clip(-1.0, 1.0)
 
     def sample(self, obs: Any) -> Any:
         """Return draws of the policy `[batch, act_dim]`, kept in [-1, 1]."""
@@ -132,7 +147,15 @@ class IQL(CountingUpdates):
         Returns:
             (value_loss, critic_loss, actor_loss), detached scalars.
         """
-        raise NotImplementedError
+        q_t = self._target_values(obs, action)
+        rate, actor_rate = self._now("lr", self.lr, learning_rate), self._actor_rate(learning_rate)
+        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=rate)
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=actor_rate)
+        batch = (obs, action, reward, next_obs, terminal)
+        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
+        self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
+        self._after_each_update(self._count_update)
+        return value_loss, critic_loss, actor_loss
 
     def update(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
         """`learn`, by PARL 2.x's name."""

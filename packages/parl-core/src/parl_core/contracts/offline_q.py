@@ -1,6 +1,6 @@
 """The contract of Q-learning on logged data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from parl_core.checks import check_int, check_positive
@@ -43,6 +43,12 @@ class OfflineQ(DQN):
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**DQN.DEFAULTS, "lr": 5e-5}
 
+    _mixed_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: as `_loss`, and of the shares of the heads `[heads, 1]`; None for one head."""
+
+    _mixture: Callable[..., Any]
+    """Backend hook: shares of the heads `[heads, 1]` that sum to 1, of the dtype of a tensor."""
+
     def __init__(
         self,
         model: Model,
@@ -74,3 +80,29 @@ class OfflineQ(DQN):
             device=device,
             compile=compile,
         )
+
+    def predict(self, obs: Any) -> Any:
+        """Return Q values `[batch, act_dim]`, the mean of all heads'."""
+        values = self._values(self.model, obs)
+        return values if self.heads == 1 else values.mean(1)
+
+    def learn(
+        self,
+        obs: Any,
+        action: Any,
+        reward: Any,
+        next_obs: Any,
+        terminal: Any,
+        learning_rate: float | None = None,
+        *,
+        weights: Any = None,
+        discount: Any = None,
+        next_action_mask: Any = None,
+    ) -> Any:
+        """Take one step: see `DQN.learn`."""
+        share = None if self.heads == 1 else self._mixture(reward)
+        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask, share)
+        rate = self._now("lr", self.lr, learning_rate)
+        loss, td_error = self.optimizer.descend(self._mixed_loss, *batch, lr=rate)
+        self._after_each_update(self._count_update)
+        return loss if weights is None else (loss, td_error)

@@ -133,9 +133,3 @@ class OnPolicy(CountingUpdates):
         if self._outputs is None and self.actions == ActionKind():
             self._outputs = self._output_size(policy, observations(obs))
         return self.actions.column(name, values, self._outputs)
-
-    # Backend hook
-
-    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
-        """The mean of each column of scalar tensors, read from the device in one go; over all processes that learn."""
-        raise NotImplementedError

@@ -1,6 +1,6 @@
 """The contract of PolicyGradient (REINFORCE)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -55,6 +55,9 @@ class PolicyGradient(OnPolicy):
 
     optimizer: Optimizer
 
+    _losses: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss alone, of the arguments of `learn`."""
+
     def __init__(
         self,
         model: Model,
@@ -75,7 +78,11 @@ class PolicyGradient(OnPolicy):
 
     def predict(self, obs: Any) -> Any:
         """Return action probabilities as the model does, without masks, or (mean, std), each `[batch, act_dim]`."""
-        raise NotImplementedError
+        output = getattr(self.model, self._policy)(obs)
+        if self.actions.continuous:
+            mean, std = output
+            return mean, std.expand_as(mean)
+        return output
 
     def learn(self, obs: Any, action: Any, reward: Any, lr: float | None = None, *, action_mask: Any = None) -> Any:
         """Take one step.
@@ -90,7 +97,10 @@ class PolicyGradient(OnPolicy):
         Returns:
             The loss, a detached scalar.
         """
-        raise NotImplementedError
+        lr = self._now("lr", self.lr, lr)
+        (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape([-1]), action_mask, lr=lr)
+        self._after_each_update(self._count_update)
+        return loss
 
     def learn_rollout(
         self,
@@ -183,12 +193,6 @@ class PolicyGradient(OnPolicy):
         mask = self.actions.mask(action_mask, columns["obs"], columns["action"])
         check_rows("PolicyGradient.learn", leaves("", columns) | ({} if mask is None else {"action_mask": mask}))
         return tuple(columns.values()), {"lr": check_scheduled("lr", lr), "action_mask": mask}
-
-    # Backend hook
-
-    def _normalised(self, values: Any) -> Any:
-        """A tensor `[batch]` shifted and scaled to mean 0 and deviation 1, over all processes that learn."""
-        raise NotImplementedError
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:

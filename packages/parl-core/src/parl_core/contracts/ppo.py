@@ -7,7 +7,7 @@ The arguments choose between the two documented forms; `separate_ppo` describes 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, check_rows, check_scheduled, first_method
-from parl_core.contracts.actions import ActionKind
+from parl_core.contracts.actions import ActionKind, mask_of
 from parl_core.contracts.columns import finite_column, observations
 from parl_core.contracts.on_policy import OnPolicy, RolloutBatch
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
@@ -23,7 +23,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.model import Model
 from parl_core.nested import leaves, map_nested
 
-__all__ = ["PPO", "asks_for_separate_form"]
+__all__ = ["PPO"]
 
 
 _DEFAULTS: dict[str, Any] = {
@@ -41,7 +41,7 @@ _DEFAULTS: dict[str, Any] = {
 _SEPARATE_FORM = ("hyperparas", "act_dim", "policy_lr", "value_lr", "epsilon")
 
 
-def asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
+def _asks_for_separate_form(positional: int, given: Mapping[str, Any]) -> bool:
     """Return True where the arguments of `PPO` are those of PARL 1.x.
 
     Args:
@@ -143,7 +143,19 @@ class PPO(_SeparateMethods, OnPolicy):
 
     ACTS_IN_UNIT_BOX: ClassVar[bool] = True
 
+    SEPARATE_FORM: "ClassVar[type[PPO] | None]" = None
+    """The class of PARL 1.x's form, on the class itself that makes one where it is asked for; subclasses do not."""
+
     optimizer: Optimizer
+
+    _losses: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss that gradients are of, and the figures of `learn_minibatch`, also as one tensor."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> "PPO":
+        form: type[PPO] | None = vars(cls).get("SEPARATE_FORM")
+        if form is not None and _asks_for_separate_form(len(args) - 1, kwargs):
+            return super().__new__(form)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -187,7 +199,7 @@ class PPO(_SeparateMethods, OnPolicy):
             "value_lr": value_lr,
             "epsilon": epsilon,
         }
-        if asks_for_separate_form(0, {**given, **old}):
+        if _asks_for_separate_form(0, {**given, **old}):
             raise HyperparameterError("a subclass of PPO has PARL 2.x's form; derive from SeparatePPO for PARL 1.x's")
         settings = merge("PPO", None, given, _DEFAULTS)
         self.clip_param = check_schedule("clip_param", settings["clip_param"], check_positive)
@@ -212,7 +224,8 @@ class PPO(_SeparateMethods, OnPolicy):
 
     def predict(self, obs: Any, action_mask: Any = None) -> Any:
         """Return the most likely actions: int64 `[batch]` or `[batch, parts]`, or means `[batch, act_dim]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self._policy(self._run(self.model.policy, obs), obs, action_mask).mode()
 
     def sample(self, obs: Any, action_mask: Any = None) -> Any:
         """Draw actions.
@@ -224,7 +237,11 @@ class PPO(_SeparateMethods, OnPolicy):
         Returns:
             (value `[batch]`, action as of `predict`, log-probability `[batch]`, entropy `[batch]`).
         """
-        raise NotImplementedError
+        with self._no_gradients():
+            output, value = self._policy_and_value(obs)
+            policy = self._policy(output, obs, action_mask)
+            action = policy.sample()
+            return value, action, policy.logp(action), policy.entropy()
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
         """The first three of what `sample` returns."""
@@ -232,7 +249,8 @@ class PPO(_SeparateMethods, OnPolicy):
 
     def value(self, obs: Any) -> Any:
         """Return values `[batch]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self._run(self.model.value, obs).reshape([-1])
 
     def learn(
         self,
@@ -265,7 +283,10 @@ class PPO(_SeparateMethods, OnPolicy):
         Returns:
             (value_loss, action_loss, entropy_loss), detached scalars; entropy_loss is the mean entropy.
         """
-        raise NotImplementedError
+        columns = (column.reshape([-1]) for column in (batch_value, batch_return, batch_logprob, batch_adv))
+        minibatch = (batch_obs, batch_action, *columns, action_mask)
+        value_loss, policy_loss, entropy, *_ = self.learn_minibatch(minibatch, lr, clip, entropy_coef)
+        return value_loss, policy_loss, entropy
 
     def learn_minibatch(
         self,
@@ -281,7 +302,16 @@ class PPO(_SeparateMethods, OnPolicy):
             approx_kl is the mean of `ratio - 1 - log ratio` (Schulman 2020), clip_fraction the share of ratios outside
             the clip range.
         """
-        raise NotImplementedError
+        obs, action, value_old, return_, log_prob_old, advantage, *mask = minibatch
+        if self.norm_adv:
+            advantage = self._normalised(advantage)
+        lr = self._now("initial_lr", self.lr, lr)
+        clip = self._now("clip_param", self.clip_param, clip)
+        entropy_coef = self._now("entropy_coef", self.entropy_coef, entropy_coef)
+        batch = (obs, action, value_old, return_, log_prob_old, advantage, mask_of(obs, *mask))
+        _, *figures = self.optimizer.descend(self._losses, *batch, clip, entropy_coef, lr=lr)
+        self._after_each_update(self._count_update)
+        return figures[0] if len(figures) == 1 else tuple(figures)
 
     def learn_rollout(
         self,
@@ -371,6 +401,16 @@ class PPO(_SeparateMethods, OnPolicy):
             "entropy_coef": check_scheduled("entropy_coef", entropy_coef),
             "action_mask": mask,
         }
+
+    def _policy_and_value(self, obs: Any) -> tuple[Any, Any]:
+        if self._one_pass:
+            output, value = self._run(self.model.policy_and_value, obs)
+        else:
+            output, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
+        return output, value.reshape([-1])
+
+    def _policy(self, output: Any, obs: Any, mask: Any) -> Any:
+        return self._distribution(output, self.actions, mask_of(obs, mask))
 
 
 def _given(batch: RolloutBatch) -> list[Any]:

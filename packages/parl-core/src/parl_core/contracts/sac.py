@@ -1,6 +1,6 @@
 """The contract of SAC."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 from parl_core.algorithm import Optimizer
@@ -53,6 +53,9 @@ class SAC(ContinuousActorCritic):
     temperature: Any
     temperature_optimizer: Optimizer
 
+    _temperature_loss: Callable[..., tuple[Any, ...]]
+    """Backend hook: the loss of log alpha, of log pi + target entropy `[batch]`."""
+
     def __init__(
         self,
         model: Model,
@@ -96,7 +99,36 @@ class SAC(ContinuousActorCritic):
         """Actions to explore with: those of `sample`."""
         return self.sample(obs)[0]
 
-    # Backend hook
+    def predict(self, obs: Any) -> Any:
+        """Return the best actions `[batch, act_dim]`, in [-1, 1]."""
+        with self._no_gradients():
+            mean, _ = self.model.policy(obs)
+            return mean.tanh()
+
+    # Shared
+
+    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        obs, action, reward, *_ = batch
+        alpha = self._of_dtype(self.alpha, reward)
+        noise = self._noise(action)
+        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, alpha, noise, lr=critic_lr)
+        seen = (obs, alpha, self._noise(action))
+        actor_loss, log_prob = self.actor_optimizer.descend(self._actor_loss, *seen, lr=actor_lr)
+        self._learn_temperature(log_prob, action)
+        self.sync_target()
+        return critic_loss, actor_loss, td_error
+
+    def _learn_temperature(self, log_prob: Any, action: Any) -> None:
+        if self._fixed_alpha is None:
+            entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
+            rate = self._now("alpha_lr", self.alpha_lr)
+            self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
+
+    # Backend hooks
+
+    def _of_dtype(self, number: Any, like: Any) -> Any:  # noqa: ARG002
+        """A number or a float64 scalar, as the framework multiplies it with tensors of the dtype of `like`."""
+        return number
 
     def _new_temperature(self) -> Model:
         """A model that holds the logarithm of the temperature, 0 at first, and has `alpha()`."""

@@ -70,6 +70,15 @@ class SeparatePPO(PPO):
     policy_optimizer: Optimizer
     value_optimizer: Optimizer
 
+    _gaussian: Callable[..., Any]
+    """Backend hook: the Gaussian of a model's policy, whose width `_require_width` has checked."""
+
+    _policy_loss: Callable[..., tuple[Any, Any]]
+    """Backend hook: (loss, KL(old || new) `[batch]`) with a clip range or, where that is None, with a penalty."""
+
+    _value_loss: Callable[..., Any]
+    """Backend hook: the mean squared error of the values."""
+
     def __init__(
         self,
         model: Model,
@@ -112,11 +121,15 @@ class SeparatePPO(PPO):
 
     def predict(self, obs: Any) -> Any:  # type: ignore[override]  # real numbers are not masked
         """Return (means `[batch, act_dim]`, log-variances `[batch, act_dim]`) of the actions."""
-        raise NotImplementedError
+        with self._no_gradients():
+            means, logvars = self.model.policy(obs)
+            self._require_width(means.shape[-1])
+            return means, logvars.expand_as(means)
 
     def sample(self, obs: Any) -> Any:  # type: ignore[override]  # as above
         """Draw actions `[batch, act_dim]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self._gaussian(self.model, obs).sample()
 
     def policy_learn(
         self,
@@ -141,7 +154,15 @@ class SeparatePPO(PPO):
         Returns:
             (loss, kl), detached scalars; kl is the mean KL divergence from the old policy, before the step.
         """
-        raise NotImplementedError
+        clip = None
+        if beta is None:
+            clip = self._now("epsilon", self.epsilon, self._checked("epsilon", epsilon))
+        else:
+            beta = self._checked("beta", beta, check_positive)
+        loss, kl = self._policy_loss(obs, actions, advantages.reshape([-1]), clip, beta)
+        self.policy_optimizer.minimize(loss, self._now("policy_lr", self.policy_lr, self._checked("lr", lr)))
+        self._after_each_update(self._count_update)
+        return loss.detach(), kl.detach().mean()
 
     def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:
         """Take one step of the value function.
@@ -154,11 +175,14 @@ class SeparatePPO(PPO):
         Returns:
             The mean squared error, a detached scalar.
         """
-        raise NotImplementedError
+        loss = self._value_loss(obs, val.reshape([-1]))
+        self.value_optimizer.minimize(loss, self._now("value_lr", self.value_lr, self._checked("lr", lr)))
+        return loss.detach()
 
     def value_predict(self, obs: Any) -> Any:
         """Return values `[batch]`."""
-        raise NotImplementedError
+        with self._no_gradients():
+            return self.model.value(obs).reshape([-1])
 
     def value(self, obs: Any) -> Any:
         """The same as `value_predict`."""

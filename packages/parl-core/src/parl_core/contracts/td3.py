@@ -88,3 +88,20 @@ class TD3(ContinuousActorCritic):
         """
         super().choose(output, rng=rng, **options)
         return np.asarray(output) if rng is None else noisy(output, noise, rng)
+
+    def _update(self, batch: tuple[Any, ...], actor_lr: Any, critic_lr: Any) -> tuple[Any, Any, Any]:
+        obs, action, reward, *_ = batch
+        noise = self._noise(action)
+        critic_loss, td_error = self.critic_optimizer.descend(self._critic_loss, *batch, noise, lr=critic_lr)
+        actor_loss = self._either(
+            self._actor_is_due, lambda: self._learn_actor(obs, actor_lr), lambda: self._no_figure(reward)
+        )
+        return critic_loss, actor_loss, td_error
+
+    def _actor_is_due(self) -> bool:
+        return (self.updates + 1) % self.policy_freq == 0
+
+    def _learn_actor(self, obs: Any, rate: Any) -> Any:
+        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, lr=rate)
+        self.sync_target()
+        return actor_loss

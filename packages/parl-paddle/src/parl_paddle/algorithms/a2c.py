@@ -4,73 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-import paddle
 from paddle import Tensor
 
-from parl_core.checks import check_real
 from parl_core.contracts import a2c as contract
-from parl_core.contracts.actions import mask_of
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.data_parallel import joined_sum, means
-from parl_paddle.distributions import CategoricalDistribution, PolicyDistribution, policy_distribution
+from parl_paddle.data_parallel import joined_sum
 from parl_paddle.losses.shapes import same_shape
-from parl_paddle.optim import Adam
 
 __all__ = ["A2C", "A3C"]
 
 
 class A2C(contract.A2C, Algorithm):
-    __doc__ = contract.A2C.__doc__
-
-    optimizer: Adam
-
-    def predict(self, obs: Any, action_mask: Tensor | None = None) -> Tensor:
-        with paddle.no_grad():
-            output = self.model.policy_and_value(obs)[0] if self._one_pass else self.model.policy(obs)
-            return policy_distribution(output, self.actions, mask_of(obs, action_mask)).mode()
-
-    def sample(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        with paddle.no_grad():
-            policy, value = self._policy_and_value(obs, action_mask)
-            return policy.sample(), value
-
-    def explore(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        with paddle.no_grad():
-            policy, value = self._policy_and_value(obs, action_mask)
-            action = policy.sample()
-            return value, action, policy.logp(action)
-
-    def prob_and_value(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        with paddle.no_grad():
-            policy, value = self._policy_and_value(obs, action_mask)
-            if not isinstance(policy, CategoricalDistribution):
-                raise TypeError("prob_and_value is for discrete actions; of others, sample gives actions and values")
-            return policy.log_probabilities.exp(), value
-
-    def value(self, obs: Any) -> Tensor:
-        with paddle.no_grad():
-            value: Tensor = self.model.policy_and_value(obs)[1] if self._one_pass else self.model.value(obs)
-            return value.reshape([-1])
-
-    def learn(
-        self,
-        obs: Any,
-        actions: Tensor,
-        advantages: Tensor,
-        target_values: Tensor,
-        learning_rate: float | Tensor | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        action_mask: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        lr = self._now("learning_rate", self.lr, learning_rate)
-        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        batch = (obs, actions, advantages.reshape([-1]), target_values.reshape([-1]), action_mask)
-        _, *figures = self.optimizer.descend(self._losses, *batch, coeff, lr=lr)
-        self._after_each_update(self._count_update)
-        total_loss, pi_loss, vf_loss, entropy = figures
-        return total_loss, pi_loss, vf_loss, entropy
-
     def _losses(
         self, obs: Any, action: Tensor, advantage: Tensor, target: Tensor, mask: Tensor | None, entropy_coeff: float
     ) -> tuple[Tensor, ...]:
@@ -83,16 +27,6 @@ class A2C(contract.A2C, Algorithm):
         loss = pi_loss + self.vf_loss_coeff * vf_loss + entropy_coeff * entropy
         return joined_sum(loss), loss, pi_loss, vf_loss, entropy
 
-    def _policy_and_value(self, obs: Any, mask: Tensor | None) -> tuple[PolicyDistribution, Tensor]:
-        if self._one_pass:
-            output, value = self.model.policy_and_value(obs)
-        else:
-            output, value = self.model.policy(obs), self.model.value(obs)
-        return policy_distribution(output, self.actions, mask_of(obs, mask)), value.reshape([-1])
-
-    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
-        return means(steps)
-
 
 class A3C(contract.A3C, A2C):
-    __doc__ = contract.A3C.__doc__
+    pass

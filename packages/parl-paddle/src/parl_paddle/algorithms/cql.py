@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -11,7 +10,6 @@ from paddle import Tensor
 from parl_core.contracts import cql as contract
 from parl_core.nested import map_nested
 from parl_paddle.algorithms.sac import SAC
-from parl_paddle.each_run import either
 from parl_paddle.losses.squashed import squashed_gaussian, squashed_log_prob
 from parl_paddle.losses.value import squared_error, td_error
 
@@ -19,45 +17,6 @@ __all__ = ["CQL"]
 
 
 class CQL(contract.CQL, SAC):
-    __doc__ = contract.CQL.__doc__
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        actor_lr: float | Tensor | None = None,
-        critic_lr: float | Tensor | None = None,
-    ) -> tuple[Any, ...]:
-        alpha, factor = (
-            value.astype(reward.dtype) if isinstance(value, Tensor) else value for value in (self.alpha, self._factor())
-        )
-        rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        noise, step = self._noise(action), self.actor_optimizer.descend
-        actor_loss, log_prob = either(
-            lambda: self.updates < self.policy_eval_start,
-            lambda: step(self._imitation_loss, obs, action, alpha, noise, lr=rate),
-            lambda: step(self._actor_loss, obs, alpha, noise, lr=rate),
-        )
-        if self._fixed_alpha is None:
-            entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
-            rate = self._now("alpha_lr", self.alpha_lr)
-            self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
-        candidates = self._candidates(obs, next_obs, action)
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, factor, self._noise(action), *candidates)
-        rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, error, gap = self.critic_optimizer.descend(self._conservative_loss, *batch, lr=rate)
-        if self.with_lagrange:
-            self.multiplier_optimizer.descend(self._multiplier_loss, gap)
-        self.sync_target()
-        self._after_each_update(self._count_update)
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
-
     def _imitation_loss(
         self, obs: Tensor, action: Tensor, alpha: Tensor | float, noise: Tensor
     ) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import paddle
 from paddle import Tensor
@@ -11,37 +10,11 @@ from paddle import Tensor
 from parl_core.contracts import dqn as contract
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.losses.value import double_q_learning, q_learning, squared_error
-from parl_paddle.optim import Adam
 
 __all__ = ["DDQN", "DQN"]
 
 
 class DQN(contract.DQN, Algorithm):
-    __doc__ = contract.DQN.__doc__
-
-    optimizer: Adam
-
-    def predict(self, obs: Tensor) -> Tensor:
-        return self._values(self.model, obs)
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        learning_rate: float | Tensor | None = None,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        next_action_mask: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
-        loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
-        self._after_each_update(self._count_update)
-        return loss if weights is None else (loss, td_error)
-
     def _loss(
         self,
         obs: Tensor,
@@ -69,10 +42,6 @@ class DQN(contract.DQN, Algorithm):
             td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
         return squared_error(td_error, weights), td_error
 
-    def _values(self, model: Any, obs: Tensor) -> Tensor:
-        values: Tensor = getattr(model, self._value)(obs)
-        return values
-
 
 class DDQN(contract.DDQN, DQN):
-    __doc__ = contract.DDQN.__doc__
+    pass

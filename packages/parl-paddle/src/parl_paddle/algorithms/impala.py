@@ -7,63 +7,16 @@ from typing import Any
 import paddle
 from paddle import Tensor
 
-from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
-from parl_core.contracts.actions import mask_of
 from parl_paddle.algorithm import Algorithm
 from parl_paddle.data_parallel import joined_sum
 from parl_paddle.distributions import CategoricalDistribution
 from parl_paddle.losses.vtrace import vtrace
-from parl_paddle.optim import Adam
 
 __all__ = ["IMPALA"]
 
 
 class IMPALA(contract.IMPALA, Algorithm):
-    __doc__ = contract.IMPALA.__doc__
-
-    optimizer: Adam
-
-    def predict(self, obs: Any) -> Tensor:
-        with paddle.no_grad():
-            return self._policy_and_value(obs)[0].mode()
-
-    def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
-        with paddle.no_grad():
-            policy, _ = self._policy_and_value(obs)
-            return policy.sample(), policy.logits
-
-    def logits(self, obs: Any) -> Tensor:
-        with paddle.no_grad():
-            if not self._policy_alone:
-                return self._policy_and_value(obs)[0].logits
-            return CategoricalDistribution(self.model.policy(obs), mask_of(obs)).logits
-
-    def value(self, obs: Any) -> Tensor:
-        with paddle.no_grad():
-            return self._policy_and_value(obs)[1]
-
-    def learn(
-        self,
-        obs: Any,
-        actions: Tensor,
-        behaviour_logits: Tensor,
-        rewards: Tensor,
-        dones: Tensor,
-        learning_rate: float | Tensor | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        last_obs: Any = None,
-        final_rows: Tensor | None = None,
-        final_obs: Any = None,
-    ) -> tuple[contract.VTraceLoss, Tensor]:
-        lr = self._now("learning_rate", self.lr, learning_rate)
-        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        batch = (obs, actions.reshape([-1]), behaviour_logits, rewards.reshape([-1]), dones.reshape([-1]))
-        _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
-        self._after_each_update(self._count_update)
-        return contract.VTraceLoss(*losses), kl
-
     def _losses(
         self,
         obs: Any,
@@ -116,10 +69,3 @@ class IMPALA(contract.IMPALA, Algorithm):
                     discount_t, final_rows, paddle.full_like(final_rows, self.gamma, discount_t.dtype)
                 )
             return value_t, discount_t
-
-    def _policy_and_value(self, obs: Any) -> tuple[CategoricalDistribution, Tensor]:
-        if self._one_pass:
-            logits, value = self.model.policy_and_value(obs)
-        else:
-            logits, value = self.model.policy(obs), self.model.value(obs)
-        return CategoricalDistribution(logits, mask_of(obs)), value.reshape([-1])

@@ -10,29 +10,16 @@ from paddle import Tensor
 from parl_core.contracts import policy_gradient as contract
 from parl_core.contracts.actions import ActionKind, mask_of
 from parl_paddle.algorithm import Algorithm
-from parl_paddle.data_parallel import means, normalised
-from parl_paddle.distributions import PolicyDistribution, policy_distribution
+from parl_paddle.distributions import PolicyDistribution
 from parl_paddle.losses.policy import log_prob_of_action, policy_gradient
-from parl_paddle.optim import Adam
 
 __all__ = ["PolicyGradient"]
 
 
 class PolicyGradient(contract.PolicyGradient, Algorithm):
-    __doc__ = contract.PolicyGradient.__doc__
-
-    optimizer: Adam
-
-    def predict(self, obs: Any) -> Any:
-        output: Any = getattr(self.model, self._policy)(obs)
-        if self.actions.continuous:
-            mean, std = output
-            return mean, std.expand_as(mean)
-        return output
-
     def explore(self, obs: Any, action_mask: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         with paddle.no_grad():
-            policy = self._distribution(self.predict(obs), mask_of(obs, action_mask))
+            policy = self._policy_of(self.predict(obs), mask_of(obs, action_mask))
             action = policy.sample()
             log_prob = policy.logp(action)
             return paddle.zeros_like(log_prob), action, log_prob
@@ -43,36 +30,15 @@ class PolicyGradient(contract.PolicyGradient, Algorithm):
             probabilities: Tensor = output[0] if self.actions.continuous else output
             return paddle.zeros([len(probabilities)], probabilities.dtype)
 
-    def learn(
-        self,
-        obs: Any,
-        action: Tensor,
-        reward: Tensor,
-        lr: float | Tensor | None = None,
-        *,
-        action_mask: Tensor | None = None,
-    ) -> Tensor:
-        lr = self._now("lr", self.lr, lr)
-        loss: Tensor
-        (loss,) = self.optimizer.descend(self._losses, obs, action, reward.reshape([-1]), action_mask, lr=lr)
-        self._after_each_update(self._count_update)
-        return loss
-
     def _losses(self, obs: Any, action: Tensor, weight: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         output, mask = self.predict(obs), mask_of(obs, mask)
         if self.actions == ActionKind() and mask is None:
             log_prob = log_prob_of_action(output, action.reshape([-1]))
         else:
-            log_prob = self._distribution(output, mask).logp(action)
+            log_prob = self._policy_of(output, mask).logp(action)
         return (policy_gradient(log_prob, weight),)
 
-    def _distribution(self, output: Any, mask: Tensor | None) -> PolicyDistribution:
+    def _policy_of(self, output: Any, mask: Tensor | None) -> PolicyDistribution:
         if not self.actions.continuous:
             output = output.clip(min=float(paddle.finfo(output.dtype).tiny)).log()
-        return policy_distribution(output, self.actions, mask)
-
-    def _normalised(self, values: Tensor) -> Tensor:
-        return normalised(values)
-
-    def _means(self, steps: list[tuple[Any, ...]]) -> list[float]:
-        return means(steps)
+        return self._distribution(output, self.actions, mask)

@@ -12,8 +12,6 @@ __all__ = ["BootstrappedDDPG"]
 
 
 class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
-    __doc__ = contract.BootstrappedDDPG.__doc__
-
     @torch.no_grad()
     def predict(self, obs: Tensor) -> Tensor:
         actions: Tensor = self.model.policy(obs)
@@ -34,29 +32,6 @@ class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
             chosen = self._tensor(self._checked_heads(head, rows, heads))
         action = _picked(actions, chosen)
         return (action + scale * self._noise(action)).clamp(-1.0, 1.0)
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        mask: Tensor | None = None,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> tuple[Any, ...]:
-        batch = (obs, action, reward, next_obs, terminal, mask, weights, discount)
-        rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
-        rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, mask, lr=rate)
-        self.sync_target()
-        self.updates += 1
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
 
     def _critic_loss(
         self,
@@ -81,9 +56,6 @@ class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
 
     def _actor_loss(self, obs: Tensor, mask: Tensor | None) -> tuple[Tensor]:
         return (-_masked_mean(self.model.value(obs, self.model.policy(obs)), mask),)
-
-    def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn_like(like)
 
 
 def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -1,7 +1,6 @@
 """CQL on PyTorch."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,40 +15,6 @@ __all__ = ["CQL"]
 
 
 class CQL(contract.CQL, SAC):
-    __doc__ = contract.CQL.__doc__
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> tuple[Any, ...]:
-        alpha, factor = self.alpha, self._factor()
-        rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        imitates = self.updates < self.policy_eval_start
-        loss, seen = (self._imitation_loss, (obs, action)) if imitates else (self._actor_loss, (obs,))
-        actor_loss, log_prob = self.actor_optimizer.descend(loss, *seen, alpha, self._noise(action), lr=rate)
-        if self._fixed_alpha is None:
-            entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
-            rate = self._now("alpha_lr", self.alpha_lr)
-            self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
-        candidates = self._candidates(obs, next_obs, action)
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, factor, self._noise(action), *candidates)
-        rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, error, gap = self.critic_optimizer.descend(self._conservative_loss, *batch, lr=rate)
-        if self.with_lagrange:
-            self.multiplier_optimizer.descend(self._multiplier_loss, gap)
-        self.sync_target()
-        self.updates += 1
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
-
     def _imitation_loss(
         self, obs: Tensor, action: Tensor, alpha: Tensor | float, noise: Tensor
     ) -> tuple[Tensor, Tensor]:

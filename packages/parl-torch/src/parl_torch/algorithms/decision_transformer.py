@@ -11,13 +11,6 @@ __all__ = ["DecisionTransformer"]
 
 
 class DecisionTransformer(contract.DecisionTransformer, Algorithm):
-    __doc__ = contract.DecisionTransformer.__doc__
-
-    @torch.no_grad()
-    def predict(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        predicted: Tensor = self.model(obs, action, return_to_go, timestep, mask)
-        return predicted[:, -1]
-
     def learn(
         self,
         obs: Tensor,

@@ -1,7 +1,6 @@
 """DQN and DDQN on PyTorch."""
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,29 +13,6 @@ __all__ = ["DDQN", "DQN"]
 
 
 class DQN(contract.DQN, Algorithm):
-    __doc__ = contract.DQN.__doc__
-
-    def predict(self, obs: Tensor) -> Tensor:
-        return self._values(self.model, obs)
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        learning_rate: float | None = None,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        next_action_mask: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask)
-        loss, td_error = self.optimizer.descend(self._loss, *batch, lr=self._now("lr", self.lr, learning_rate))
-        self._count_update()
-        return loss if weights is None else (loss, td_error)
-
     def _loss(
         self,
         obs: Tensor,
@@ -62,10 +38,6 @@ class DQN(contract.DQN, Algorithm):
             td_error = q_learning(q_tm1, a_tm1, r_t, discount_t, q_t)
         return squared_error(td_error, weights), td_error
 
-    def _values(self, model: Any, obs: Tensor) -> Tensor:
-        values: Tensor = self._run(getattr(model, self._value), obs)
-        return values
-
 
 class DDQN(contract.DDQN, DQN):
-    __doc__ = contract.DDQN.__doc__
+    pass

@@ -5,9 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from parl_core.checks import check_real
 from parl_core.contracts import impala as contract
-from parl_core.contracts.actions import mask_of
 from parl_torch.algorithm import Algorithm
 from parl_torch.data_parallel import joined_sum
 from parl_torch.distributions import CategoricalDistribution
@@ -17,48 +15,6 @@ __all__ = ["IMPALA"]
 
 
 class IMPALA(contract.IMPALA, Algorithm):
-    __doc__ = contract.IMPALA.__doc__
-
-    @torch.no_grad()
-    def predict(self, obs: Any) -> Tensor:
-        return self._policy_and_value(obs)[0].mode()
-
-    @torch.no_grad()
-    def sample(self, obs: Any) -> tuple[Tensor, Tensor]:
-        policy, _ = self._policy_and_value(obs)
-        return policy.sample(), policy.logits
-
-    @torch.no_grad()
-    def logits(self, obs: Any) -> Tensor:
-        if not self._policy_alone:
-            return self._policy_and_value(obs)[0].logits
-        return CategoricalDistribution(self._run(self.model.policy, obs), mask_of(obs)).logits
-
-    @torch.no_grad()
-    def value(self, obs: Any) -> Tensor:
-        return self._policy_and_value(obs)[1]
-
-    def learn(
-        self,
-        obs: Any,
-        actions: Tensor,
-        behaviour_logits: Tensor,
-        rewards: Tensor,
-        dones: Tensor,
-        learning_rate: float | None = None,
-        entropy_coeff: float | None = None,
-        *,
-        last_obs: Any = None,
-        final_rows: Tensor | None = None,
-        final_obs: Any = None,
-    ) -> tuple[contract.VTraceLoss, Tensor]:
-        lr = self._now("learning_rate", self.lr, learning_rate)
-        coeff = self._now("entropy_coeff", self.entropy_coeff, entropy_coeff, check=check_real)
-        batch = (obs, actions.reshape(-1), behaviour_logits, rewards.reshape(-1), dones.reshape(-1))
-        _, *losses, kl = self.optimizer.descend(self._losses, *batch, last_obs, final_rows, final_obs, coeff, lr=lr)
-        self.updates += 1
-        return contract.VTraceLoss(*losses), kl
-
     def _losses(
         self,
         obs: Any,
@@ -109,10 +65,3 @@ class IMPALA(contract.IMPALA, Algorithm):
             value_t = value_t.index_copy(0, final_rows, self.value(final_obs))
             discount_t = discount_t.index_fill(0, final_rows, self.gamma)
         return value_t, discount_t
-
-    def _policy_and_value(self, obs: Any) -> tuple[CategoricalDistribution, Tensor]:
-        if self._one_pass:
-            logits, value = self._run(self.model.policy_and_value, obs)
-        else:
-            logits, value = self._run(self.model.policy, obs), self._run(self.model.value, obs)
-        return CategoricalDistribution(logits, mask_of(obs)), value.reshape(-1)

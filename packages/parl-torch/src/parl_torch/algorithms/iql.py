@@ -13,38 +13,13 @@ __all__ = ["IQL"]
 
 
 class IQL(contract.IQL, Algorithm):
-    __doc__ = contract.IQL.__doc__
-
-    @torch.no_grad()
-    def predict(self, obs: Tensor) -> Tensor:
-        mean, _ = self.model.policy(obs)
-        action: Tensor = mean.clamp(-1.0, 1.0)
-        return action
-
     @torch.no_grad()
     def sample(self, obs: Tensor) -> Tensor:
         return DiagGaussianDistribution(self.model.policy(obs)).sample().clamp(-1.0, 1.0)
 
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        learning_rate: float | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        with torch.no_grad():
-            q_t = torch.minimum(*self.target_model.q_value(obs, action)).reshape(-1)
-        rate, actor_rate = self._now("lr", self.lr, learning_rate), self._actor_rate(learning_rate)
-        (value_loss,) = self.value_optimizer.descend(self._value_loss, obs, q_t, lr=rate)
-        (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, action, q_t, lr=actor_rate)
-        batch = (obs, action, reward, next_obs, terminal)
-        (critic_loss,) = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
-        self.model.sync_weights_to(self.target_model, 1.0 - self.alpha)
-        self.updates += 1
-        return value_loss, critic_loss, actor_loss
+    @torch.no_grad()
+    def _target_values(self, obs: Tensor, action: Tensor) -> Tensor:
+        return torch.minimum(*self.target_model.q_value(obs, action)).reshape(-1)
 
     def _value_loss(self, obs: Tensor, q_t: Tensor) -> tuple[Tensor]:
         return (expectile(q_t - self.model.value(obs).reshape(-1), self.tau),)

@@ -12,8 +12,6 @@ __all__ = ["OAC"]
 
 
 class OAC(contract.OAC, SAC):
-    __doc__ = contract.OAC.__doc__
-
     def get_optimistic_exploration_action(self, obs: Tensor) -> Tensor:
         with torch.no_grad():
             mean, log_std = self.model.policy(obs)

@@ -15,32 +15,6 @@ __all__ = ["OfflineQ"]
 
 
 class OfflineQ(contract.OfflineQ, DQN):
-    __doc__ = contract.OfflineQ.__doc__
-
-    def predict(self, obs: Tensor) -> Tensor:
-        values = self._values(self.model, obs)
-        return values if self.heads == 1 else values.mean(dim=1)
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        learning_rate: float | None = None,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        next_action_mask: Tensor | None = None,
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        share = None if self.heads == 1 else self._mixture(reward)
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, next_action_mask, share)
-        rate = self._now("lr", self.lr, learning_rate)
-        loss, error = self.optimizer.descend(self._mixed_loss, *batch, lr=rate)
-        self._count_update()
-        return loss if weights is None else (loss, error)
-
     def _mixed_loss(
         self,
         obs: Tensor,
@@ -65,7 +39,7 @@ class OfflineQ(contract.OfflineQ, DQN):
         return huber(error, self.huber, weights), error
 
     def _mixed(self, model: Any, obs: Tensor, share: Tensor | None) -> Tensor:
-        values = self._values(model, obs)
+        values: Tensor = self._values(model, obs)
         return values if share is None else (values * share).sum(dim=1)
 
     def _mixture(self, like: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """SAC on PyTorch."""
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
@@ -15,44 +13,10 @@ __all__ = ["SAC"]
 
 
 class SAC(contract.SAC, Algorithm):
-    __doc__ = contract.SAC.__doc__
-
-    @torch.no_grad()
-    def predict(self, obs: Tensor) -> Tensor:
-        mean, _ = self.model.policy(obs)
-        return torch.tanh(mean)
-
     def sample(self, obs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = self.model.policy(obs)
         action, log_prob = squashed_gaussian(mean, log_std, self._noise(mean))
         return action, log_prob.unsqueeze(-1)
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> tuple[Any, ...]:
-        alpha = self.alpha
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, alpha, self._noise(action))
-        rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
-        rate = self._now("actor_lr", self.actor_lr, actor_lr)
-        actor_loss, log_prob = self.actor_optimizer.descend(self._actor_loss, obs, alpha, self._noise(action), lr=rate)
-        if self._fixed_alpha is None:
-            entropy = -action.shape[-1] if self.target_entropy is None else self.target_entropy
-            rate = self._now("alpha_lr", self.alpha_lr)
-            self.temperature_optimizer.descend(self._temperature_loss, log_prob + entropy, lr=rate)
-        self.sync_target()
-        self.updates += 1
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
 
     def _critic_loss(
         self,
@@ -86,9 +50,6 @@ class SAC(contract.SAC, Algorithm):
 
     def _temperature_loss(self, excess: Tensor) -> tuple[Tensor]:
         return (-self.temperature.log_alpha * excess.mean(),)
-
-    def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn_like(like)
 
     def _new_temperature(self) -> "_Temperature":
         return _Temperature()

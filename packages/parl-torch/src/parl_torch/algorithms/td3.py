@@ -1,7 +1,5 @@
 """TD3 on PyTorch."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,37 +11,6 @@ __all__ = ["TD3"]
 
 
 class TD3(contract.TD3, Algorithm):
-    __doc__ = contract.TD3.__doc__
-
-    @torch.no_grad()
-    def predict(self, obs: Tensor) -> Tensor:
-        action: Tensor = self.model.policy(obs)
-        return action
-
-    def learn(
-        self,
-        obs: Tensor,
-        action: Tensor,
-        reward: Tensor,
-        next_obs: Tensor,
-        terminal: Tensor,
-        *,
-        weights: Tensor | None = None,
-        discount: Tensor | None = None,
-        actor_lr: float | None = None,
-        critic_lr: float | None = None,
-    ) -> tuple[Any, ...]:
-        batch = (obs, action, reward, next_obs, terminal, weights, discount, self._noise(action))
-        rate = self._now("critic_lr", self.critic_lr, critic_lr)
-        critic_loss, error = self.critic_optimizer.descend(self._critic_loss, *batch, lr=rate)
-        actor_loss = None
-        if (self.updates + 1) % self.policy_freq == 0:
-            rate = self._now("actor_lr", self.actor_lr, actor_lr)
-            (actor_loss,) = self.actor_optimizer.descend(self._actor_loss, obs, lr=rate)
-            self.sync_target()
-        self.updates += 1
-        return (critic_loss, actor_loss) if weights is None else (critic_loss, actor_loss, error)
-
     def _critic_loss(
         self,
         obs: Tensor,
@@ -69,6 +36,3 @@ class TD3(contract.TD3, Algorithm):
 
     def _actor_loss(self, obs: Tensor) -> tuple[Tensor]:
         return (-self.model.Q1(obs, self.model.policy(obs)).mean(),)
-
-    def _noise(self, like: Tensor) -> Tensor:
-        return torch.randn_like(like)
