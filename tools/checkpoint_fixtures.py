@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from conformance.resume import KINDS, train
-from parl_core.checkpoint.store import VERSION
+from parl_core.checkpoint import VERSION
 from parl_core.training.run import Run
 from parl_core.training.stopping import StepBudget
 from parl_core.training.trained import Trained

@@ -20,8 +20,7 @@ from recipes import RECIPES, Recipe
 
 import parl
 from parl_core import backends
-from parl_core.env.normalize import wrap_rms
-from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.offline import OfflineDataset
 from parl_core.seeding import seed_everything

@@ -8,7 +8,7 @@ import numpy as np
 
 import parl
 from parl import training
-from parl_core.whole_file import whole_file
+from parl_core.atomic_write import atomic_write
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # matrices this small are slower on several threads
 
@@ -56,7 +56,7 @@ class Policy:
     eval = train
 
     def save(self, path):
-        with whole_file(path) as file:
+        with atomic_write(path) as file:
             np.save(file, self.weights)
 
     def restore(self, path):

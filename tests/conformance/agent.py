@@ -13,8 +13,7 @@ from conformance.adapter import Conformance, Precision, assert_weights_close, ra
 from conformance.models import ACT_DIM, ACTOR_CRITIC_SHAPES, OBS_DIM, Q_SHAPES, actor_critic, q_values
 from conformance.reference import Adam, Dense
 from conformance.reference_losses import q_learning
-from parl_core.env.normalize import wrap_rms
-from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.normalize import NormalizeVector, wrap_rms
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, ModelContractError
 from parl_core.model import Weights

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from conformance.programs import environment
 from conformance.resume import KINDS, train
 from parl_core import backends
-from parl_core.checkpoint.store import CheckpointStore
+from parl_core.checkpoint import CheckpointStore
 from parl_core.cli.commands import parl
 from parl_core.training.run import Run
 from parl_core.training.stopping import StepBudget

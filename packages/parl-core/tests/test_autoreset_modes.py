@@ -8,7 +8,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorWrapper
 
 from parl_core.actors import InProcessActors
-from parl_core.env.same_step import SameStep, in_same_step
+from parl_core.env.autoreset import SameStep, in_same_step
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ParlError
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.checkpoint.store import CheckpointStore
-from parl_core.checkpoint.tree import from_tree, to_tree
+from parl_core.checkpoint import CheckpointStore, from_tree, to_tree
 from parl_core.errors import CheckpointError
 
 # What a program asks of the system while it writes; a test stops it before any one of these calls.

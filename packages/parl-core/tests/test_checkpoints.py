@@ -15,10 +15,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl_core.actors import open_actors
-from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, DivergedError, HyperparameterError, RunExistsError, RunInUseError
-from parl_core.offline.dataset import OfflineDataset
+from parl_core.offline import OfflineDataset
 from parl_core.replay import ReplayMemory
 from parl_core.training import (
     Callback,

@@ -10,8 +10,7 @@ import pytest
 from parl.env import ActionMappingWrapper, CompatWrapper, VectorEnv, is_gym_version_ge
 from parl.env.mujoco_wrappers import MonitorEnv, get_ob_rms, get_wrapper_by_cls, wrap_rms
 from parl.utils.rl_utils import action_mapping
-from parl_core.env.normalize import VecNormalizeEnv
-from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.normalize import NormalizeVector, VecNormalizeEnv
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
 

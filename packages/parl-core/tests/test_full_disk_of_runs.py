@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.checkpoint.store import CheckpointStore
+from parl_core.checkpoint import CheckpointStore
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError
 from parl_core.training import Callback, Checkpoints, OffPolicySettings, Run, train_off_policy

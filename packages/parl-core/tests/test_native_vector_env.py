@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
+from parl_core.env.autoreset import in_same_step
 from parl_core.env.native import make_native_vector_env
-from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 
 # ALE casts the bounds of its spaces, and says so.

@@ -9,10 +9,10 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from parl.env.mujoco_wrappers import wrap_rms
-from parl_core.env.monitor import MonitorEnv
-from parl_core.env.normalize_vector import NormalizeVector
-from parl_core.env.same_step import in_same_step
+from parl_core.env.autoreset import in_same_step
+from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
+from parl_core.env.wrappers import MonitorEnv
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training.running_episodes import RunningEpisodes
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from parl_core.env.normalize_vector import NormalizeVector
+from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import DivergedError, HyperparameterError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory

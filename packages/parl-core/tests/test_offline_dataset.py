@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import DatasetError, HyperparameterError
-from parl_core.offline import OfflineDataset, read_minari, read_npz
-from parl_core.offline.sequences import SequenceSampler, padded_window
+from parl_core.offline import OfflineDataset, SequenceSampler, padded_window, read_minari, read_npz
 from parl_core.replay import ReplayMemory
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.checkpoint.journal import Journal
+from parl_core.checkpoint import Journal
 from parl_core.errors import CheckpointError
 from parl_core.replay import FrameReplayMemory, Prioritized, ReplayMemory
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from parl_core.env.normalize import wrap_rms
-from parl_core.env.saved_statistics import statistics_of
 from parl_core.errors import HyperparameterError
+from parl_core.stats import statistics_of
 from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, learner_metrics, standard_callbacks
 from parl_core.training.curve import LearningCurve
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard, figures

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from parl_core.whole_file import whole_file
+from parl_core.atomic_write import atomic_write
 from parl_evokit import (
     AsyncESAgent,
     LogWriter,
@@ -109,7 +109,7 @@ def test_what_a_killed_writer_of_orphans_left_goes_with_the_next_update(make: Ma
     agent = make()
     directory = agent.warehouse.path
     before = set(directory.iterdir())
-    with whole_file(directory / "orphans-0123456789ab.evl"):
+    with atomic_write(directory / "orphans-0123456789ab.evl"):
         (left,) = set(directory.iterdir()) - before  # what a kill in this block would leave
     left.touch()
     (directory / "orphans-0123456789ab.evl").unlink()

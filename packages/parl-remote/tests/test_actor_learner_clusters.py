@@ -10,7 +10,7 @@ import pytest
 
 import parl_remote
 from parl_core.actors import InProcessActors
-from parl_core.checkpoint.store import CheckpointStore
+from parl_core.checkpoint import CheckpointStore
 from parl_core.training import ActorLearnerSettings, Callback, Checkpoints, Ended, Run, Update, train_actor_learner
 from parl_remote.actors import RemoteActors
 from parl_remote.errors import ClusterUnreachable

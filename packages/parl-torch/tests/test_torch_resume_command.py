@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from parl_core.checkpoint.store import CheckpointStore
+from parl_core.checkpoint import CheckpointStore
 from parl_core.cli.commands import parl
 
 

@@ -20,10 +20,10 @@ from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
 from parl_core.contracts.on_policy import OnPolicy, RolloutBatch
-from parl_core.env.saved_statistics import statistics_of
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
 from parl_core.nested import leaves, map_nested
+from parl_core.stats import statistics_of
 
 __all__ = ["Agent"]
 

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from parl_core.algorithm import AlgorithmState
+from parl_core.atomic_write import atomic_write
 from parl_core.errors import CheckpointError
 from parl_core.model import Weights
-from parl_core.whole_file import whole_file
 
 __all__ = ["SavedAgent", "locate", "read", "write"]
 
@@ -76,7 +76,7 @@ def write(path: str | os.PathLike[str], saved: SavedAgent) -> Path:
     }
     content = save(arrays, metadata={"parl": json.dumps(metadata)})
     target.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(target) as file:
+    with atomic_write(target) as file:
         file.write(content)
     return target
 

@@ -1,17 +1,24 @@
-"""Numbers about numbers: of the last few, of the time a block takes, and of everything seen so far."""
+"""Statistics: of the last few numbers, of the time a block takes, and running ones of everything seen so far.
 
+Wrappers that normalise observations and rewards keep running statistics; `SavedStatistics` is how they save them.
+"""
+
+import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from parl_core.array_files import read_snapshot, write_snapshot
 from parl_core.checks import check_int
+from parl_core.errors import CheckpointError
 
-__all__ = ["RunningMeanStd", "TimeStat", "WindowStat"]
+__all__ = ["RunningMeanStd", "SavedStatistics", "TimeStat", "WindowStat", "statistics_of"]
 
 
 class WindowStat:
@@ -158,3 +165,78 @@ class RunningMeanStd:
         squares = self.var * self.count + var * count + delta**2 * (self.count * count / total)
         self.var = squares / total
         self.count = total
+
+
+_NAMES = ("mean", "var", "count")
+
+
+class SavedStatistics:
+    """Base of wrappers with running statistics, of which `ob` are those of observations, `ret` those of rewards."""
+
+    def _statistics(self) -> dict[str, RunningMeanStd]:
+        """What is normalised here, by part."""
+        raise NotImplementedError
+
+    def get_state(self) -> dict[str, NDArray[np.float64]]:
+        """Copies of all statistics, by name."""
+        return {
+            f"{part}_{name}": np.array(value, np.float64)
+            for part, rms in self._statistics().items()
+            for name, value in rms.state_dict().items()
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned, of environments with the same observations.
+
+        A wrapper that leaves rewards alone takes the statistics of observations alone.
+
+        Raises:
+            CheckpointError: statistics are missing, of another shape, or not finite; nothing was changed.
+        """
+        loaded: dict[str, RunningMeanStd] = {}
+        for part, rms in self._statistics().items():
+            names = {name: f"{part}_{name}" for name in _NAMES}
+            if missing := [name for name in names.values() if name not in state]:
+                raise CheckpointError(f"the saved normalisation lacks {', '.join(missing)}; it has {sorted(state)}")
+            if spoiled := [name for name in names.values() if not np.isfinite(state[name]).all()]:
+                raise CheckpointError(f"the saved normalisation is not finite in {', '.join(spoiled)}")
+            loaded[part] = RunningMeanStd(rms.mean.shape)
+            try:
+                loaded[part].load_state_dict({name: state[key] for name, key in names.items()})
+            except ValueError as error:
+                raise CheckpointError(str(error)) from error
+        for part, rms in self._statistics().items():  # into the objects that are there: others may share them
+            rms.load_state_dict(loaded[part].state_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the statistics to an `.npz` file, under its name only when it is complete, and return its path."""
+        return write_snapshot(path, self.get_state())
+
+    def restore(self, path: str | os.PathLike[str]) -> None:
+        """Go on from a file of `save`, of this or of another wrapper.
+
+        Raises:
+            CheckpointError: it is missing, damaged, or of other observations.
+        """
+        state = read_snapshot(path, set())
+        try:
+            self.set_state(state)
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+
+
+def statistics_of(env: Any) -> SavedStatistics:
+    """The outermost wrapper with statistics around an environment or a vector of them.
+
+    Raises:
+        TypeError: there is none.
+    """
+    inner = env
+    while inner is not None:
+        if isinstance(inner, SavedStatistics):
+            return inner
+        inner = getattr(inner, "env", None)
+    raise TypeError(
+        f"normalization= takes an environment with running statistics, such as NormalizeVector(envs) or wrap_rms(env, "
+        f"gamma), got {env!r}"
+    )

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from parl_core.whole_file import sync
+from parl_core.atomic_write import sync
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.locking import is_same_file, open_directory, try_lock
 

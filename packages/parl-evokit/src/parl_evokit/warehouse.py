@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection
 from pathlib import Path
 
-from parl_core.whole_file import whole_file
+from parl_core.atomic_write import atomic_write
 from parl_evokit.directories import clear_leftovers, removed
 from parl_evokit.errors import SolverError, StorageError
 from parl_evokit.log.frames import Header, frame
@@ -102,7 +102,7 @@ class Warehouse:
         header = frame(Header(name, 0).encode())
         path = self.path / f"orphans-{name[:12]}.evl"
         try:
-            with whole_file(path) as file:
+            with atomic_write(path) as file:
                 file.write(header + header + frames)
         except OSError as error:
             raise StorageError(f"{path} cannot be written: {error}") from error

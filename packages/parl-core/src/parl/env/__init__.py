@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from parl.env.multiagent_env import MAenv as MAenv
     from parl.env.multiagent_env import ParallelAgents as ParallelAgents
     from parl.env.vector_env import VectorEnv as VectorEnv
+    from parl_core.env.autoreset import in_same_step as in_same_step
     from parl_core.env.check import check_env as check_env
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
-    from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
-    from parl_core.env.same_step import in_same_step as in_same_step
+    from parl_core.env.normalize import NormalizeVector as NormalizeVector
     from parl_core.env.vector import make_vector_env as make_vector_env
 
 if find_spec("gymnasium") is None:
@@ -32,11 +32,11 @@ _HOME = {
     "ActionMappingWrapper": "parl.env.continuous_wrappers",
     "CompatWrapper": "parl.env.compat_wrappers",
     "MAenv": "parl.env.multiagent_env",
-    "NormalizeVector": "parl_core.env.normalize_vector",
+    "NormalizeVector": "parl_core.env.normalize",
     "ParallelAgents": "parl.env.multiagent_env",
     "VectorEnv": "parl.env.vector_env",
     "check_env": "parl_core.env.check",
-    "in_same_step": "parl_core.env.same_step",
+    "in_same_step": "parl_core.env.autoreset",
     "is_gym_version_ge": "parl.env.compat_wrappers",
     "make_native_vector_env": "parl_core.env.native",
     "make_vector_env": "parl_core.env.vector",

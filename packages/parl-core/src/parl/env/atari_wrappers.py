@@ -4,13 +4,14 @@ from parl_core.env.atari import (
     ClipRewardEnv,
     EpisodicLifeEnv,
     FireResetEnv,
+    FrameStack,
+    MaxAndSkipEnv,
     NoopResetEnv,
     TestEnv,
+    WarpFrame,
     wrap_deepmind,
 )
-from parl_core.env.frames import FrameStack, MaxAndSkipEnv, WarpFrame
-from parl_core.env.monitor import MonitorEnv
-from parl_core.env.wrapping import get_wrapper_by_cls
+from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 
 __all__ = [
     "ClipRewardEnv",

@@ -1,5 +1,5 @@
-"""`CompatWrapper`, at home in `parl_core.env.compat`."""
+"""`CompatWrapper`, at home in `parl_core.env.wrappers`."""
 
-from parl_core.env.compat import CompatWrapper, is_gym_version_ge
+from parl_core.env.wrappers import CompatWrapper, is_gym_version_ge
 
 __all__ = ["CompatWrapper", "is_gym_version_ge"]

@@ -1,5 +1,5 @@
-"""`ActionMappingWrapper`, at home in `parl_core.env.continuous`."""
+"""`ActionMappingWrapper`, at home in `parl_core.env.wrappers`."""
 
-from parl_core.env.continuous import ActionMappingWrapper
+from parl_core.env.wrappers import ActionMappingWrapper
 
 __all__ = ["ActionMappingWrapper"]

@@ -1,8 +1,7 @@
 """`wrap_rms` and its parts, at home in `parl_core.env`: `normalize`, `monitor`, `wrapping`."""
 
-from parl_core.env.monitor import MonitorEnv
 from parl_core.env.normalize import TimeLimitMaskEnv, VecNormalizeEnv, get_ob_rms, wrap_rms
-from parl_core.env.wrapping import get_wrapper_by_cls
+from parl_core.env.wrappers import MonitorEnv, get_wrapper_by_cls
 from parl_core.stats import RunningMeanStd
 
 __all__ = [

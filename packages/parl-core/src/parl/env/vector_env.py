@@ -1,5 +1,5 @@
-"""`VectorEnv`, at home in `parl_core.env.env_list`."""
+"""`VectorEnv`, at home in `parl_core.env.wrappers`."""
 
-from parl_core.env.env_list import VectorEnv
+from parl_core.env.wrappers import VectorEnv
 
 __all__ = ["VectorEnv"]

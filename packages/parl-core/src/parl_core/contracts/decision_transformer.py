@@ -19,8 +19,7 @@ from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model
-from parl_core.offline.dataset import OfflineDataset
-from parl_core.offline.sequences import SequenceSampler
+from parl_core.offline import OfflineDataset, SequenceSampler
 
 __all__ = ["DecisionTransformer"]
 

@@ -22,8 +22,7 @@ from gymnasium.vector import VectorEnv as GymnasiumVectorEnv
 from gymnasium.vector.utils import batch_space
 
 from parl_core.checks import check_int
-from parl_core.env.autoreset import chosen_by, mode_of
-from parl_core.env.seeds import Seeds, seeds_of
+from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested
 

@@ -7,7 +7,7 @@ That needs nothing of an environment but what Gymnasium asks for: an episode fol
 Whatever outlives an episode beside `np_random` (running statistics, an emulator's own generator) is saved where the
 layer that has it is known, or offers it itself:
 
-    checkpoint_state() -> state      what outlives an episode; see `parl_core.checkpoint.tree` for what it may hold
+    checkpoint_state() -> state      what outlives an episode; see `parl_core.checkpoint` for what it may hold
     restore_checkpoint(state)        called on a new environment before its episode is played again
 
 An outermost layer with the attribute `restores_episodes = True` is taken at its word: its state holds the episode as
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.env.wrapping import AnyEnv, AnyWrapper, Step
+from parl_core.env.wrappers import AnyEnv, AnyWrapper, Step
 from parl_core.errors import CheckpointError
 from parl_core.nested import map_nested
 from parl_core.seeding import generator_from_json, generator_to_json

@@ -26,12 +26,10 @@ from gymnasium.vector.utils import batch_space, iterate
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
 from parl_core.checks import check_int
-from parl_core.env.answers import require_equal_spaces
-from parl_core.env.autoreset import chosen_by, mode_of
+from parl_core.env.autoreset import Seeds, chosen_by, mode_of, seeds_of
 from parl_core.env.group_link import CallLink, link_to
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
-from parl_core.env.seeds import Seeds, seeds_of
-from parl_core.env.vector_group import EnvGroup, EnvMaker
+from parl_core.env.vector_group import EnvGroup, EnvMaker, require_equal_spaces
 from parl_core.errors import CheckpointError, HyperparameterError, ParlError
 
 __all__ = ["VectorEnv", "make_vector_env"]
@@ -63,7 +61,7 @@ def make_vector_env(
             environment and step costs more than a small environment's step. Infos of `reset` and of an
             episode's last step always come.
         autoreset_mode: when an environment that ended is reset, as Gymnasium calls it; the training loops want the
-            default, and make it of others by `parl_core.env.same_step`.
+            default, and make it of others by `parl_core.env.autoreset`.
 
     Raises:
         HyperparameterError: a number is out of its range, the mode is unknown, or the system does not know its slots.

@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
+from parl_core.array_files import check_kinds, read_snapshot, write_snapshot
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.replay.batch import ReplayBatch
-from parl_core.replay.files import check_kinds, read_snapshot, write_snapshot
 from parl_core.replay.priorities import Prioritized
 from parl_core.replay.ring import check_rewards
-from parl_core.replay.sampled_ring import SampledRing
+from parl_core.replay.sampled_ring import ReplayBatch, SampledRing
 
 __all__ = ["FrameReplayMemory"]
 

@@ -15,9 +15,9 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parl_core.array_files import ArrayFolder
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.replay.files import ArrayFolder
 
 __all__ = ["Ring", "check_rewards", "shape_of"]
 

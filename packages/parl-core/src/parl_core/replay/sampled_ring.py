@@ -1,23 +1,112 @@
-"""How batches are drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused."""
+"""How batches are drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused.
+
+n-step returns are computed out of one-step transitions when a batch is drawn:
+
+    R = r_t + gamma r_t+1 + ... + gamma^(m-1) r_t+m-1,   bootstrap with gamma^m V(s_t+m),   m <= n
+
+m is n, or as many steps as there are until the episode ends (terminated or truncated) or until the newest transition of
+that environment. Drawing costs one small gather; storing costs nothing, and n can differ from one memory to the next
+over the same data.
+"""
 
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from parl_core.checks import check_fraction, check_int
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.replay.batch import ReplayBatch
-from parl_core.replay.n_step import NStep, n_step_windows
 from parl_core.replay.priorities import Prioritized, PrioritySampler
 from parl_core.replay.ring import Ring, shape_of
 from parl_core.seeding import generator_from_json, generator_to_json, make_generator
 
-__all__ = ["SampledRing"]
+__all__ = ["NStep", "ReplayBatch", "SampledRing", "n_step_windows"]
+
+
+class NStep(NamedTuple):
+    """For each drawn slot: the discounted reward, the slot of its last step, and gamma**m; all `[n]`."""
+
+    reward: NDArray[np.float32]
+    last: NDArray[np.int64]
+    discount: NDArray[np.float32]
+
+
+def n_step_windows(
+    slots: NDArray[np.int64],
+    reward: NDArray[np.float32],
+    terminal: NDArray[np.bool_],
+    truncated: NDArray[np.bool_],
+    *,
+    steps: int,
+    gamma: float,
+    stride: int,
+    end: int,
+) -> NStep:
+    """Sum up to `steps` rewards from each slot on.
+
+    Args:
+        slots: `[n]` slots of the ring where the windows start.
+        reward: `[capacity]` one-step rewards of the ring.
+        terminal: `[capacity]` flags of the ring.
+        truncated: `[capacity]` flags of the ring.
+        steps: the n of n-step, at least 1.
+        gamma: discount per step.
+        stride: slots from one step of an environment to its next: the number of environments that take turns.
+        end: how many transitions were ever written; the newest is in slot `(end - 1) % capacity`.
+    """
+    capacity = len(reward)
+    offsets = np.arange(steps) * stride
+    windows = (slots[:, None] + offsets) % capacity
+    newer = (end - 1 - slots) % capacity  # how many transitions were written after each slot
+    goes_on = offsets <= newer[:, None]
+    ended = terminal.take(windows) | truncated.take(windows)
+    goes_on[:, 1:] &= ~np.logical_or.accumulate(ended[:, :-1], axis=1)
+    powers = np.power(gamma, np.arange(steps + 1), dtype=np.float64)
+    length = goes_on.sum(axis=1)
+    summed = (reward.take(windows) * goes_on) @ powers[:-1]
+    last = windows[np.arange(len(slots)), length - 1]
+    return NStep(summed.astype(np.float32), last, powers[length].astype(np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayBatch:
+    """`n` transitions (s_t, a_t, r, s_t+m) with what is needed to bootstrap from them.
+
+    With one-step sampling m is 1. With n-step sampling m is n, or less where the episode (or what has been
+    recorded of it) ends earlier; `reward` is then the discounted sum and `discount` is gamma**m.
+
+    The arrays are buffers of the memory: they are valid until its next `sample` of the same size.
+    """
+
+    obs: NDArray[Any]
+    """`[n, *obs]` in the memory's dtype."""
+    action: NDArray[Any]
+    """`[n]` for discrete actions, `[n, *act]` otherwise."""
+    reward: NDArray[np.float32]
+    """`[n]`, r_t + gamma r_t+1 + ... over m steps."""
+    next_obs: NDArray[Any]
+    """`[n, *obs]`, the observation after m steps."""
+    terminal: NDArray[np.bool_]
+    """`[n]`, the episode ended for good there: the value of `next_obs` is 0."""
+    truncated: NDArray[np.bool_]
+    """`[n]`, the episode was cut there (time limit): bootstrap from `next_obs` all the same."""
+    index: NDArray[np.int64]
+    """`[n]` slots of the memory, for `update_priorities` and `sample_batch_by_index`."""
+    discount: NDArray[np.float32] | None
+    """`[n]`, gamma**m for the value of `next_obs`; None with one-step sampling, where it is the algorithm's gamma."""
+    weight: NDArray[np.float32] | None
+    """`[n]` in (0, 1], importance-sampling weights; None with uniform sampling."""
+
+    def copy(self) -> "ReplayBatch":
+        """Return the batch in arrays of its own, which later sampling leaves alone."""
+        arrays = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(self, **{name: array.copy() for name, array in arrays.items() if array is not None})
+
 
 KEPT_BUFFERS = 8  # batch sizes; a program that draws ever different ones must not fill the memory with buffers
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from parl_core.actors import open_actors as open_actors
     from parl_core.backends import Learners as Learners
     from parl_core.backends import join_learners as join_learners
-    from parl_core.env.normalize_vector import NormalizeVector as NormalizeVector
+    from parl_core.env.normalize import NormalizeVector as NormalizeVector
     from parl_core.env.vector import make_vector_env as make_vector_env
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
@@ -73,7 +73,7 @@ _HOMES = {
     "Learners": "parl_core.backends",
     "LearningCurve": "parl_core.training.curve",
     "NoImprovement": "parl_core.training.stopping",
-    "NormalizeVector": "parl_core.env.normalize_vector",
+    "NormalizeVector": "parl_core.env.normalize",
     "OffPolicySettings": "parl_core.training.off_policy",
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",

@@ -5,33 +5,54 @@
 
 A run that was stopped, in whatever way, and resumed with the same program has the same weights and figures to the last
 bit as the run that was never stopped, on the same machine with the same versions (a GPU's and several remote machines'
-own limits stay). `parl_core.checkpoint` describes the files.
+own limits stay). The environments of a checkpoint are one of:
+
+    exact    every environment's episode is recorded and taken up again (`parl_core.env.recorded`); a checkpoint changes
+             nothing about the run. For what `make_vector_env` gives, also inside of `NormalizeVector`.
+    reset    at every checkpoint all environments are reset, with seeds that follow from the run's seed and the step,
+             and the episodes that were running are cut: a run that was stopped and one that was not do the same. For
+             vectors of others, which cannot be asked for their state, and for environments that are not repeatable.
+
+`parl_core.checkpoint` describes the files.
 """
 
 import errno
+import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from gymnasium.vector import VectorWrapper
 
-from parl_core import logger
-from parl_core.checkpoint.journal import Journal, Journaled
-from parl_core.checkpoint.random_state import get_random_state, set_random_state
-from parl_core.checkpoint.store import Checkpoint, CheckpointStore
+from parl_core import backends, logger
+from parl_core.checkpoint import Checkpoint, CheckpointStore, Journal, Journaled
 from parl_core.checks import check_int
+from parl_core.env.autoreset import SameStep
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.training.environments import EnvironmentKeeper, EnvironmentRule
+from parl_core.seeding import spawn_seeds
 from parl_core.training.run import Run
 
-__all__ = ["Checkpoints", "Collector", "HasState", "LoopParts"]
+__all__ = [
+    "Checkpoints",
+    "Collector",
+    "EnvironmentKeeper",
+    "EnvironmentRule",
+    "HasState",
+    "LoopParts",
+    "get_random_state",
+    "set_random_state",
+]
+
+
+EnvironmentRule = Literal["auto", "exact", "reset"]
 
 
 class HasState(Protocol):
     """A part of a loop that goes on where it was."""
 
     def get_state(self) -> Any:
-        """What a checkpoint holds of it: see `parl_core.checkpoint.tree`."""
+        """What a checkpoint holds of it: see `parl_core.checkpoint`."""
 
     def set_state(self, state: Any, /) -> None:
         """Go on from there."""
@@ -76,7 +97,7 @@ class Checkpoints:
         run: whose folder has them, in `checkpoints/`; `Run.resume(...)` goes on.
         every: steps (of an offline loop: updates) between two of them; at the end there is one more.
         keep: how many stay.
-        environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.environments`.
+        environments: `"exact"`, `"reset"`, or `"auto"`: see `parl_core.training.checkpoints`.
         fresh_episodes: resume with new episodes, where the old ones cannot be taken up again.
 
     Raises:
@@ -133,7 +154,7 @@ class Checkpoints:
                 raise CheckpointError(
                     f"{type(parts.memory).__name__} cannot be part of a checkpoint: it has no {name}(); use "
                     "parl_core.replay.ReplayMemory or FrameReplayMemory, or give the memory the methods of "
-                    "parl_core.checkpoint.journal.Journaled"
+                    "parl_core.checkpoint.Journaled"
                 )
         if not self._run.resumed:
             return None
@@ -277,3 +298,127 @@ def _restore_part(part: Any, state: Any) -> None:
         part.bit_generator.state = state
     else:
         part.set_state(state)
+
+
+class EnvironmentKeeper:
+    """Saves and restores one vector of environments. Make it before the first reset, from which on it records.
+
+    Args:
+        envs: a vector environment, with any wrappers.
+        rule: `"exact"`, `"reset"`, or `"auto"`: exact where that can be.
+        seed: of the run; the seeds of resets follow from it.
+
+    Raises:
+        HyperparameterError: the rule is unknown, or `"exact"` and the environments cannot be asked for their state.
+    """
+
+    def __init__(self, envs: Any, rule: EnvironmentRule, seed: int | None) -> None:
+        if rule not in ("auto", "exact", "reset"):
+            raise HyperparameterError(f'environments must be "auto", "exact" or "reset", got {rule!r}')
+        self._envs = envs
+        self._layers: list[Any] = []
+        while isinstance(envs, VectorWrapper):
+            self._layers.append(envs)
+            envs = envs.env
+        self._base = envs
+        blocks = [layer for layer in (*self._layers, envs) if not self._can_save(layer)]
+        if blocks and rule == "exact":
+            raise HyperparameterError(
+                f"{type(blocks[0]).__name__} cannot be asked for its state, so a run with it resumes exactly only with "
+                'environments="reset"; or make the environments with make_vector_env'
+            )
+        self.exact = not blocks and rule != "reset"
+        if blocks:
+            logger.info(
+                "%s cannot be asked for its state: every checkpoint begins new episodes", type(blocks[0]).__name__
+            )
+        self._root = int(np.random.SeedSequence(seed).generate_state(1)[0])
+        if self.exact:
+            self._base.record_episodes()
+
+    def reset_seeds(self, step: int) -> list[int]:
+        """Seeds of the environments for the reset at a checkpoint, one each."""
+        sequence = np.random.SeedSequence((self._root, step))
+        return spawn_seeds(int(sequence.generate_state(1)[0]), self._base.num_envs)
+
+    def get_state(self) -> dict[str, Any]:
+        """What `set_state` needs."""
+        state: dict[str, Any] = {
+            "exact": self.exact,
+            "root": self._root,
+            "layers": [_state_of(layer) for layer in self._layers],
+        }
+        if self.exact:
+            state["base"] = self._base.get_state()
+        return state
+
+    def set_state(self, state: Mapping[str, Any], *, fresh_episodes: bool = False) -> bool:
+        """Bring new environments to where the saved ones were.
+
+        Args:
+            state: of `get_state`.
+            fresh_episodes: leave the episodes; only what wrappers of the vector know is restored.
+
+        Returns:
+            Whether the environments are in the middle of the saved episodes; else they have to be reset.
+
+        Raises:
+            CheckpointError: an environment did not come to where it was.
+        """
+        self._root = int(state["root"])
+        exact = bool(state["exact"]) and self.exact and not fresh_episodes
+        if exact:
+            self._base.set_state(state["base"])
+        for layer, saved in zip(self._layers, state["layers"], strict=False):
+            if saved is not None:
+                _restore(layer, saved)
+        return exact
+
+    def _can_save(self, layer: Any) -> bool:
+        if layer is self._base:
+            return hasattr(layer, "record_episodes")
+        return isinstance(layer, SameStep) or hasattr(layer, "checkpoint_state")
+
+
+def _state_of(layer: Any) -> Any:
+    return layer.checkpoint_state() if hasattr(layer, "checkpoint_state") else None
+
+
+def _restore(layer: Any, saved: Any) -> None:
+    if hasattr(layer, "restore_checkpoint"):
+        layer.restore_checkpoint(saved)
+
+
+def get_random_state(backend: str = "") -> dict[str, Any]:
+    """Return the states of the global random generators: Python's, numpy's, and the framework's.
+
+    Programs draw from them where libraries give no choice (a framework's dropout, an environment of somebody else's),
+    so a run goes on exactly only where they do, too.
+
+    Args:
+        backend: the backend whose framework's generators belong to it; empty for none.
+    """
+    version, words, gauss = random.getstate()
+    state: dict[str, Any] = {
+        "python": {"version": version, "words": np.array(words, np.uint32), "gauss": gauss},
+        "numpy": np.random.get_state(legacy=False),
+    }
+    if backend:
+        state[backend] = backends.load(backend).random_state.get_random_state()
+    return state
+
+
+def set_random_state(state: Mapping[str, Any], backend: str = "") -> bool:
+    """Go on from what `get_random_state` returned.
+
+    Returns:
+        Whether the state has the generators of `backend`; a run of another backend has those of its own.
+    """
+    python = state["python"]
+    random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
+    np.random.set_state(state["numpy"])
+    if not backend:
+        return True
+    if backend in state:
+        backends.load(backend).random_state.set_random_state(state[backend])
+    return backend in state

@@ -9,8 +9,7 @@ import numpy as np
 
 from parl_core import logger
 from parl_core.checks import check_int
-from parl_core.env.answers import as_reward
-from parl_core.env.vector_group import EnvMaker, close_all, make_env, make_envs
+from parl_core.env.vector_group import EnvMaker, as_reward, close_all, make_env, make_envs
 from parl_core.errors import DivergedError
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds

@@ -140,7 +140,7 @@ class Callback:
         """Called after `set_state`, before a resumed run takes a step; a reason means that the run was over already."""
 
     def get_state(self) -> Any:
-        """What a checkpoint holds of it (see `parl_core.checkpoint.tree`); asked for before each one is written."""
+        """What a checkpoint holds of it (see `parl_core.checkpoint`); asked for before each one is written."""
         return None
 
     def set_state(self, state: Any) -> None:

@@ -6,7 +6,7 @@ What a killed program wrote after its last checkpoint is written once more by th
 import os
 from pathlib import Path
 
-from parl_core.whole_file import sync
+from parl_core.atomic_write import sync
 
 __all__ = ["cut_back", "size_on_disk"]
 

@@ -14,11 +14,11 @@ from typing import Any, TextIO
 
 import numpy as np
 
+from parl_core.atomic_write import atomic_write
 from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
 from parl_core.training.log_files import cut_back, size_on_disk
 from parl_core.training.run import Run
-from parl_core.whole_file import whole_file
 
 __all__ = ["CsvTables", "JsonLines", "TensorBoard", "figures"]
 
@@ -227,7 +227,10 @@ def _finite(value: Any) -> Any:
 def _rewrite(path: Path, columns: Sequence[str], rows: int) -> None:
     """Give a table other columns, in one step, and keep its first rows."""
     text: dict[str, Any] = {"newline": "", "encoding": "utf-8"}
-    with whole_file(path, "x", **text) as new, path.open(**text) as old:  # the old one is closed before it is replaced
+    with (
+        atomic_write(path, "x", **text) as new,
+        path.open(**text) as old,
+    ):  # the old one is closed before it is replaced
         reader = csv.DictReader(old, restval="")
         writer = csv.DictWriter(new, columns, restval="", extrasaction="ignore", lineterminator="\r\n")
         writer.writeheader()

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from parl_core.checks import check_fraction, check_int
-from parl_core.env.same_step import require_vector
+from parl_core.env.autoreset import require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.replay import Prioritized, ReplayMemory
 from parl_core.replay.records import from_records, storage_of

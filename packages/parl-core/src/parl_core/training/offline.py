@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from parl_core.checks import check_int
 from parl_core.errors import HyperparameterError
-from parl_core.offline.dataset import OfflineDataset
+from parl_core.offline import OfflineDataset
 from parl_core.seeding import make_generator
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course

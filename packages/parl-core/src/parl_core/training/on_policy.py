@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.contracts.on_policy import RolloutBatch
-from parl_core.env.same_step import require_vector
+from parl_core.env.autoreset import require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested
 from parl_core.returns import gae

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 from parl_core._version import __version__
 from parl_core.actors import open_actors
-from parl_core.checkpoint.json_file import write_json
-from parl_core.checkpoint.store import CheckpointStore
+from parl_core.atomic_write import write_json
+from parl_core.checkpoint import CheckpointStore
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training.acting import PredictingAgent

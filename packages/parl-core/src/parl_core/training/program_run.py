@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self, TextIO
 
-from parl_core.checkpoint.json_file import write_json
+from parl_core.atomic_write import write_json
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.training.run import Run
 

@@ -7,9 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int
-from parl_core.env.answers import as_reward
-from parl_core.env.vector_group import EnvMaker, make_env
-from parl_core.offline.dataset import OfflineDataset
+from parl_core.env.vector_group import EnvMaker, as_reward, make_env
+from parl_core.offline import OfflineDataset
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import into_space
 

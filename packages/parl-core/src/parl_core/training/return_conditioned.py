@@ -14,7 +14,7 @@ import numpy as np
 from parl_core.checks import check_int, check_real
 from parl_core.env.vector_group import EnvMaker, make_env
 from parl_core.errors import HyperparameterError
-from parl_core.offline.sequences import padded_window
+from parl_core.offline import padded_window
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import into_space
 from parl_core.training.evaluation import warn_of_cut

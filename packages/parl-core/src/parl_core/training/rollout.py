@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from parl_core.env.autoreset import in_same_step
 from parl_core.env.group_step import ArraySpaces
-from parl_core.env.same_step import in_same_step
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.training.acting import (

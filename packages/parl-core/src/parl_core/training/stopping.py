@@ -5,7 +5,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from parl_core.checks import check_int, check_non_negative, check_positive, check_real
-from parl_core.env.saved_statistics import statistics_of
+from parl_core.stats import statistics_of
 from parl_core.training.events import Callback, Ended, Evaluation, Stop, Update
 from parl_core.training.run import Run
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import gymnasium
 
 from parl_core import backends
-from parl_core.checkpoint.json_file import write_json
+from parl_core.atomic_write import write_json
 from parl_core.env.vector_group import make_env
 from parl_core.errors import CheckpointError, HyperparameterError
 from parl_core.seeding import seed_everything

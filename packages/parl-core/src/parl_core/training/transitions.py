@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.contracts.actions import mask_of
-from parl_core.env.same_step import in_same_step
+from parl_core.env.autoreset import in_same_step
 from parl_core.errors import HyperparameterError
 from parl_core.nested import map_nested, rows_of
 from parl_core.replay.records import to_records

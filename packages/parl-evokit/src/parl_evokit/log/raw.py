@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 
-from parl_core.whole_file import whole_file
+from parl_core.atomic_write import atomic_write
 from parl_evokit.errors import LogError, RecordError
 from parl_evokit.log.segments import LogFile, SegmentReport, stretch_of
 from parl_evokit.records import Record, SamplingInfo
@@ -30,7 +30,7 @@ def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards:
     Raises:
         OSError: It cannot be written; a file of that name is as it was, as after any other error.
     """
-    with whole_file(Path(path)) as file:
+    with atomic_write(Path(path)) as file:
         for info, reward in zip(infos, rewards, strict=True):
             data = info.SerializeToString()
             file.write(HEAD.pack(reward, len(data)) + data)

@@ -1,5 +1,6 @@
-"""Files that are there whole or not at all."""
+"""Files that appear under their name only when they are complete."""
 
+import json
 import os
 import secrets
 from collections.abc import Iterator
@@ -7,12 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["sync", "whole_file"]
+__all__ = ["atomic_write", "sync", "write_json"]
 
 
 @contextmanager
-def whole_file(path: Path, mode: str = "xb", **options: Any) -> Iterator[IO[Any]]:
-    """A file to write to, which gets its name at the end of the block, when all of it is on the disk.
+def atomic_write(path: Path, mode: str = "xb", **options: Any) -> Iterator[IO[Any]]:
+    """Open a file to write to, which gets its name at the end of the block, when all of it is on the disk.
 
     Args:
         path: its name; a file of that name is replaced.
@@ -36,9 +37,19 @@ def whole_file(path: Path, mode: str = "xb", **options: Any) -> Iterator[IO[Any]
 
 
 def sync(path: Path) -> None:
-    """Have the system write a file, or the names in a folder, to the disk."""
+    """Force a file, or the names in a folder, to the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as a JSON file, which appears under its name when it is complete.
+
+    Raises:
+        OSError: it cannot be written; an older file of that name is untouched.
+    """
+    with atomic_write(path, "x") as file:
+        file.write(json.dumps(value, indent=1) + "\n")

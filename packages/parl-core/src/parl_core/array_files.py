@@ -1,6 +1,7 @@
-"""Replay memories on disk: snapshots in one `.npz` file, and arrays that live in a folder instead of in memory.
+"""Arrays on disk: snapshots in one `.npz` file, and arrays that live in a folder instead of in memory.
 
-Nothing is ever unpickled. A snapshot appears under its name only when it is complete.
+Replay memories, datasets, checkpoints and statistics are written so. Nothing is ever unpickled. A snapshot appears
+under its name only when it is complete.
 """
 
 import json
@@ -14,8 +15,8 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from parl_core.atomic_write import atomic_write
 from parl_core.errors import CheckpointError
-from parl_core.whole_file import whole_file
 
 __all__ = ["ArrayFolder", "check_kinds", "check_same_rows", "read_snapshot", "write_snapshot"]
 
@@ -34,7 +35,7 @@ def write_snapshot(path: str | os.PathLike[str], arrays: dict[str, NDArray[Any]]
     target = Path(path)
     if target.suffix != ".npz":
         target = target.with_name(target.name + ".npz")
-    with whole_file(target) as file:
+    with atomic_write(target) as file:
         np.savez(file, allow_pickle=False, **arrays)
     return target
 
@@ -173,5 +174,5 @@ class ArrayFolder:
 
     def _write(self, state: dict[str, Any]) -> None:
         if self.directory is not None:
-            with whole_file(self.directory / STATE, "x") as file:
+            with atomic_write(self.directory / STATE, "x") as file:
                 file.write(json.dumps(state))

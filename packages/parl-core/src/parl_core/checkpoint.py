@@ -1,0 +1,425 @@
+"""The state of a run on disk: everything that training needs to go on as if it had never stopped. No pickle.
+
+    <run>/checkpoints/
+        000000020000/            one complete checkpoint; the name is the step
+            manifest.json        format, version, step, what the other files have to be
+            agent.safetensors    models, targets, optimizers, counters (`parl_core.agent_file`)
+            state.json           everything else that is numbers and texts
+            arrays.npz           everything else that is arrays; state.json says where they belong
+        replay/                  the replay memory, in pieces that several checkpoints share (`Journal`)
+            000000000000-000000010000.npz
+
+A checkpoint is written into a folder with a temporary name, forced to disk, and renamed; a piece of replay memory is
+never changed once it has its name. So whatever ends the program, and whenever, a folder with the name of a checkpoint
+is complete. `to_tree` turns a state into JSON and arrays:
+
+    {"end": 7, "obs": array}  <──>  {"end": 7, "obs": {"$array": "obs"}}  and  {"obs": array}
+
+Floating-point numbers come back with the same bits, tuples as lists. `parl_core.training.checkpoints` decides when
+which parts are saved.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import uuid
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core import logger
+from parl_core._version import __version__
+from parl_core.array_files import read_snapshot, write_snapshot
+from parl_core.atomic_write import sync
+from parl_core.checks import check_int
+from parl_core.errors import CheckpointError
+
+__all__ = ["AGENT_FILE", "VERSION", "Checkpoint", "CheckpointStore", "Journal", "Journaled", "from_tree", "to_tree"]
+
+
+_ARRAY, _BYTES = "$array", "$bytes"
+
+
+VERSION = 1
+"""Of the layout. A reader knows this one and all before it; it is raised when an older reader could not go on."""
+
+AGENT_FILE = "agent.safetensors"
+_FORMAT = "parl-checkpoint"
+_MANIFEST, _STATE, _ARRAYS = "manifest.json", "state.json", "arrays.npz"
+_COMPLETE = re.compile(r"\d{12}")
+_TEMPORARY = ".writing-"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One complete checkpoint.
+
+    Attributes:
+        path: its folder.
+        step: steps (or updates) that had been taken.
+        state: what `CheckpointStore.write` was given.
+        segments: names of the pieces of replay memory that belong to it.
+        backend: whose agent it holds; empty where there is none.
+    """
+
+    path: Path
+    step: int
+    state: Any
+    segments: tuple[str, ...]
+    backend: str
+
+    @property
+    def agent(self) -> Path:
+        """The file of the agent, which `agent.restore` of either backend reads."""
+        return self.path / AGENT_FILE
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        folder: where they are; made when the first one is written.
+        keep: how many stay; at least 1. Of two, one is left when a disk spoils the other.
+    """
+
+    def __init__(self, folder: Path, keep: int = 2) -> None:
+        self.folder = folder
+        self._keep = check_int("keep", keep)
+
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints that are there, the oldest first."""
+        return sorted(int(path.name) for path in self._complete())
+
+    def needed_segments(self) -> set[str]:
+        """Names of the pieces of replay memory that the checkpoints here belong with."""
+        return {name for path in self._complete() for name in _manifest(path / _MANIFEST)["segments"]}
+
+    def write(
+        self,
+        step: int,
+        state: Any,
+        *,
+        save_agent: Callable[[Path], object] | None = None,
+        backend: str = "",
+        segments: Sequence[str] = (),
+    ) -> Path:
+        """Write a checkpoint, remove those that are too many, and return its folder.
+
+        Args:
+            step: its name; one that exists is replaced.
+            state: see `parl_core.checkpoint`.
+            save_agent: writes the agent to the file that it is given.
+            backend: of that agent.
+            segments: pieces of replay memory that it needs; they are there already.
+
+        Raises:
+            OSError: it could not be written; the checkpoints before are untouched.
+            CheckpointError: the state holds what a checkpoint cannot.
+        """
+        tree, arrays = to_tree(state)
+        text = json.dumps(tree).encode()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._remove_unfinished()
+        temporary = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        final = self.folder / f"{step:012d}"
+        try:
+            temporary.mkdir()
+            if save_agent is not None:
+                save_agent(temporary / AGENT_FILE)
+            write_snapshot(temporary / _ARRAYS, arrays)
+            _write(temporary / _STATE, text)
+            files = {path.name: _described(path) for path in sorted(temporary.iterdir())}
+            manifest = {
+                "format": _FORMAT,
+                "version": VERSION,
+                "written_by": f"parl-core {__version__}",
+                "step": step,
+                "backend": backend,
+                "files": files,
+                "segments": list(segments),
+            }
+            _write(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
+            sync(temporary)
+            if final.exists():  # of a run that was continued from an older one
+                self._discard(final)
+            os.rename(temporary, final)
+            sync(self.folder)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        for path in self._complete()[: -self._keep]:
+            self._discard(path)
+        return final
+
+    def read(self, step: int) -> Checkpoint:
+        """Read the checkpoint of a step.
+
+        Raises:
+            CheckpointError: there is none, it is damaged, or a newer PARL wrote it; the message names the file.
+        """
+        path = self.folder / f"{step:012d}"
+        manifest = _manifest(path / _MANIFEST)
+        for name, written in manifest["files"].items():
+            found = _described(path / name)
+            if found != written:
+                raise CheckpointError(f"{path / name} is damaged: it is {found}, what was written is {written}")
+        text = (path / _STATE).read_bytes()
+        state = from_tree(json.loads(text), read_snapshot(path / _ARRAYS, set()))
+        return Checkpoint(path, int(manifest["step"]), state, tuple(manifest["segments"]), str(manifest["backend"]))
+
+    def read_latest(self, usable: Callable[[Checkpoint], None] | None = None) -> Checkpoint | None:
+        """Read the newest checkpoint that is whole; None where there is none at all.
+
+        One that a disk has spoiled gets another name, with a line in the log, and the one before it is taken.
+
+        Args:
+            usable: raises CheckpointError where something that belongs to a checkpoint is damaged.
+
+        Raises:
+            CheckpointError: none is whole, or a newer PARL wrote the newest one.
+        """
+        damage: CheckpointError | None = None
+        for step in reversed(self.steps()):
+            try:
+                checkpoint = self.read(step)
+                if usable is not None:
+                    usable(checkpoint)
+                return checkpoint
+            except NewerCheckpoint:
+                raise
+            except CheckpointError as error:
+                damage = damage or error
+                path = self.folder / f"{step:012d}"
+                aside = path.with_name(f"damaged-{path.name}-{uuid.uuid4().hex[:8]}")
+                os.rename(path, aside)
+                logger.error("The checkpoint of step %d cannot be used and is now %s: %s", step, aside.name, error)
+        if damage is not None:
+            raise damage
+        return None
+
+    def _complete(self) -> list[Path]:
+        if not self.folder.is_dir():
+            return []
+        return sorted(path for path in self.folder.iterdir() if _COMPLETE.fullmatch(path.name))
+
+    def _discard(self, path: Path) -> None:
+        """Remove a checkpoint, in one step for whoever looks for complete ones."""
+        going = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
+        os.rename(path, going)
+        shutil.rmtree(going, ignore_errors=True)
+
+    def _remove_unfinished(self) -> None:
+        for path in self.folder.glob(f"{_TEMPORARY}*"):  # of a program that was killed
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class NewerCheckpoint(CheckpointError):
+    """A newer PARL wrote it; going back to an older checkpoint in silence would lose work."""
+
+
+def _manifest(path: Path) -> Mapping[str, Any]:
+    try:
+        manifest = json.loads(path.read_text())
+        known = manifest["format"] == _FORMAT
+        version = int(manifest["version"])
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} does not exist; a folder of a checkpoint has one") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"{path} does not describe a checkpoint: {error}") from error
+    if not known:
+        raise CheckpointError(f"{path} describes something else than a checkpoint: {manifest['format']!r}")
+    if version > VERSION:
+        raise NewerCheckpoint(
+            f"{path} has version {version}, written by {manifest.get('written_by')}; this is parl-core {__version__}, "
+            f"which reads versions up to {VERSION}: pip install --upgrade parl-core"
+        )
+    return dict(manifest)
+
+
+def _described(path: Path) -> Mapping[str, int] | None:
+    """Size and checksum of a file; None where there is none."""
+    if not path.is_file():
+        return None
+    content = path.read_bytes()
+    return {"bytes": len(content), "crc32": zlib.crc32(content)}
+
+
+def _write(path: Path, content: bytes) -> None:
+    with path.open("xb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+_NAME = re.compile(r"(\d{12})-(\d{12})\.npz")
+
+
+class Journaled(Protocol):
+    """What is kept of a memory; `ReplayMemory` and `FrameReplayMemory` have it."""
+
+    def place(self) -> dict[str, Any]:
+        """How much was ever written (`end`), and from where on it is held (`start`)."""
+
+    def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
+        """What was written since an earlier `place()` and is still held; all of it for None."""
+
+    def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what `rows_since` returned; what is not held any more by then is left out."""
+
+    def cut_episodes(self) -> dict[str, Any]:
+        """Mark the newest transition of every environment as the last one of its episode, by truncation.
+
+        Returns:
+            a place after which come all transitions that this may have changed.
+        """
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters, generator and priorities."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Take them back; before `put_rows`."""
+
+
+class Journal:
+    """A replay memory on disk, in pieces: each checkpoint adds what was written since the one before.
+
+        piece     [0, 10000)   [10000, 20000)   [20000, 30000)        numbers of transitions, counted from the first
+        memory                     [15000 ............. 30000)        of max_size 15000: the first piece is not needed
+
+    Saving costs what is new, not what is there: a memory of a million transitions takes as long as an empty one. Pieces
+    are never changed, so checkpoints share them; a piece goes when no checkpoint needs it. Where a resumed run begins
+    new episodes, the next piece begins earlier, with the transitions that became the last ones of theirs.
+
+    Args:
+        folder: where they are; made with the first one.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._place: dict[str, Any] | None = None
+        self._names: list[str] = []
+
+    def write(self, memory: Journaled) -> list[str]:
+        """Write what is new, and return the names of all pieces that the memory needs now.
+
+        Raises:
+            OSError: it could not be written; what is there stays valid.
+        """
+        place = memory.place()
+        first = place["start"] if self._place is None else max(self._place["end"], place["start"])
+        if place["end"] > first:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"{first:012d}-{place['end']:012d}.npz"
+            write_snapshot(self._folder / name, memory.rows_since(self._place))
+            self._names.append(name)
+        self._place = place
+        self._names = [name for name in self._names if _stop(name) > place["start"]]
+        return list(self._names)
+
+    def read(self, memory: Journaled, state: Mapping[str, Any], names: Sequence[str]) -> None:
+        """Give a memory back its contents.
+
+        Args:
+            memory: made with the arguments of the saved one.
+            state: what `memory.get_state()` returned when the pieces were written.
+            names: the pieces.
+
+        Raises:
+            CheckpointError: the memory is another one, or a piece is missing or damaged.
+        """
+        memory.set_state(state)
+        for name in names:
+            memory.put_rows(read_snapshot(self._folder / name, {"span"}))
+        self._place, self._names = memory.place(), list(names)
+
+    def cut_episodes(self, memory: Journaled) -> None:
+        """Cut the episodes of a memory that was read: the next piece has the marked transitions once more."""
+        self._place = memory.cut_episodes()
+
+    def check(self, names: Iterable[str]) -> None:
+        """Refuse pieces that cannot be read, before anything is changed.
+
+        Raises:
+            CheckpointError: one is missing or damaged.
+        """
+        for name in names:
+            read_snapshot(self._folder / name, {"span"})
+
+    def prune(self, needed: Iterable[str]) -> None:
+        """Remove all pieces but those that a checkpoint needs."""
+        kept = {*needed, *self._names}
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                if path.name not in kept and (_NAME.fullmatch(path.name) or path.name.endswith(".part")):
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+
+
+def _stop(name: str) -> int:
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise CheckpointError(f"{name!r} is no name of a piece of replay memory")
+    return int(found[2])
+
+
+def to_tree(state: Any) -> tuple[Any, dict[str, NDArray[Any]]]:
+    """Return what JSON holds of a state, and the arrays that belong to it, by their place in the state.
+
+    Raises:
+        CheckpointError: something in it is neither a number, a text, an array, nor a collection of these; the message
+            says where.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    return _split(state, "", arrays), arrays
+
+
+def from_tree(tree: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    """Return the state that `to_tree` was given.
+
+    Raises:
+        CheckpointError: an array is missing.
+    """
+    if isinstance(tree, list):
+        return [from_tree(part, arrays) for part in tree]
+    if not isinstance(tree, dict):
+        return tree
+    for marker in (_ARRAY, _BYTES):
+        if marker in tree:
+            if tree[marker] not in arrays:
+                raise CheckpointError(f"the checkpoint lacks the array {tree[marker]!r}")
+            array = arrays[tree[marker]]
+            return array if marker == _ARRAY else array.tobytes()
+    return {name: from_tree(part, arrays) for name, part in tree.items()}
+
+
+def _split(value: Any, place: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, np.generic) and value.dtype.kind in "biuf":
+        return value.item()
+    if isinstance(value, bytes):
+        arrays[place] = np.frombuffer(value, np.uint8)
+        return {_BYTES: place}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        arrays[place] = value
+        return {_ARRAY: place}
+    if isinstance(value, (list, tuple)):
+        return [_split(part, _below(place, str(index)), arrays) for index, part in enumerate(value)]
+    if isinstance(value, Mapping) and all(isinstance(name, str) and not name.startswith("$") for name in value):
+        return {name: _split(part, _below(place, name), arrays) for name, part in value.items()}
+    raise CheckpointError(
+        f"a checkpoint holds numbers, texts, bytes, numpy arrays, and lists and dictionaries of these (with texts for "
+        f"names that do not begin with $); {place or 'the state'} is {type(value).__name__}: {str(value)[:100]}"
+    )
+
+
+def _below(place: str, name: str) -> str:
+    # Arrays become members of a zip file: a slash in a name must not make folders of its own there.
+    return f"{place}/{name.replace('/', '|')}" if place else name.replace("/", "|")

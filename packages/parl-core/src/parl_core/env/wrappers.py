@@ -1,0 +1,239 @@
+"""Wrappers on Gymnasium's API that PARL's programs use, the types that all of them share, and environments in a list.
+
+    ActionMappingWrapper    a policy acts in [-1, 1], the environment in its own bounds
+    MonitorEnv              returns and lengths of episodes, inside of wrappers that cut or clip
+    CompatWrapper           of PARL 2.x, for programs that had to work with several versions of gym
+    VectorEnv               of PARL 2.x: several environments as one, in lists
+
+`parl_core.env.atari` and `parl_core.env.normalize` have the wrappers of their tasks, `parl_core.env.vector` the vector
+environments for training.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_core.errors import HyperparameterError
+from parl_core.policy_outputs import action_mapping
+from parl_core.seeding import spawn_seeds
+
+__all__ = [
+    "ActionMappingWrapper",
+    "AnyEnv",
+    "AnyWrapper",
+    "CompatWrapper",
+    "MonitorEnv",
+    "Step",
+    "VectorEnv",
+    "get_wrapper_by_cls",
+    "is_gym_version_ge",
+]
+
+
+AnyEnv = gymnasium.Env[Any, Any]
+AnyWrapper = gymnasium.Wrapper[Any, Any, Any, Any]
+Step = tuple[Any, float, bool, bool, dict[str, Any]]
+"""Observation, reward, terminated, truncated, info."""
+
+W = TypeVar("W", bound=AnyWrapper)
+
+
+def get_wrapper_by_cls(env: AnyEnv, cls: type[W]) -> W | None:
+    """Return the outermost wrapper of a class around an environment, or None where there is none."""
+    while isinstance(env, gymnasium.Wrapper):
+        if isinstance(env, cls):
+            return env
+        env = env.env
+    return None
+
+
+class CompatWrapper(AnyWrapper):
+    """Passes Gymnasium's API through as it is: `reset` gives `(obs, info)`, `step` five values, seeds only when given.
+
+    PARL's wrapper translated to gym's old API and lost `truncated` on the way, so that time limits taught agents
+    that the world ends there. Programs that unpacked four values now unpack five.
+    """
+
+
+def is_gym_version_ge(version: str) -> bool:
+    """Say whether the installed Gymnasium is at least of a version such as `"0.26.0"` (gym's numbers go on in it)."""
+    return _numbers(gymnasium.__version__) >= _numbers(version)
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", version)[:3]]
+
+
+class ActionMappingWrapper(AnyWrapper):
+    """Lets a policy act in [-1, 1]; each dimension is mapped in a straight line to its own [low, high].
+
+    For a box of whole numbers the nearest one is taken.
+
+    Args:
+        env: its action space is a `Box` with finite bounds.
+
+    Raises:
+        HyperparameterError: the action space is something else.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        space = env.action_space
+        if not isinstance(space, gymnasium.spaces.Box) or not space.is_bounded():
+            raise HyperparameterError(f"ActionMappingWrapper needs a Box action space with finite bounds, got {space}")
+        self.low_bound: NDArray[Any] = space.low
+        self.high_bound: NDArray[Any] = space.high
+        self.action_space = gymnasium.spaces.Box(-1.0, 1.0, space.shape, np.float32)
+
+    def step(self, action: ArrayLike) -> Step:
+        """Take a step with an action in [-1, 1], of the action space's shape.
+
+        Raises:
+            ValueError: the action is outside by more than rounding, or not a number.
+        """
+        mapped = action_mapping(action, self.low_bound, self.high_bound)
+        obs, reward, terminated, truncated, info = self.env.step(self._in_dtype(mapped))
+        return obs, float(reward), terminated, truncated, info
+
+    def _in_dtype(self, mapped: NDArray[Any]) -> NDArray[Any]:
+        low, high = self.low_bound, self.high_bound
+        if low.dtype.kind == "f":
+            return mapped.astype(low.dtype)
+        # The largest int64 is none of float64's numbers, and the next one above it would wrap around.
+        top = np.nextafter(high, -np.inf, dtype=np.float64)
+        whole = np.rint(mapped)
+        return np.where(whole > top, high, np.minimum(whole, top).astype(low.dtype))
+
+
+class MonitorEnv(AnyWrapper):
+    """Keeps the return and the length of every finished episode.
+
+    The last step of an episode has them in `info["episode"]`: `r` the undiscounted return, `l` the steps, `t` the
+    seconds since the wrapper was made. An episode that is abandoned by `reset` does not count.
+    """
+
+    def __init__(self, env: AnyEnv) -> None:
+        super().__init__(env)
+        self._began = time.monotonic()
+        self._returns: list[float] = []
+        self._lengths: list[int] = []
+        self._handed_out = 0
+        self._return, self._length = 0.0, 0
+        self._total_steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode."""
+        self._return, self._length = 0.0, 0
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Step:
+        """Take a step, and record the episode where it ends."""
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        self._return += float(reward)
+        self._length += 1
+        self._total_steps += 1
+        if terminated or truncated:
+            self._returns.append(self._return)
+            self._lengths.append(self._length)
+            seconds = round(time.monotonic() - self._began, 6)
+            info = {**info, "episode": {"r": self._return, "l": self._length, "t": seconds}}
+        return obs, float(reward), terminated, truncated, info
+
+    def get_episode_rewards(self) -> list[float]:
+        """Return the returns of all finished episodes."""
+        return self._returns
+
+    def get_episode_lengths(self) -> list[int]:
+        """Return the steps of all finished episodes."""
+        return self._lengths
+
+    def get_total_steps(self) -> int:
+        """Return the number of steps ever taken."""
+        return self._total_steps
+
+    def next_episode_results(self) -> Iterator[tuple[float, int]]:
+        """Yield return and length of the episodes that finished since they were last asked for."""
+        while self._handed_out < len(self._returns):
+            self._handed_out += 1
+            yield self._returns[self._handed_out - 1], self._lengths[self._handed_out - 1]
+
+
+class VectorEnv:
+    """Steps a list of environments in turn, and begins a new episode where one has ended.
+
+    Everything goes in and out as lists with one entry for each environment, so that any observation will do.
+    `parl_core.env.vector` has the one for training: arrays, and environments in other processes.
+
+    Args:
+        envs: Gymnasium environments, at least one.
+
+    Raises:
+        ValueError: there is none.
+    """
+
+    def __init__(self, envs: Sequence[AnyEnv]) -> None:
+        if not envs:
+            raise ValueError("VectorEnv needs at least one environment, got none")
+        self.envs = list(envs)
+        self.envs_num = len(self.envs)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
+        """Begin an episode in every environment.
+
+        Args:
+            seed: of all of them; each gets one of its own from it. None lets their generators go on.
+            options: passed to each.
+
+        Returns:
+            Observations and infos.
+        """
+        seeds = [None] * self.envs_num if seed is None else spawn_seeds(seed, self.envs_num)
+        starts = [env.reset(seed=own, options=options) for env, own in zip(self.envs, seeds, strict=True)]
+        return [obs for obs, _ in starts], [info for _, info in starts]
+
+    def step(
+        self, actions: Sequence[Any]
+    ) -> tuple[list[Any], list[float], list[bool], list[bool], list[dict[str, Any]]]:
+        """Take a step in every environment.
+
+        Where an episode ends, the observation returned is the first one of the next episode, and the info has the
+        last one of the old in `final_obs` (bootstrap from it where the episode was truncated) and the info of
+        that step in `final_info`.
+
+        Args:
+            actions: one for each environment.
+
+        Returns:
+            Observations, rewards, terminated, truncated, infos.
+
+        Raises:
+            ValueError: there are more or fewer actions than environments.
+        """
+        if len(actions) != self.envs_num:
+            raise ValueError(f"step got {len(actions)} actions for {self.envs_num} environments: pass one for each")
+        steps = [self._step(env, action) for env, action in zip(self.envs, actions, strict=True)]
+        obs, rewards, terminated, truncated, infos = (list(column) for column in zip(*steps, strict=True))
+        return obs, rewards, terminated, truncated, infos
+
+    def close(self) -> None:
+        """Close all environments."""
+        for env in self.envs:
+            env.close()
+
+    @staticmethod
+    def _step(env: AnyEnv, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, info = env.step(action)
+        if terminated or truncated:
+            final = deepcopy(obs)  # which the reset may change
+            first, first_info = env.reset()
+            info = {**first_info, "final_obs": final, "final_info": info}
+            obs = first
+        return obs, float(reward), terminated, truncated, info
