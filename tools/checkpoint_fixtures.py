@@ -16,8 +16,8 @@ import numpy as np
 
 from conformance.resume import KINDS, train
 from parl_core.checkpoint import VERSION
+from parl_core.training.callbacks import StepBudget
 from parl_core.training.run import Run
-from parl_core.training.stopping import StepBudget
 from parl_core.training.trained import Trained
 
 FOLDER = Path(__file__).parents[1] / "tests" / "data" / "checkpoints"

@@ -7,7 +7,7 @@ import matplotlib
 import numpy as np
 from gates import GATES
 
-from parl_core.training.statistics import bootstrap_interval, interquartile_mean
+from parl_core.stats import bootstrap_interval, interquartile_mean
 
 __all__ = ["draw"]
 

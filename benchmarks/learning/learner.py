@@ -34,8 +34,7 @@ from parl_core.training import (
 )
 from parl_core.training.events import Evaluation
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
-from parl_core.training.offline import OfflineSettings, train_offline
-from parl_core.training.return_conditioned import evaluate_with_target_return
+from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 
 __all__ = ["Trained", "logged", "train"]
 

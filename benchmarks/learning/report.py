@@ -11,7 +11,7 @@ from curves import draw
 from gates import GATES
 from one_run import read_result
 
-from parl_core.training.statistics import bootstrap_interval, interquartile_mean
+from parl_core.stats import bootstrap_interval, interquartile_mean
 
 __all__ = ["Result", "Row", "read", "verdict", "write"]
 

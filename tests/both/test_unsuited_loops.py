@@ -21,8 +21,7 @@ from parl_core.training import (
     train_off_policy,
     train_on_policy,
 )
-from parl_core.training.offline import OfflineSettings, train_offline
-from parl_core.training.return_conditioned import evaluate_with_target_return
+from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 
 MODELS = {"DQN": q_values, "PPO": actor_critic, "A2C": actor_critic, "SAC": squashed, "IQL": iql_model}
 SETTINGS = OffPolicySettings(total_steps=10, learning_starts=5, batch_size=4, memory_size=10)

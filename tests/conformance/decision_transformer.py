@@ -14,8 +14,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.model import Weights
 from parl_core.offline import OfflineDataset
 from parl_core.schedules import piecewise
-from parl_core.training.offline import OfflineSettings, train_offline
-from parl_core.training.return_conditioned import evaluate_with_target_return
+from parl_core.training.offline import OfflineSettings, evaluate_with_target_return, train_offline
 
 __all__ = ["DecisionTransformerConformance"]
 

@@ -16,8 +16,8 @@ from conformance.resume import KINDS, train
 from parl_core import backends
 from parl_core.checkpoint import CheckpointStore
 from parl_core.cli.commands import parl
+from parl_core.training.callbacks import StepBudget
 from parl_core.training.run import Run
-from parl_core.training.stopping import StepBudget
 from parl_core.training.trained import Trained
 
 __all__ = ["CheckpointExchange", "answers"]

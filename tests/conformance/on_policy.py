@@ -22,8 +22,7 @@ from parl_core.contracts.on_policy import RolloutBatch
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.training.evaluation import evaluate
-from parl_core.training.on_policy import OnPolicySettings, train_on_policy
-from parl_core.training.rollout import RolloutCollector
+from parl_core.training.on_policy import OnPolicySettings, RolloutCollector, train_on_policy
 
 __all__ = ["OnPolicyConformance"]
 

@@ -29,6 +29,7 @@ from parl_core.env.vector import make_vector_env
 from parl_core.replay import Prioritized
 from parl_core.schedules import linear
 from parl_core.training.actor_learner import ActorLearnerSettings, train_actor_learner
+from parl_core.training.callbacks import KeepBest, StepBudget
 from parl_core.training.checkpoints import Checkpoints
 from parl_core.training.evaluation import evaluate
 from parl_core.training.events import Callback, Ended, Update
@@ -36,7 +37,6 @@ from parl_core.training.logs import CsvTables, JsonLines
 from parl_core.training.off_policy import OffPolicySettings, train_off_policy
 from parl_core.training.on_policy import OnPolicySettings, train_on_policy
 from parl_core.training.run import Run
-from parl_core.training.stopping import KeepBest, StepBudget
 from parl_core.training.trained import Trained
 
 __all__ = ["KINDS", "ResumeConformance", "train"]

@@ -7,7 +7,7 @@ import pytest
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError
 from parl_core.training.acting import into_space
-from parl_core.training.rollout import RolloutCollector
+from parl_core.training.on_policy import RolloutCollector
 
 BOX = gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from parl_core.training.fragment import Fragment, Task
-from parl_core.training.fragment_order import AsTheyCome, InRounds
+from parl_core.training.fragment_source import AsTheyCome, InRounds
 
 
 def fragment(task: Task, version: int = 0) -> Fragment:

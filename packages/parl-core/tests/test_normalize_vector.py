@@ -14,7 +14,7 @@ from parl_core.env.normalize import NormalizeVector
 from parl_core.env.vector import make_vector_env
 from parl_core.env.wrappers import MonitorEnv
 from parl_core.errors import CheckpointError, HyperparameterError
-from parl_core.training.running_episodes import RunningEpisodes
+from parl_core.training.events import RunningEpisodes
 
 
 class Ramp(gymnasium.Env[Any, Any]):

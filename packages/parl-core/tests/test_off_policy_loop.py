@@ -22,7 +22,7 @@ from parl_core.training import (
     evaluate,
     train_off_policy,
 )
-from parl_core.training.transitions import TransitionCollector, random_actions
+from parl_core.training.off_policy import TransitionCollector, random_actions
 
 GAMMA = 0.5
 

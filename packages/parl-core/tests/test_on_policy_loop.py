@@ -23,8 +23,8 @@ from parl_core.training import (
     Update,
     train_on_policy,
 )
-from parl_core.training.rollout import RolloutCollector
-from parl_core.training.stopping import ConfirmedReturn, KeepBest
+from parl_core.training.callbacks import ConfirmedReturn, KeepBest
+from parl_core.training.on_policy import RolloutCollector
 
 
 class Counting(gymnasium.Env[Any, Any]):

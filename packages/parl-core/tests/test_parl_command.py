@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from parl_core import backends
 from parl_core.cli.commands import parl
-from parl_core.training.preset_run import PresetRun
+from parl_core.training.presets import PresetRun
 from parl_core.training.trained import make_flat_env
 
 

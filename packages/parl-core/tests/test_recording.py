@@ -9,7 +9,7 @@ import pytest
 
 from parl_core.errors import DatasetError, HyperparameterError, ParlError
 from parl_core.offline import read_npz
-from parl_core.training.recording import record_episodes
+from parl_core.training.offline import record_episodes
 
 
 class Counter(gymnasium.Env[Any, Any]):

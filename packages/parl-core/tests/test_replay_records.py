@@ -9,7 +9,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 
 from parl_core.errors import HyperparameterError
 from parl_core.replay import ReplayMemory
-from parl_core.replay.records import from_records, storage_of, to_records
+from parl_core.training.off_policy import from_records, storage_of, to_records
 
 SPACE = Dict(
     {

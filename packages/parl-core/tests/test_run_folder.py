@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.training import Run, interruption
+from parl_core.training import Run
 
 NOON = datetime(2026, 11, 21, 12, 0, 5)
 
@@ -88,7 +88,7 @@ def press_ctrl_c_and_swallow_it() -> None:
 
 
 def test_an_interruption_that_was_swallowed_is_raised_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(interruption, "SECONDS_UNTIL_AGAIN", 0.05)
+    monkeypatch.setattr("parl_core.training.run.SECONDS_UNTIL_AGAIN", 0.05)
 
     def go_on_after_an_interruption() -> None:
         with Run("ppo", tmp_path, out=io.StringIO()):
@@ -102,7 +102,7 @@ def test_an_interruption_that_was_swallowed_is_raised_again(tmp_path: Path, monk
 def test_once_it_is_told_an_interruption_does_not_disturb_those_who_clean_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption, "SECONDS_UNTIL_AGAIN", 0.05)
+    monkeypatch.setattr("parl_core.training.run.SECONDS_UNTIL_AGAIN", 0.05)
     with Run("ppo", tmp_path, out=io.StringIO()) as run:
         press_ctrl_c_and_swallow_it()
         run.tell_interrupted()

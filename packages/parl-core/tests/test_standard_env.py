@@ -7,7 +7,7 @@ import pytest
 
 from parl_core.errors import HyperparameterError
 from parl_core.training import StandardEnv
-from parl_core.training.standard_env import EnvKind
+from parl_core.training.trained import EnvKind
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from parl_core.errors import HyperparameterError
-from parl_core.training.statistics import bootstrap_interval, interquartile_mean
+from parl_core.stats import bootstrap_interval, interquartile_mean
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,19 @@ import pytest
 from parl_core.env.normalize import wrap_rms
 from parl_core.errors import HyperparameterError
 from parl_core.stats import statistics_of
-from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, learner_metrics, standard_callbacks
+from parl_core.training import Ended, Episode, Evaluation, Run, Stop, Update, actor_learner, standard_callbacks
+from parl_core.training.callbacks import (
+    ConfirmedReturn,
+    KeepBest,
+    KeepLatest,
+    NoImprovement,
+    Progress,
+    StepBudget,
+    TimeBudget,
+)
 from parl_core.training.curve import LearningCurve
+from parl_core.training.evaluation import RecordVideo
 from parl_core.training.logs import CsvTables, JsonLines, TensorBoard, figures
-from parl_core.training.progress import Progress
-from parl_core.training.stopping import ConfirmedReturn, KeepBest, KeepLatest, NoImprovement, StepBudget, TimeBudget
-from parl_core.training.video import RecordVideo
 
 
 class Weights:
@@ -400,7 +407,7 @@ METRICS = Path(__file__).parents[3] / "docs" / "reference" / "metrics.md"
 def test_every_name_in_logs_is_on_the_page_of_metrics() -> None:
     page = set(re.findall(r"`([a-z_]+/[a-z_]+)`", METRICS.read_text()))
     named = set(figures(evaluation(1, 2.0))) | set(figures(update(1, 2.0)))
-    of_actors = set(re.findall(r"[a-z]+/[a-z]+", learner_metrics.__doc__ or ""))
+    of_actors = set(re.findall(r"[a-z]+/[a-z]+", actor_learner.__doc__ or ""))
     assert {name for name in named if not name.startswith("schedule/")} <= page
     assert of_actors <= page
     assert len(of_actors) > 10
@@ -435,6 +442,6 @@ def test_a_video_of_every_other_evaluation_is_recorded(tmp_path: Path) -> None:
 def test_without_moviepy_a_video_is_refused_with_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("parl_core.training.video.find_spec", lambda _name: None)
+    monkeypatch.setattr("parl_core.training.evaluation.find_spec", lambda _name: None)
     with pytest.raises(ImportError, match=r'pip install "parl-core\[video\]"'):
         RecordVideo(Run("r", tmp_path), Idle(), "CartPole-v1")

@@ -348,7 +348,7 @@ class Agent:
             name = type(self.alg).__name__
             raise HyperparameterError(
                 f"{name} chooses from the steps before and the return still wanted, not from an observation alone: "
-                "play episodes with parl_core.training.return_conditioned.evaluate_with_target_return, or give all of "
+                "play episodes with parl_core.training.offline.evaluate_with_target_return, or give all of "
                 "it to agent.run(agent.alg.predict, obs, action, return_to_go, timestep, mask)"
             )
         return _as_batch(obs, self.obs_ndim)

@@ -1,6 +1,8 @@
-"""Statistics: of the last few numbers, of the time a block takes, and running ones of everything seen so far.
+"""Statistics: of the last few numbers, of the time a block takes, of everything seen so far, and over seeds.
 
 Wrappers that normalise observations and rewards keep running statistics; `SavedStatistics` is how they save them.
+`interquartile_mean` is for figures over seeds (Agarwal et al. 2021, arXiv:2108.13264, sections 4.1 and 4.3): a mean
+over few seeds follows its outliers, a median wastes half of them; the mean of the middle half does neither.
 """
 
 import os
@@ -9,16 +11,25 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from parl_core.array_files import read_snapshot, write_snapshot
-from parl_core.checks import check_int
-from parl_core.errors import CheckpointError
+from parl_core.checks import check_fraction, check_int
+from parl_core.errors import CheckpointError, HyperparameterError
 
-__all__ = ["RunningMeanStd", "SavedStatistics", "TimeStat", "WindowStat", "statistics_of"]
+__all__ = [
+    "Interval",
+    "RunningMeanStd",
+    "SavedStatistics",
+    "TimeStat",
+    "WindowStat",
+    "bootstrap_interval",
+    "interquartile_mean",
+    "statistics_of",
+]
 
 
 class WindowStat:
@@ -240,3 +251,56 @@ def statistics_of(env: Any) -> SavedStatistics:
         f"normalization= takes an environment with running statistics, such as NormalizeVector(envs) or wrap_rms(env, "
         f"gamma), got {env!r}"
     )
+
+
+class Interval(NamedTuple):
+    """Lower and upper bound."""
+
+    low: float
+    high: float
+
+
+def interquartile_mean(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
+    """Mean of the middle half along an axis.
+
+    Values that lie across a quartile count by their share inside: of five values the outer ones count 0, the second and
+    fourth 0.75, the middle one 1. (Rounding to whole values would make it a plain mean below four.)
+
+    Args:
+        values: at least one along the axis.
+        axis: over which to average.
+
+    Raises:
+        HyperparameterError: there are none.
+    """
+    array = np.sort(np.moveaxis(np.asarray(values, np.float64), axis, -1), axis=-1)
+    n = array.shape[-1]
+    if not n:
+        raise HyperparameterError("the interquartile mean needs at least one value, got none")
+    edges = np.linspace(0.0, 1.0, n + 1)
+    shares = np.clip(np.minimum(edges[1:], 0.75) - np.maximum(edges[:-1], 0.25), 0.0, None)
+    mean: NDArray[np.float64] = (array * (shares / shares.sum())).sum(axis=-1)
+    return mean
+
+
+def bootstrap_interval(values: ArrayLike, confidence: float = 0.95, resamples: int = 20_000, seed: int = 0) -> Interval:
+    """Percentile bootstrap interval of the interquartile mean of `values`, one a seed.
+
+    Args:
+        values: `[seeds]`.
+        confidence: share of resamples inside.
+        resamples: how many are drawn.
+        seed: of the draws, so that a table stays the same.
+
+    Raises:
+        HyperparameterError: there are no values, or a number is out of range.
+    """
+    array = np.asarray(values, np.float64)
+    check_fraction("confidence", confidence)
+    if array.ndim != 1 or not array.size:
+        raise HyperparameterError(f"a bootstrap needs one value a seed, got shape {list(array.shape)}")
+    rows = np.random.default_rng(seed).integers(array.size, size=(check_int("resamples", resamples), array.size))
+    means = interquartile_mean(array[rows])
+    outside = (1.0 - confidence) / 2.0
+    low, high = np.quantile(means, [outside, 1.0 - outside])
+    return Interval(float(low), float(high))

@@ -11,8 +11,7 @@ import gymnasium
 from parl_core import backends
 from parl_core._version import __version__
 from parl_core.errors import ParlError
-from parl_core.training.preset_run import PresetRun, play
-from parl_core.training.presets import OFF_POLICY_PRESETS, PPO_PRESETS
+from parl_core.training.presets import OFF_POLICY_PRESETS, PPO_PRESETS, PresetRun, play
 from parl_core.training.run import Run
 from parl_core.training.trained import Trained
 

@@ -19,12 +19,20 @@ if TYPE_CHECKING:
     from parl_core.seeding import seed_everything as seed_everything
     from parl_core.training.actor_learner import ActorLearnerSettings as ActorLearnerSettings
     from parl_core.training.actor_learner import train_actor_learner as train_actor_learner
+    from parl_core.training.callbacks import ConfirmedReturn as ConfirmedReturn
+    from parl_core.training.callbacks import KeepBest as KeepBest
+    from parl_core.training.callbacks import KeepLatest as KeepLatest
+    from parl_core.training.callbacks import NoImprovement as NoImprovement
+    from parl_core.training.callbacks import Progress as Progress
+    from parl_core.training.callbacks import StepBudget as StepBudget
+    from parl_core.training.callbacks import TimeBudget as TimeBudget
+    from parl_core.training.callbacks import standard_callbacks as standard_callbacks
     from parl_core.training.checkpoints import Checkpoints as Checkpoints
-    from parl_core.training.command_line import parse_settings as parse_settings
     from parl_core.training.course import Course as Course
     from parl_core.training.curve import LearningCurve as LearningCurve
     from parl_core.training.episodes import run_episode as run_episode
     from parl_core.training.episodes import train_by_episodes as train_by_episodes
+    from parl_core.training.evaluation import RecordVideo as RecordVideo
     from parl_core.training.evaluation import evaluate as evaluate
     from parl_core.training.events import Callback as Callback
     from parl_core.training.events import Ended as Ended
@@ -32,73 +40,65 @@ if TYPE_CHECKING:
     from parl_core.training.events import Evaluation as Evaluation
     from parl_core.training.events import Stop as Stop
     from parl_core.training.events import Update as Update
-    from parl_core.training.fresh_process import run_again as run_again
     from parl_core.training.logs import CsvTables as CsvTables
     from parl_core.training.logs import JsonLines as JsonLines
     from parl_core.training.logs import TensorBoard as TensorBoard
     from parl_core.training.off_policy import OffPolicySettings as OffPolicySettings
     from parl_core.training.off_policy import train_off_policy as train_off_policy
     from parl_core.training.offline import OfflineSettings as OfflineSettings
+    from parl_core.training.offline import evaluate_with_target_return as evaluate_with_target_return
+    from parl_core.training.offline import record_episodes as record_episodes
     from parl_core.training.offline import train_offline as train_offline
     from parl_core.training.on_policy import OnPolicySettings as OnPolicySettings
     from parl_core.training.on_policy import train_on_policy as train_on_policy
     from parl_core.training.program_run import open_run as open_run
-    from parl_core.training.progress import Progress as Progress
-    from parl_core.training.recording import record_episodes as record_episodes
-    from parl_core.training.return_conditioned import evaluate_with_target_return as evaluate_with_target_return
+    from parl_core.training.program_run import parse_settings as parse_settings
+    from parl_core.training.program_run import run_again as run_again
     from parl_core.training.run import Run as Run
-    from parl_core.training.standard import standard_callbacks as standard_callbacks
-    from parl_core.training.standard_env import StandardEnv as StandardEnv
-    from parl_core.training.stopping import ConfirmedReturn as ConfirmedReturn
-    from parl_core.training.stopping import KeepBest as KeepBest
-    from parl_core.training.stopping import KeepLatest as KeepLatest
-    from parl_core.training.stopping import NoImprovement as NoImprovement
-    from parl_core.training.stopping import StepBudget as StepBudget
-    from parl_core.training.stopping import TimeBudget as TimeBudget
-    from parl_core.training.video import RecordVideo as RecordVideo
+    from parl_core.training.trained import StandardEnv as StandardEnv
 
 _HOMES = {
     "ActorLearnerSettings": "parl_core.training.actor_learner",
     "Callback": "parl_core.training.events",
     "Checkpoints": "parl_core.training.checkpoints",
-    "ConfirmedReturn": "parl_core.training.stopping",
+    "ConfirmedReturn": "parl_core.training.callbacks",
     "Course": "parl_core.training.course",
     "CsvTables": "parl_core.training.logs",
     "Ended": "parl_core.training.events",
     "Episode": "parl_core.training.events",
     "Evaluation": "parl_core.training.events",
     "JsonLines": "parl_core.training.logs",
-    "KeepBest": "parl_core.training.stopping",
-    "KeepLatest": "parl_core.training.stopping",
+    "KeepBest": "parl_core.training.callbacks",
+    "KeepLatest": "parl_core.training.callbacks",
     "Learners": "parl_core.backends",
     "LearningCurve": "parl_core.training.curve",
-    "NoImprovement": "parl_core.training.stopping",
+    "NoImprovement": "parl_core.training.callbacks",
     "NormalizeVector": "parl_core.env.normalize",
     "OffPolicySettings": "parl_core.training.off_policy",
     "OfflineSettings": "parl_core.training.offline",
     "OnPolicySettings": "parl_core.training.on_policy",
-    "Progress": "parl_core.training.progress",
-    "RecordVideo": "parl_core.training.video",
+    "Progress": "parl_core.training.callbacks",
+    "RecordVideo": "parl_core.training.evaluation",
     "Run": "parl_core.training.run",
-    "StandardEnv": "parl_core.training.standard_env",
-    "StepBudget": "parl_core.training.stopping",
+    "StandardEnv": "parl_core.training.trained",
+    "StepBudget": "parl_core.training.callbacks",
     "Stop": "parl_core.training.events",
     "TensorBoard": "parl_core.training.logs",
-    "TimeBudget": "parl_core.training.stopping",
+    "TimeBudget": "parl_core.training.callbacks",
     "Update": "parl_core.training.events",
     "choose_actors": "parl_core.actors",
     "evaluate": "parl_core.training.evaluation",
-    "evaluate_with_target_return": "parl_core.training.return_conditioned",
+    "evaluate_with_target_return": "parl_core.training.offline",
     "join_learners": "parl_core.backends",
     "make_vector_env": "parl_core.env.vector",
     "open_actors": "parl_core.actors",
     "open_run": "parl_core.training.program_run",
-    "parse_settings": "parl_core.training.command_line",
-    "record_episodes": "parl_core.training.recording",
-    "run_again": "parl_core.training.fresh_process",
+    "parse_settings": "parl_core.training.program_run",
+    "record_episodes": "parl_core.training.offline",
+    "run_again": "parl_core.training.program_run",
     "run_episode": "parl_core.training.episodes",
     "seed_everything": "parl_core.seeding",
-    "standard_callbacks": "parl_core.training.standard",
+    "standard_callbacks": "parl_core.training.callbacks",
     "train_actor_learner": "parl_core.training.actor_learner",
     "train_by_episodes": "parl_core.training.episodes",
     "train_off_policy": "parl_core.training.off_policy",

@@ -1,6 +1,8 @@
-"""What the loops need of an agent: protocols, each as small as the loop that uses it; and actions made valid.
+"""Agents and environments as the loops see them: protocols, actions made valid, numbers that must be finite.
 
-`parl.Agent` around the algorithms of either backend fulfils them. Everything is batched numpy.
+Each protocol is as small as the loop that uses it; `parl.Agent` around the algorithms of either backend fulfils them.
+Everything is batched numpy. A reward or an observation that is infinite or NaN ends a loop, before anything is learned
+from it.
 """
 
 from collections.abc import Callable
@@ -8,10 +10,12 @@ from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
+from numpy.typing import NDArray
 
-from parl_core.agent import Agent
+from parl_core.checks import first_not_finite
 from parl_core.contracts.on_policy import RolloutBatch
-from parl_core.errors import HyperparameterError, ModelContractError
+from parl_core.errors import DivergedError, HyperparameterError
+from parl_core.nested import Observations, leaves
 from parl_core.seeding import spawn_seeds
 
 __all__ = [
@@ -20,11 +24,11 @@ __all__ = [
     "OnPolicyAgent",
     "PredictingAgent",
     "acts_in_unit_box",
-    "check_outputs",
+    "check_observations",
+    "check_rewards",
     "first_reset",
     "into_space",
     "tell_dimensions",
-    "try_out",
 ]
 
 
@@ -203,60 +207,6 @@ def first_reset(envs: Any, seed: int | None) -> Any:
         return envs.reset(seed=seeds[0])[0]
 
 
-def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
-    """Let an agent that does not act yet choose once, so that what does not suit is known before long.
-
-    An algorithm that was not told how many actions there are, such as DQN, learns it here.
-
-    Args:
-        agent: with a `predict` of its own it is left alone, which need not take a batch.
-        obs: `[n, ...]`, or a dictionary of such.
-        space: the environment's action space.
-        valid: what `into_space` gave.
-
-    Raises:
-        HyperparameterError: the agent's actions do not suit the environment's action space.
-        ModelContractError: the model has another number of outputs than the space has actions.
-    """
-    if not isinstance(agent, Agent) or type(agent).predict is not Agent.predict:
-        return
-    if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
-        agent.alg.act_dim = int(space.n)
-    action = agent.predict(obs)
-    valid(action)
-    agent.alg.settle_shapes(obs, action)
-
-
-def check_outputs(agent: object, obs: Any, space: Any) -> None:
-    """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
-
-    Args:
-        agent: what is no `parl.Agent`, or has no model with a `policy`, is not looked at.
-        obs: `[n, ...]`, or a dictionary of such.
-        space: the environment's action space; only of those with choices the number of outputs follows.
-
-    Raises:
-        ModelContractError: it has both numbers.
-    """
-    if not isinstance(agent, Agent):
-        return
-    model: Any = getattr(agent.alg, "model", None)
-    if not hasattr(model, "implements") or not model.implements("policy"):
-        return
-    if isinstance(space, gymnasium.spaces.Discrete):
-        wanted = int(space.n)
-    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
-        wanted = int(space.nvec.sum())
-    else:
-        return
-    output = agent._forward(model.policy, agent._batched(obs)[0])
-    if isinstance(output, np.ndarray) and output.ndim == 2 and output.shape[1] != wanted:
-        raise ModelContractError(
-            f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
-            f"give it {wanted} outputs, one for each choice"
-        )
-
-
 def tell_dimensions(agent: object, space: Any) -> None:
     """Let an agent that was not told know how many dimensions one observation has.
 
@@ -271,3 +221,48 @@ def _dimensions(space: Any) -> Any:
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: _dimensions(part) for key, part in space.spaces.items()}
     return None if space.shape is None else len(space.shape)
+
+
+_REMEDY = (
+    "in the environment, and go on from the agent as it is or from the last checkpoint; nothing was learned from it"
+)
+
+
+def check_rewards(reward: NDArray[Any], when: str) -> None:
+    """Refuse rewards `[..., N]` of N environments that are not finite.
+
+    Args:
+        reward: `[N]`, or `[T, N]` over T steps.
+        when: ends the first part of the message.
+
+    Raises:
+        DivergedError: the message names the environment, the reward and the step.
+    """
+    if (at := first_not_finite(reward)) is not None:
+        raise DivergedError(
+            f"environment {at[-1]} gave the reward {reward[at]}{_step(at[:-1])} {when}: "
+            f"clip or repair rewards {_REMEDY}"
+        )
+
+
+def check_observations(obs: Observations, when: str, leading: int = 1) -> None:
+    """Refuse observations of N environments that are not finite; networks may hide them and their weights rot.
+
+    Args:
+        obs: arrays `[N, ...]`, or `[T, N, ...]` over T steps with `leading=2`, or a dictionary of such.
+        when: ends the first part of the message.
+        leading: number of dimensions before those of an observation.
+
+    Raises:
+        DivergedError: the message names the environment, the number and the step.
+    """
+    for name, array in leaves("obs", obs).items():
+        if array.dtype.kind == "f" and (at := first_not_finite(array)) is not None:
+            raise DivergedError(
+                f"environment {at[leading - 1]} observed {array[at]} in {name}{list(at[leading:])}"
+                f"{_step(at[: leading - 1])} {when}: repair observations {_REMEDY}"
+            )
+
+
+def _step(at: tuple[int, ...]) -> str:
+    return f" at step {at[0]}" if at else ""

@@ -9,41 +9,234 @@
     A2C, PPO          actors      0         a fragment of every group: rounds
     GA3C              learner     some      some fragments
 
-Nothing here knows a framework, where the actors live, or what is written to disk. `learner_metrics` says what the
-metrics mean.
+Nothing here knows a framework, where the actors live, or what is written to disk. The metrics of a run:
+
+    lag/mean, lag/max         updates between the weights that acted and those that learned, of the report's samples
+    lag/limit                 the setting max_lag
+    lag/dropped               fragments so far that were older than that and not learned from
+    actors/lost               actors so far that ended, or were ended because they hung, and were replaced
+    actors/failed             calls so far in which an environment raised, and was made anew
+    actors/env                share of the actors' time that their environments took, from 0 to 1
+    actors/policy             ... that choosing actions and writing down what happened took
+    actors/idle               ... between fragments: sending one, taking weights, waiting for the next call
+    learner/wait              share of the learner's time that it waited for samples; in GA3C, acting is part of it
+    learner/receive           ... in which samples were joined to batches
+    learner/learn             ... that updates took
+    learner/send              ... in which weights were stored and calls were sent
+    learner/other             ... of callbacks, evaluations and checkpoints
+
+Shares are of the time since the report before. A learner that waits needs more or faster actors; idle actors need a
+faster learner, or a larger max_lag.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from gymnasium.vector.utils import create_empty_array
 
 from parl_core.actors import ActorHandle, ActorSystem, InProcessActors
+from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
 from parl_core.env.group_step import GroupSpaces
 from parl_core.env.vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.schedules import as_schedule
+from parl_core.schedules import Schedule, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.training.acting import tell_dimensions
-from parl_core.training.actor_environments import ActorEnvironments, FragmentCollector, LooseCollector
-from parl_core.training.actor_learner_settings import ActorLearnerSettings
 from parl_core.training.central_inference import CentralInference
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
 from parl_core.training.crew import Crew
 from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended
+from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
 from parl_core.training.experience import Experience, experience_of
-from parl_core.training.figures import EndedEpisodes, Latest, Losses
-from parl_core.training.fragment_batch import BatchMemory
-from parl_core.training.fragment_order import AsTheyCome, FragmentOrder, InRounds
-from parl_core.training.fragment_source import CollectedByActors, FragmentSource
+from parl_core.training.fragment import ActorSeconds, BatchMemory, Fragment
+from parl_core.training.fragment_source import (
+    ActorEnvironments,
+    AsTheyCome,
+    CollectedByActors,
+    FragmentCollector,
+    FragmentOrder,
+    FragmentSource,
+    InRounds,
+    LooseCollector,
+)
 from parl_core.training.group_actor import CollectingActor, GroupActor
-from parl_core.training.learner_metrics import LearnerMetrics
 
-__all__ = ["ActorLearnerSettings", "train_actor_learner"]
+__all__ = ["ActorLearnerSettings", "LearnerMetrics", "train_actor_learner"]
+
+
+_PHASES = ("wait", "receive", "learn", "send")
+
+
+class LearnerMetrics:
+    """Adds up between two reports.
+
+    Args:
+        max_lag: the setting.
+        clock: seconds from an arbitrary zero.
+    """
+
+    def __init__(self, max_lag: int, clock: Callable[[], float]) -> None:
+        self._max_lag, self._clock = max_lag, clock
+        self._began = clock()
+        self._lags: list[int]
+        self._clear()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Count the block's time as `learner/<name>`."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self._phases[name] += self._clock() - began
+
+    def learned(self, version: int, fragments: Sequence[Fragment]) -> None:
+        """Note that fragments were learned from, by weights that had seen `version` updates."""
+        for fragment in fragments:
+            self._lags.append(version - fragment.version)
+            self._seconds += np.array(fragment.seconds)
+
+    def take(self, *, dropped: int, lost: int, failed: int) -> dict[str, float]:
+        """The metrics since the last time, by name."""
+        named = {
+            "lag/limit": float(self._max_lag),
+            "lag/dropped": float(dropped),
+            "actors/lost": float(lost),
+            "actors/failed": float(failed),
+        }
+        if self._lags:
+            named |= {"lag/mean": float(np.mean(self._lags)), "lag/max": float(max(self._lags))}
+        if actors := float(self._seconds.sum()):
+            shares = self._seconds / actors
+            named |= {f"actors/{name}": float(s) for name, s in zip(ActorSeconds._fields, shares, strict=True)}
+        now = self._clock()
+        if total := now - self._began:
+            parts = {name: seconds / total for name, seconds in self._phases.items()}
+            parts["other"] = max(0.0, 1.0 - sum(parts.values()))
+            named |= {f"learner/{name}": share for name, share in parts.items()}
+        self._began = now
+        self._clear()
+        return named
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds: no times."""
+        return {"lags": list(self._lags)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._lags = list(state["lags"])
+
+    def _clear(self) -> None:
+        self._lags = []
+        self._seconds = np.zeros(len(ActorSeconds._fields))
+        self._phases = dict.fromkeys(_PHASES, 0.0)
+
+
+Scheduled = float | Schedule
+
+
+@dataclass(frozen=True)
+class ActorLearnerSettings:
+    """Hyper-parameters of the loop; a step is one step of one environment.
+
+    Environments come in groups, each of which one actor steps together and one forward pass serves. With the same
+    groups, `deterministic=True` gives the same bits however many actors there are.
+
+    Attributes:
+        total_steps: that are learned from, over all environments; the last batch is always completed.
+        n_actors: actors, each with `groups / n_actors` groups.
+        groups: of environments; default: one an actor.
+        envs_per_group: environments of one group.
+        n_steps: steps of every environment in one fragment; for IMPALA its `sample_batch_steps`.
+        batch_fragments: fragments (`envs_per_group * n_steps` steps each) of one update; default: one of every group.
+        max_lag: updates that the weights which acted may lie behind those that learn from it; 0 makes rounds, in which
+            actors and learner take turns, as on-policy algorithms want it. So `(max_lag + 1) * batch_fragments`
+            fragments are under way or wait at most.
+        deterministic: learn from fragments in the order of their numbers and not of their arrival.
+        inference: `"actors"`: each has a copy of the agent; `"learner"`: it chooses all actions (GA3C).
+        max_wait_s: of inference on the learner: how long one pass waits for more environments once one is ready. With
+            `deterministic`, passes wait for all.
+        gamma: discount of the next step, in [0, 1]; of advantages (A2C, PPO), IMPALA has its own.
+        gae_lambda: how far advantages look ahead, in [0, 1]; 1, A2C's, to the end of the fragment.
+        epochs: passes over each batch, of PPO (10 by default); the others always take one.
+        minibatch_size: samples of one gradient step, of PPO (64 by default).
+        rates: arguments of the algorithm's `learn` (or `learn_rollout`) by name, such as
+            `{"learning_rate": linear(1e-3, 0.0, 1e6)}`: numbers, or schedules of the steps learned from.
+        report_every: steps between two reports to the callbacks, which get mean losses.
+        timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
+            its start included; who takes longer is replaced. None has no limit. (In this process nothing can be ended.)
+        max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
+            run ends with the last error; ten times as often where the actor's host was lost or somebody stopped it.
+    """
+
+    total_steps: int = 1_000_000
+    n_actors: int = 2
+    groups: int | None = None
+    envs_per_group: int = 5
+    n_steps: int = 50
+    batch_fragments: int | None = None
+    max_lag: int = 2
+    deterministic: bool = False
+    inference: str = "actors"
+    max_wait_s: float = 0.002
+    gamma: float = 0.99
+    gae_lambda: float = 1.0
+    epochs: int | None = None
+    minibatch_size: int | None = None
+    rates: Mapping[str, Scheduled] = field(default_factory=dict)
+    report_every: int = 10_000
+    timeout_s: float | None = None
+    max_failures: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("total_steps", "n_actors", "envs_per_group", "n_steps", "report_every"):
+            check_int(name, getattr(self, name))
+        for name in ("groups", "batch_fragments", "epochs", "minibatch_size"):
+            if getattr(self, name) is not None:
+                check_int(name, getattr(self, name))
+        for name in ("max_lag", "max_failures"):
+            check_int(name, getattr(self, name), at_least=0)
+        for name in ("gamma", "gae_lambda"):
+            check_fraction(name, getattr(self, name))
+        check_non_negative("max_wait_s", self.max_wait_s)
+        if self.timeout_s is not None:
+            check_positive("timeout_s", self.timeout_s)
+        if self.inference not in ("actors", "learner"):
+            raise HyperparameterError(f"inference must be 'actors' or 'learner', got {self.inference!r}")
+        if self.n_groups % self.n_actors:
+            raise HyperparameterError(
+                f"{self.n_groups} groups cannot be shared evenly by {self.n_actors} actors: give a multiple"
+            )
+        if self.max_lag == 0 and self.fragments_per_batch % self.n_groups:
+            raise HyperparameterError(
+                f"max_lag=0 makes rounds, so batch_fragments must be a multiple of the {self.n_groups} groups, got "
+                f"{self.batch_fragments}; or let max_lag be 1"
+            )
+
+    @property
+    def resumes_exactly(self) -> bool:
+        """Whether a run that goes on from a checkpoint is the run that was never stopped; else it resumes loosely."""
+        return self.deterministic or (self.max_lag == 0 and self.inference == "actors")
+
+    def with_total_steps(self, total_steps: int) -> "ActorLearnerSettings":
+        """The same with another budget of environment steps."""
+        return replace(self, total_steps=total_steps)
+
+    @property
+    def n_groups(self) -> int:
+        """Groups in all."""
+        return self.n_actors if self.groups is None else self.groups
+
+    @property
+    def fragments_per_batch(self) -> int:
+        """Fragments of one update."""
+        return self.n_groups if self.batch_fragments is None else self.batch_fragments
+
 
 _LOOSE = (
     "fragments are learned from as they come, so a resumed run begins new episodes; set deterministic=True, or leave "

@@ -17,8 +17,7 @@ from parl_core import logger
 from parl_core.checks import check_int
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import calc_discount_norm_reward
-from parl_core.training.acting import acts_in_unit_box, into_space
-from parl_core.training.finite import check_observations, check_rewards
+from parl_core.training.acting import acts_in_unit_box, check_observations, check_rewards, into_space
 
 __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
 

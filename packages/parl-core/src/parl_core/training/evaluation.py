@@ -1,10 +1,12 @@
-"""Playing episodes without exploration, many at a time, with seeds of their own."""
+"""Episodes played without exploration: evaluations, many at a time, with seeds of their own, and videos."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from math import isfinite
 from typing import Any
 
+import gymnasium
 import numpy as np
 
 from parl_core import logger
@@ -13,11 +15,12 @@ from parl_core.env.vector_group import EnvMaker, as_reward, close_all, make_env,
 from parl_core.errors import DivergedError
 from parl_core.nested import map_nested
 from parl_core.seeding import spawn_seeds
-from parl_core.training.acting import PredictingAgent, acts_in_unit_box, into_space, tell_dimensions
-from parl_core.training.events import Episode, Evaluation
-from parl_core.training.finite import check_observations
+from parl_core.training.acting import PredictingAgent, acts_in_unit_box, check_observations, into_space, tell_dimensions
+from parl_core.training.events import Callback, Episode, Evaluation
+from parl_core.training.run import Run
 
-__all__ = ["Evaluator", "evaluate", "warn_of_cut"]
+__all__ = ["Evaluator", "RecordVideo", "evaluate", "warn_of_cut"]
+
 
 Evaluator = Callable[[], Evaluation]
 """Plays some episodes with the agent as it is now."""
@@ -124,3 +127,66 @@ class _Seat:
         if not (self.playing or terminated or truncated):
             warn_of_cut(self.number, max_steps)
         return not self.playing
+
+
+class RecordVideo(Callback):
+    """Plays one more episode after an evaluation, without exploration, and records it.
+
+    The files are `videos/step-<step>/agent-episode-0.mp4` in the run's folder.
+
+    Args:
+        run: whose folder takes the videos.
+        agent: plays.
+        env: a registered id, or a function that returns an environment; either is given `render_mode="rgb_array"`.
+        every: evaluations from one video to the next; the first one has a video.
+        seed: of the episode.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+
+    Raises:
+        ImportError: moviepy is not installed, which writes the files.
+        HyperparameterError: `every` is not at least 1.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        agent: PredictingAgent,
+        env: EnvMaker,
+        every: int = 1,
+        *,
+        seed: int = 0,
+        env_kwargs: Mapping[str, Any] | None = None,
+    ) -> None:
+        if find_spec("moviepy") is None:
+            raise ImportError('videos are written by moviepy: pip install "parl-core[video]"')
+        self._run, self._agent, self._env = run, agent, env
+        self._every, self._seed = check_int("every", every), seed
+        self._env_kwargs = {**(env_kwargs or {}), "render_mode": "rgb_array"}
+        self._evaluations = 0
+
+    def on_evaluation(self, evaluation: Evaluation) -> None:
+        self._evaluations += 1
+        if (self._evaluations - 1) % self._every:
+            return
+        folder = self._run.path / "videos" / f"step-{evaluation.step:012d}"
+        number = 1
+        while folder.exists():  # of a run that was resumed from before
+            number += 1
+            folder = folder.with_name(f"step-{evaluation.step:012d}-{number}")
+
+        def recorded() -> Any:
+            env = make_env(self._env, self._env_kwargs)
+            return gymnasium.wrappers.RecordVideo(
+                env, str(folder), episode_trigger=lambda _episode: True, name_prefix="agent"
+            )
+
+        evaluate(self._agent, recorded, 1, seed=self._seed)
+        self._run.saved(folder.parent, f"videos of the agent, the latest after {evaluation.step} steps")
+
+    def get_state(self) -> int:
+        """What a checkpoint holds."""
+        return self._evaluations
+
+    def set_state(self, state: Any) -> None:
+        """Go on from what `get_state` returned."""
+        self._evaluations = int(state)

@@ -1,4 +1,4 @@
-"""What a training loop tells its callbacks, and the callback itself.
+"""What a training loop reports to its callbacks, the callback itself, and figures collected between two reports.
 
 A callback hears of three things:
 
@@ -7,16 +7,30 @@ A callback hears of three things:
          ── Ended ─────────> callbacks      once, however the loop ends
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from parl_core import logger
 
-__all__ = ["Callback", "Ended", "Episode", "Evaluation", "Stop", "Update", "tell_end"]
+__all__ = [
+    "Callback",
+    "Ended",
+    "EndedEpisodes",
+    "Episode",
+    "Evaluation",
+    "Figures",
+    "Latest",
+    "Losses",
+    "RunningEpisodes",
+    "Stop",
+    "Update",
+    "tell_end",
+]
 
 
 @dataclass(frozen=True)
@@ -160,3 +174,156 @@ def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
             logger.error("%s failed at the end of training: %s", type(callback).__name__, error)
             failures.append(error)
     return failures
+
+
+class Figures:
+    """Sums of the named scalars that an algorithm's `learn` returns.
+
+    Args:
+        names: of the parts of the result, in order: the algorithm's `FIGURES`.
+    """
+
+    def __init__(self, names: tuple[str, ...] = ("loss",)) -> None:
+        self._names = names
+        self._sums: dict[str, float] = {}
+        self._counts: dict[str, int] = {}
+
+    def add(self, result: Any) -> None:
+        """Take in the result of one update: a loss, or a tuple of them; what is no float is left out."""
+        for name, part in zip(self._names, result if isinstance(result, tuple) else (result,), strict=False):
+            if isinstance(part, float):
+                self._sums[name] = self._sums.get(name, 0.0) + part
+                self._counts[name] = self._counts.get(name, 0) + 1
+
+    def take_means(self) -> dict[str, float]:
+        """The mean of each since the last time."""
+        means = {name: total / self._counts[name] for name, total in self._sums.items()}
+        self._sums, self._counts = {}, {}
+        return means
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"sums": dict(self._sums), "counts": dict(self._counts)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._sums, self._counts = dict(state["sums"]), dict(state["counts"])
+
+
+class Losses:
+    """Sums of losses that have their names with them."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = {}
+        self._count = 0
+
+    def add(self, losses: Mapping[str, float]) -> None:
+        """Take in those of one update."""
+        for name, loss in losses.items():
+            self._sums[name] = self._sums.get(name, 0.0) + loss
+        self._count += 1
+
+    def take_means(self) -> dict[str, float]:
+        """The mean of each over the updates since the last time."""
+        means = {name: total / self._count for name, total in self._sums.items()}
+        self._sums, self._count = {}, 0
+        return means
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"sums": dict(self._sums), "count": self._count}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._sums, self._count = dict(state["sums"]), int(state["count"])
+
+
+class EndedEpisodes:
+    """Those that ended since the report before."""
+
+    def __init__(self) -> None:
+        self._episodes: list[Episode] = []
+
+    def add(self, episodes: Iterable[Episode]) -> None:
+        """Take in some more."""
+        self._episodes += episodes
+
+    def take(self) -> list[Episode]:
+        """Those since the last time."""
+        episodes, self._episodes = self._episodes, []
+        return episodes
+
+    def get_state(self) -> list[list[float]]:
+        """What a checkpoint holds."""
+        return [[episode.episode_return, episode.length] for episode in self._episodes]
+
+    def set_state(self, state: Sequence[Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._episodes = [Episode(*episode) for episode in state]
+
+
+class Latest:
+    """A number that a loop remembers from one round to another."""
+
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+    def get_state(self) -> int:
+        """What a checkpoint holds."""
+        return self.value
+
+    def set_state(self, state: int) -> None:
+        """Go on from what `get_state` returned."""
+        self.value = state
+
+
+class RunningEpisodes:
+    """Returns and lengths so far, one of each an environment.
+
+    Args:
+        num_envs: environments of the vector.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self._returns, self._lengths = np.zeros(num_envs), np.zeros(num_envs, np.int64)
+
+    def step(self, reward: NDArray[Any], ended: NDArray[np.int64], infos: Mapping[str, Any]) -> list[Episode]:
+        """Count a step of every environment.
+
+        Args:
+            reward: `[num_envs]`.
+            ended: indices of the environments whose episodes ended with this step.
+            infos: of the step. Where they have Gymnasium's `episode`, that counts: a wrapper may have scaled rewards.
+                That of `final_info`, from inside of one environment, counts where its length is the one counted here.
+
+        Returns:
+            the episodes that ended.
+        """
+        self._returns += reward
+        self._lengths += 1
+        episodes = []
+        for i in ended.tolist():
+            counted = Episode(float(self._returns[i]), int(self._lengths[i]))
+            inside = _told(infos.get("final_info", {}), i) or counted
+            episodes.append(_told(infos, i) or (inside if inside.length == counted.length else counted))
+            self._returns[i], self._lengths[i] = 0.0, 0
+        return episodes
+
+    def begin_again(self) -> None:
+        """Forget them: all environments were reset."""
+        self._returns[:], self._lengths[:] = 0.0, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"returns": self._returns, "lengths": self._lengths}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `get_state` returned."""
+        self._returns, self._lengths = state["returns"], state["lengths"]
+
+
+def _told(infos: Mapping[str, Any], index: int) -> Episode | None:
+    told, which = infos.get("episode"), infos.get("_episode")
+    if not isinstance(told, Mapping) or which is None or not which[index]:
+        return None
+    return Episode(float(told["r"][index]), int(told["l"][index]))

@@ -17,8 +17,7 @@ from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import gae
 from parl_core.seeding import make_generator
-from parl_core.training.fragment import Fragment
-from parl_core.training.fragment_batch import FragmentBatch
+from parl_core.training.fragment import Fragment, FragmentBatch
 
 __all__ = ["Choice", "Experience", "RolloutExperience", "VTraceExperience", "experience_of"]
 

@@ -1,20 +1,25 @@
-"""Fragments: a few steps of one group of environments, as an actor sends them and a learner takes them.
+"""Fragments: a few steps of one group of environments, as an actor sends them and a learner joins them to a batch.
+
+    FragmentWriter ── step by step ──> Fragment ──> BatchMemory.join ──> FragmentBatch
 
 An array `x[i, t]` belongs to step t of the group's environment i, so that the rows of one environment follow each other
-when fragments are joined (`fragment_batch`). Every fragment carries the version of the weights that chose its actions.
+when fragments are joined. Every fragment carries the version of the weights that chose its actions. The memory of a
+batch is used again for the next one.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from parl_core.nested import Observations
+from parl_core.env.group_step import GroupStep
+from parl_core.errors import DivergedError
+from parl_core.nested import Observations, map_nested
 from parl_core.training.events import Episode
 
-__all__ = ["ActorSeconds", "Fragment", "Task"]
+__all__ = ["ActorSeconds", "BatchMemory", "Fragment", "FragmentBatch", "FragmentWriter", "Task"]
 
 
 class Task(NamedTuple):
@@ -86,3 +91,228 @@ class Fragment:
             "seconds": ActorSeconds(*state["seconds"]),
         }
         return cls(**{**state, **named})
+
+
+class FragmentWriter:
+    """Takes down the steps of a group one after another.
+
+    Args:
+        task: which fragment is begun.
+        n_steps: its length T.
+    """
+
+    def __init__(self, task: Task, n_steps: int) -> None:
+        self.task = task
+        self.n_steps = n_steps
+        self.length = 0
+        self.version: int | None = None
+        self._obs: Observations = None
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._policy: dict[str, NDArray[Any]] = {}
+        self._finals: list[tuple[int, Any]] = []
+        self._episodes: list[Episode] = []
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `finish` may be called."""
+        return self.length == self.n_steps
+
+    def add(
+        self, version: int, obs: Observations, action: NDArray[Any], policy: Mapping[str, NDArray[Any]], step: GroupStep
+    ) -> None:
+        """Take down one step of all environments.
+
+        Args:
+            version: of the weights that chose the actions.
+            obs: `[n, *obs]`, what they were chosen from.
+            action: `[n, *act]`.
+            policy: what else the policy said, `[n, ...]` each.
+            step: what the environments answered.
+        """
+        t = self.length
+        if not t:
+            self._begin(obs, action, policy)
+            self.version = version
+        if isinstance(obs, np.ndarray):
+            self._obs[:, t] = obs
+        else:
+            map_nested(lambda kept, now: np.copyto(kept[:, t], now), self._obs, obs)
+        columns = self._columns
+        columns["action"][:, t] = action
+        columns["reward"][:, t] = step.rewards
+        columns["terminated"][:, t] = step.terminated
+        columns["truncated"][:, t] = step.truncated
+        for name, values in policy.items():
+            self._policy[name][:, t] = values
+        for ending in step.endings:
+            self._episodes.append(Episode(ending.episode_return, ending.length))
+            if not step.terminated[ending.env_index]:
+                self._finals.append((ending.env_index * self.n_steps + t, ending.observation))
+        self.length = t + 1
+
+    def finish(self, last_obs: Observations) -> Fragment:
+        """The fragment, after `n_steps` steps.
+
+        Args:
+            last_obs: `[n, *obs]`, what the last step led to.
+        """
+        assert self.is_full, "a fragment is finished when it is full"
+        assert self.version is not None
+        rows = np.array([row for row, _ in self._finals], np.int64)
+        final_obs = map_nested(lambda *each: np.stack(each), *(obs for _, obs in self._finals)) if rows.size else None
+        episodes = tuple(self._episodes)
+        last_obs = map_nested(np.array, last_obs)  # a copy, because environments may go on in the same array
+        columns: dict[str, Any] = self._columns
+        return Fragment(
+            self.task,
+            self.version,
+            self._obs,
+            policy=self._policy,
+            last_obs=last_obs,
+            final_rows=rows,
+            final_obs=final_obs,
+            episodes=episodes,
+            **columns,
+        )
+
+    def get_state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {
+            "task": self.task,
+            "n_steps": self.n_steps,
+            "length": self.length,
+            "version": self.version,
+            "obs": self._obs,
+            "columns": self._columns,
+            "policy": self._policy,
+            "finals": self._finals,
+            "episodes": [[episode.episode_return, episode.length] for episode in self._episodes],
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Self:
+        """The writer that `get_state` described."""
+        writer = cls(Task(*state["task"]), state["n_steps"])
+        writer.length, writer.version = state["length"], state["version"]
+        writer._obs, writer._columns, writer._policy = state["obs"], state["columns"], state["policy"]
+        writer._finals = [(row, obs) for row, obs in state["finals"]]
+        writer._episodes = [Episode(*episode) for episode in state["episodes"]]
+        return writer
+
+    def _begin(self, obs: Observations, action: NDArray[Any], policy: Mapping[str, NDArray[Any]]) -> None:
+        def empty(first: Any, dtype: Any = None) -> NDArray[Any]:
+            return np.empty((len(first), self.n_steps, *first.shape[1:]), dtype or first.dtype)
+
+        self._obs = map_nested(empty, obs)
+        self._policy = {name: empty(values) for name, values in policy.items()}
+        shape = len(action), self.n_steps
+        self._columns = {
+            "action": empty(action),
+            "reward": np.empty(shape, np.float32),
+            "terminated": np.empty(shape, np.bool_),
+            "truncated": np.empty(shape, np.bool_),
+        }
+
+
+@dataclass(frozen=True)
+class FragmentBatch:
+    """`N` environments' fragments of `T` steps, each environment's rows one after another.
+
+    The arrays are overwritten by the next batch of the same memory.
+
+    Attributes:
+        n_steps: T.
+        obs: `[N * T, *obs]`, or a dictionary of such.
+        action: `[N * T, *act]`.
+        reward: `[N * T]`.
+        terminated: `[N * T]`.
+        truncated: `[N * T]`.
+        policy: `[N * T, ...]`, by name.
+        last_obs: `[N, *obs]`, or None.
+        final_rows: int64 `[k]`, rows of truncated steps.
+        final_obs: `[k, *obs]`, or None.
+        versions: int64 `[fragments]`, of the weights that acted.
+        episodes: those that ended.
+    """
+
+    n_steps: int
+    obs: Observations
+    action: NDArray[Any]
+    reward: NDArray[np.float32]
+    terminated: NDArray[np.bool_]
+    truncated: NDArray[np.bool_]
+    policy: dict[str, NDArray[Any]]
+    last_obs: Observations
+    final_rows: NDArray[np.int64]
+    final_obs: Observations
+    versions: NDArray[np.int64]
+    episodes: tuple[Episode, ...]
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+
+class BatchMemory:
+    """Joins fragments; large arrays that are made anew for each batch would cost as many page faults each time."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[int, tuple[int, ...], Any], NDArray[Any]] = {}
+        self._used = 0
+
+    def join(self, fragments: Sequence[Fragment]) -> FragmentBatch:
+        """The fragments as one batch, in the order given.
+
+        Raises:
+            DivergedError: a reward is infinite or NaN.
+        """
+        self._used = 0
+        first = fragments[0]
+        n_steps = first.reward.shape[1]
+        offsets = np.cumsum([0, *(fragment.reward.size for fragment in fragments)])
+        finals = [fragment.final_obs for fragment in fragments if fragment.final_obs is not None]
+        batch = FragmentBatch(
+            n_steps,
+            obs=map_nested(self._rows, *(fragment.obs for fragment in fragments)),
+            action=self._rows(*(fragment.action for fragment in fragments)),
+            reward=self._rows(*(fragment.reward for fragment in fragments)),
+            terminated=self._rows(*(fragment.terminated for fragment in fragments)),
+            truncated=self._rows(*(fragment.truncated for fragment in fragments)),
+            policy={name: self._rows(*(fragment.policy[name] for fragment in fragments)) for name in first.policy},
+            last_obs=None if first.last_obs is None else map_nested(self._joined, *(f.last_obs for f in fragments)),
+            final_rows=np.concatenate([f.final_rows + start for f, start in zip(fragments, offsets, strict=False)]),
+            final_obs=map_nested(lambda *parts: np.concatenate(parts), *finals) if finals else None,
+            versions=np.array([fragment.version for fragment in fragments], np.int64),
+            episodes=tuple(episode for fragment in fragments for episode in fragment.episodes),
+        )
+        if not np.isfinite(batch.reward).all():
+            _refuse_rewards(fragments)
+        return batch
+
+    def _rows(self, *parts: NDArray[Any]) -> NDArray[Any]:
+        joined = self._joined(*parts)
+        return joined.reshape(-1, *joined.shape[2:])
+
+    def _joined(self, *parts: NDArray[Any]) -> NDArray[Any]:
+        if len(parts) == 1 and parts[0].flags.writeable:
+            return parts[0]
+        first = parts[0]
+        out = self._memory((sum(map(len, parts)), *first.shape[1:]), first.dtype)
+        return np.concatenate(parts, out=out)
+
+    def _memory(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+        """The array that the same place of earlier batches had."""
+        self._used += 1
+        key = self._used, shape, dtype
+        if key not in self._arrays:
+            self._arrays[key] = np.empty(shape, dtype)
+        return self._arrays[key]
+
+
+def _refuse_rewards(fragments: Sequence[Fragment]) -> None:
+    for fragment in fragments:
+        for i, t in np.argwhere(~np.isfinite(fragment.reward)):
+            raise DivergedError(
+                f"environment {i} of group {fragment.task.group} gave the reward {fragment.reward[i, t]} at step {t} "
+                f"of its fragment {fragment.task.round}; nothing was learned from it: clip or repair rewards in the "
+                "environment, and go on from the last checkpoint"
+            )

@@ -21,8 +21,7 @@ from parl_core.nested import Observations
 from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import acts_in_unit_box, into_space, tell_dimensions
 from parl_core.training.experience import Experience, experience_of
-from parl_core.training.fragment import ActorSeconds, Fragment, Task
-from parl_core.training.fragment_writer import FragmentWriter
+from parl_core.training.fragment import ActorSeconds, Fragment, FragmentWriter, Task
 
 __all__ = ["CollectingActor", "GroupActor", "stream_seed"]
 

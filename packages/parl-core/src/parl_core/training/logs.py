@@ -1,26 +1,41 @@
-"""What a run leaves behind to be read later: TensorBoard event files, CSV tables, JSON lines.
+"""Logs of a run, to be read later: TensorBoard event files, CSV tables, JSON lines.
 
-All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Of a
-resumed run each goes on where it was at the checkpoint.
+All have the same figures under the same names, which `docs/reference/metrics.md` lists with their meanings. Logs of a
+resumed run go on where they were at the checkpoint: what a killed program wrote after its last checkpoint is written
+once more by the resumed run, so it is cut off first.
 """
 
 import csv
 import itertools
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
-from parl_core.atomic_write import atomic_write
+from parl_core.atomic_write import atomic_write, sync
 from parl_core.csv_log import CSVLogger
 from parl_core.training.events import Callback, Ended, Evaluation, Update
-from parl_core.training.log_files import cut_back, size_on_disk
 from parl_core.training.run import Run
 
-__all__ = ["CsvTables", "JsonLines", "TensorBoard", "figures"]
+__all__ = ["CsvTables", "JsonLines", "TensorBoard", "cut_back", "figures", "size_on_disk"]
+
+
+def size_on_disk(path: Path) -> int:
+    """The size of a file, all of which is on the disk when this returns; its writer has flushed it before."""
+    sync(path)
+    return path.stat().st_size
+
+
+def cut_back(path: Path, size: int | None) -> None:
+    """Cut a file to an earlier size; None: it was not there yet, and goes. A shorter one stays as it is."""
+    if size is None:
+        path.unlink(missing_ok=True)
+    elif path.exists() and path.stat().st_size > size:
+        os.truncate(path, size)
 
 
 def figures(event: Update | Evaluation) -> dict[str, float]:

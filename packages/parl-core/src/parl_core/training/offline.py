@@ -1,8 +1,12 @@
-"""The offline loop: draw a batch of logged data, learn from it, repeat; an environment is only for evaluation.
+"""Offline reinforcement learning: record data, learn from it, and play with a return to aim at.
 
     dataset ── draw ──> agent.learn ──> figures ──> Course ──> callbacks (Update, Evaluation, Ended)
 
-A step is a gradient step here, also in what callbacks are told.
+A step of the loop is a gradient step, also in what callbacks are told; an environment is only for evaluation. A
+Decision Transformer is asked for a return and told after each step what is still to come (Chen et al. 2021,
+arXiv:2106.01345, section 3 and algorithm 1):
+
+    return-to-go(0) = target / scale        return-to-go(t+1) = return-to-go(t) - reward(t) / scale
 """
 
 import time
@@ -10,18 +14,30 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
-from parl_core.checks import check_int
+import gymnasium
+import numpy as np
+from numpy.typing import NDArray
+
+from parl_core.checks import check_int, check_real
+from parl_core.env.vector_group import EnvMaker, as_reward, make_env
 from parl_core.errors import HyperparameterError
-from parl_core.offline import OfflineDataset
-from parl_core.seeding import make_generator
+from parl_core.offline import OfflineDataset, padded_window
+from parl_core.seeding import make_generator, spawn_seeds
+from parl_core.training.acting import check_rewards, into_space
 from parl_core.training.checkpoints import Checkpoints, LoopParts, SavedAgent
 from parl_core.training.course import Course
-from parl_core.training.evaluation import Evaluator
-from parl_core.training.events import Callback, Ended
-from parl_core.training.figures import Figures
+from parl_core.training.evaluation import Evaluator, warn_of_cut
+from parl_core.training.events import Callback, Ended, Episode, Evaluation, Figures
 from parl_core.training.requirements import require_offline
 
-__all__ = ["OfflineAgent", "OfflineSettings", "train_offline"]
+__all__ = [
+    "Behaviour",
+    "OfflineAgent",
+    "OfflineSettings",
+    "evaluate_with_target_return",
+    "record_episodes",
+    "train_offline",
+]
 
 
 class OfflineAgent(Protocol):
@@ -109,3 +125,174 @@ def train_offline(
             course.evaluate_when_due()
             course.checkpoint_when_due()
     return course.ended
+
+
+def evaluate_with_target_return(
+    agent: Any,
+    env: EnvMaker,
+    target_return: float,
+    episodes: int = 10,
+    *,
+    seed: int = 0,
+    env_kwargs: Mapping[str, Any] | None = None,
+    max_steps: int = 100_000,
+) -> Evaluation:
+    """Play episodes, all side by side, each asked to reach `target_return`.
+
+    Args:
+        agent: `parl.Agent` around a `DecisionTransformer`; it is left in the mode it was in.
+        env: a registered id, or a function that returns an environment with a `Box` of actions, to whose bounds those
+            of the agent, in [-1, 1], are mapped; or with a `Discrete` space, of which it takes the action whose number
+            is the largest, and remembers it as a one-hot row, as it was trained.
+        target_return: what to ask for, as the environment counts.
+        episodes: how many, at least 1.
+        seed: the episodes' seeds are derived from it.
+        env_kwargs: passed to `gymnasium.make` or to the function.
+        max_steps: as of `evaluate`.
+
+    Returns:
+        the episodes, in the order of their seeds.
+
+    Raises:
+        HyperparameterError: a number is out of its range, the algorithm is another one, its model predicts other
+            actions than the environment has, or an episode is longer than the model's `max_timestep`.
+        DivergedError: an environment gave a reward that is NaN or infinite.
+    """
+    check_int("episodes", episodes)
+    check_int("max_steps", max_steps)
+    if not agent.alg.NEEDS_HISTORY:
+        raise HyperparameterError(
+            f"{type(agent.alg).__name__} cannot be asked for a return, only a DecisionTransformer can: use "
+            "parl_core.training.evaluate"
+        )
+    wanted = check_real("target_return", target_return) / agent.alg.return_scale
+    context = agent.alg.context
+    envs = [make_env(env, env_kwargs) for _ in range(episodes)]
+    space = envs[0].action_space
+    was_training = agent.training
+    agent.eval()
+    try:
+        valid, is_discrete = into_space(space, unit_box=True), isinstance(space, gymnasium.spaces.Discrete)
+        width = _width(agent.alg, space)
+        starts = [one.reset(seed=own)[0] for one, own in zip(envs, spawn_seeds(seed, episodes), strict=True)]
+        obs = np.stack(starts)[:, None].astype(np.float32)
+        action = np.zeros((episodes, 1, width), np.float32)
+        to_go = np.full((episodes, 1, 1), wanted)
+        returns, lengths, first_step = np.zeros(episodes), np.zeros(episodes, np.int64), 0
+        playing = np.ones(episodes, np.bool_)
+        while playing.any():
+            agent.alg.check_length(first_step + obs.shape[1], str(env))
+            window = padded_window(obs, action, to_go, context, first_step)
+            predicted = agent.run(agent.alg.predict, *vars(window).values())
+            best = predicted.argmax(axis=1)
+            action[:, -1] = np.eye(width)[best] if is_discrete else np.clip(predicted, -1.0, 1.0)
+            taken = valid(best if is_discrete else action[:, -1])
+            newest, rewards = obs[:, -1].copy(), np.zeros(episodes)
+            for i in np.flatnonzero(playing):
+                newest[i], reward, terminated, truncated, _ = envs[i].step(taken[i])
+                rewards[i] = float(reward)
+                lengths[i] += 1
+                playing[i] = not (terminated or truncated or lengths[i] >= max_steps)
+                if not (playing[i] or terminated or truncated):
+                    warn_of_cut(int(i), max_steps)
+            check_rewards(rewards, "in the evaluation")
+            returns += rewards
+            kept = slice(-(context - 1), None) if context > 1 else slice(0, 0)
+            dropped = obs.shape[1] - min(obs.shape[1], context - 1)
+            first_step += dropped
+            obs = np.concatenate([obs[:, kept], newest[:, None]], axis=1)
+            action = np.concatenate([action[:, kept], np.zeros_like(action[:, :1])], axis=1)
+            left = to_go[:, -1] - rewards[:, None] / agent.alg.return_scale
+            to_go = np.concatenate([to_go[:, kept], left[:, None]], axis=1)
+    finally:
+        if was_training:
+            agent.train()
+        for one in envs:
+            one.close()
+    return Evaluation([Episode(float(r), int(n)) for r, n in zip(returns, lengths, strict=True)])
+
+
+def _width(algorithm: Any, space: Any) -> int:
+    """How many numbers an action is: dimensions of a box, or choices, of which it is a one-hot row."""
+    if isinstance(space, gymnasium.spaces.Discrete):
+        width = int(space.n)
+    elif isinstance(space, gymnasium.spaces.Box):
+        width = int(np.prod(space.shape))
+    else:
+        raise HyperparameterError(f"a {type(algorithm).__name__} acts in Box and Discrete spaces, got {space}")
+    predicted = getattr(algorithm.model, "act_dim", width)
+    if predicted != width:
+        raise HyperparameterError(
+            f"the environment has the actions {space}, {width} numbers to the model, which predicts {predicted}: make "
+            f"it with act_dim={width}"
+        )
+    return width
+
+
+Behaviour = Callable[[np.random.Generator], Callable[[Any], Any]]
+"""Is asked at the beginning of each episode for what chooses its actions, given an observation."""
+
+
+def record_episodes(
+    env: EnvMaker,
+    behaviour: Behaviour,
+    episodes: int,
+    *,
+    seed: int = 0,
+    unit_box: bool = True,
+    max_steps: int = 100_000,
+    env_kwargs: Mapping[str, Any] | None = None,
+) -> OfflineDataset:
+    """Play episodes with a behaviour and return what happened.
+
+        def mostly_right(rng):
+            return lambda obs: 1 if rng.random() < 0.8 else 0
+
+        record_episodes("CartPole-v1", mostly_right, episodes=100).save("log.npz")
+
+    Every episode has a seed and a generator of its own, so the first episodes stay when there are more of them.
+
+    Args:
+        env: a registered id, or a function that returns an environment; observations are arrays.
+        behaviour: called with a generator when an episode begins; returns the function from observation `[*obs]` to
+            action, an int or an array `[*act]`. One that always acts alike returns the same function every time.
+        episodes: how many, at least 1.
+        seed: all other seeds follow from it.
+        unit_box: continuous actions are given and logged in [-1, 1], as the agents choose them, and mapped to the
+            environment's bounds; else they are given and logged as the environment takes them.
+        max_steps: steps of one episode at most; it is cut there (`truncated`).
+        env_kwargs: passed to `gymnasium.make` or to the function.
+
+    Raises:
+        HyperparameterError: a number is out of its range, or an action is none of the environment's.
+        DatasetError: an observation, action or reward is not finite.
+    """
+    check_int("episodes", episodes)
+    check_int("max_steps", max_steps)
+    made = make_env(env, env_kwargs)
+    columns: dict[str, list[Any]] = {
+        name: [] for name in ("obs", "action", "reward", "next_obs", "terminal", "truncated")
+    }
+    try:
+        valid = into_space(made.action_space, unit_box=unit_box)
+        for episode_seed in spawn_seeds(seed, episodes):
+            act = behaviour(np.random.default_rng(episode_seed))
+            obs, _ = made.reset(seed=episode_seed)
+            steps, over = 0, False
+            while not over:
+                before = np.array(obs)  # copies, because an environment may write into the array that it returned
+                action: NDArray[Any] = np.array(act(before))
+                obs, reward, terminated, truncated, _ = made.step(valid(action[np.newaxis])[0])
+                steps += 1
+                cut = bool(truncated) or (steps >= max_steps and not terminated)
+                over = bool(terminated) or cut
+                row = (before, action, as_reward(made, reward), np.array(obs), bool(terminated), cut)
+                for column, value in zip(columns.values(), row, strict=True):
+                    column.append(value)
+    finally:
+        made.close()
+    return OfflineDataset.from_arrays(columns, f"{episodes} episodes of {_name(env)}")
+
+
+def _name(env: EnvMaker) -> str:
+    return env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)

@@ -1,19 +1,23 @@
-"""What each loop asks of an agent, looked at before it begins, so that a wrong choice is not a late or a raw error.
+"""Checks of an agent before a loop begins, so that a wrong choice is not a late or a raw error.
 
-Only `parl.Agent` around an algorithm is looked at; an agent with a `learn` or `sample` of its own is trusted.
+Only `parl.Agent` around an algorithm is looked at; an agent with a `learn`, `sample` or `predict` of its own is
+trusted.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import gymnasium
+import numpy as np
+
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.contracts.on_policy import OnPolicy
 from parl_core.contracts.separate_ppo import SeparatePPO
-from parl_core.errors import HyperparameterError
+from parl_core.errors import HyperparameterError, ModelContractError
 
-__all__ = ["require_off_policy", "require_offline", "require_on_policy"]
+__all__ = ["check_outputs", "require_off_policy", "require_offline", "require_on_policy", "try_out"]
 
 _TRANSITION = ("obs", "action", "reward", "next_obs", "terminal")
 _OF_EACH_ROW = ("weights", "discount", "next_action_mask", "mask")
@@ -73,6 +77,60 @@ def require_offline(agent: object) -> None:
         return
     if not _takes(agent.alg, **dict.fromkeys(_TRANSITION)):
         raise _unsuited("train_offline", agent.alg, "does not learn from logged transitions")
+
+
+def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
+    """Let an agent that does not act yet choose once, so that what does not suit is known before long.
+
+    An algorithm that was not told how many actions there are, such as DQN, learns it here.
+
+    Args:
+        agent: with a `predict` of its own it is left alone, which need not take a batch.
+        obs: `[n, ...]`, or a dictionary of such.
+        space: the environment's action space.
+        valid: what `into_space` gave.
+
+    Raises:
+        HyperparameterError: the agent's actions do not suit the environment's action space.
+        ModelContractError: the model has another number of outputs than the space has actions.
+    """
+    if not isinstance(agent, Agent) or type(agent).predict is not Agent.predict:
+        return
+    if isinstance(space, gymnasium.spaces.Discrete) and getattr(agent.alg, "act_dim", 0) is None:
+        agent.alg.act_dim = int(space.n)
+    action = agent.predict(obs)
+    valid(action)
+    agent.alg.settle_shapes(obs, action)
+
+
+def check_outputs(agent: object, obs: Any, space: Any) -> None:
+    """Refuse a policy with another number of outputs than a space has choices: it would never take some of them.
+
+    Args:
+        agent: what is no `parl.Agent`, or has no model with a `policy`, is not looked at.
+        obs: `[n, ...]`, or a dictionary of such.
+        space: the environment's action space; only of those with choices the number of outputs follows.
+
+    Raises:
+        ModelContractError: it has both numbers.
+    """
+    if not isinstance(agent, Agent):
+        return
+    model: Any = getattr(agent.alg, "model", None)
+    if not hasattr(model, "implements") or not model.implements("policy"):
+        return
+    if isinstance(space, gymnasium.spaces.Discrete):
+        wanted = int(space.n)
+    elif isinstance(space, gymnasium.spaces.MultiDiscrete):
+        wanted = int(space.nvec.sum())
+    else:
+        return
+    output = agent._forward(model.policy, agent._batched(obs)[0])
+    if isinstance(output, np.ndarray) and output.ndim == 2 and output.shape[1] != wanted:
+        raise ModelContractError(
+            f"the environment has the actions {space}, {type(model).__name__}.policy gives {output.shape[1]} logits: "
+            f"give it {wanted} outputs, one for each choice"
+        )
 
 
 def _takes(algorithm: Algorithm, *args: Any, **kwargs: Any) -> bool:

@@ -1,20 +1,121 @@
-"""The folder of one training run, and what a program says when it is interrupted.
+"""The folder of one training run, which one program writes at a time, and what happens when it is interrupted.
 
 runs/<name>-<date>-<time>/      made at first use, never one that exists
+
+Ctrl-C cannot get lost: an interruption that was swallowed is raised again until it is noticed.
+
+    SIGINT ──> KeyboardInterrupt ──> … ──> noticed()        the usual way
+                     └─ swallowed ──(1 s)──> KeyboardInterrupt again
+    SIGINT again ──> the process ends at once, by that signal, and cleans nothing up
+
+Extension modules clear errors while they import others, and exceptions in callbacks of the garbage collector are only
+printed; a `KeyboardInterrupt` that falls there is gone, and may leave a module half imported.
 """
 
+import atexit
 import gc
+import os
+import signal
 import sys
+import threading
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self, TextIO
 
-from parl_core.errors import CheckpointError, HyperparameterError, RunExistsError
-from parl_core.training.interruption import Interruption
-from parl_core.training.run_lock import RunLock
+from parl_core.errors import CheckpointError, HyperparameterError, RunExistsError, RunInUseError
 
-__all__ = ["Run"]
+__all__ = ["Interruption", "Run", "RunLock"]
+
+
+# Unwinding to the place that notices takes less, so that nobody who cleans up is disturbed; a person waits for it.
+SECONDS_UNTIL_AGAIN = 1.0
+
+
+class Interruption:
+    """Watches for Ctrl-C between `begin` and `end`, where that is ours to do.
+
+    It is not in other threads than the main one, and not where the program has a handler of its own or ignores SIGINT.
+    """
+
+    def __init__(self) -> None:
+        self.happened = False
+        self._alarm_before: Any = None
+        self._watching = False
+
+    def begin(self) -> None:
+        """Take over Python's own handler."""
+        mine = threading.current_thread() is threading.main_thread()
+        if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            self._watching = True
+            self._alarm_before = signal.signal(signal.SIGALRM, self._raise)
+            signal.signal(signal.SIGINT, self._pressed)
+
+    def noticed(self) -> None:
+        """Somebody unwinds the program now: do not raise again."""
+        if self._watching:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+
+    def end(self) -> None:
+        """Give the handlers back."""
+        if self._watching:
+            self.noticed()
+            self._watching = False
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGALRM, self._alarm_before)
+            if self.happened:  # who presses again while the interpreter ends wants no traceback of its last callbacks
+                atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+
+    def _pressed(self, number: int, frame: FrameType | None) -> None:
+        if not self.happened:
+            self._raise(number, frame)
+        # Whoever presses again does not want to wait for what cleans up. What is on disk is whole at any moment.
+        os.write(2, b"\nInterrupted again: ended at once.\n")
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def _raise(self, number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG002  # what signal calls
+        self.happened = True
+        signal.setitimer(signal.ITIMER_REAL, SECONDS_UNTIL_AGAIN)
+        raise KeyboardInterrupt
+
+
+class RunLock:
+    """A lock on a folder that the system gives back when its program is gone; Windows has none, and none is taken."""
+
+    def __init__(self) -> None:
+        self._handle: int | None = None
+
+    def take(self, folder: Path) -> None:
+        """Lock the folder.
+
+        Raises:
+            RunInUseError: another program has it.
+        """
+        try:
+            import fcntl
+        except ImportError:
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            raise RunInUseError(
+                f"another program is writing into {folder}: wait for its end, or end it first "
+                f"(`fuser {folder}` names its process)"
+            ) from None
+        self._handle = handle
+
+    def release(self) -> None:
+        """Give it back; a second call does nothing."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def __del__(self) -> None:
+        self.release()
+
 
 # What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
 INTERRUPTED_EXIT_CODE = 130
