@@ -61,7 +61,7 @@ def test_the_program_runs() -> None:
         [sys.executable, DEPLOY / "program.py", "--games", "200"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert run.returncode == 0, run.stderr
@@ -79,5 +79,5 @@ LINTERS = [
 def test_a_file_passes_its_own_linter(linter: list[str], name: str) -> None:
     if shutil.which(linter[0]) is None:
         pytest.skip(f"{linter[0]} is not installed")
-    run = subprocess.run([*linter, DEPLOY / name], capture_output=True, text=True, timeout=60, check=False)
+    run = subprocess.run([*linter, DEPLOY / name], capture_output=True, text=True, timeout=240, check=False)
     assert run.returncode == 0, run.stdout + run.stderr

@@ -56,7 +56,7 @@ def test_an_unknown_name_is_an_attribute_error(remote_only: FreshEnvironment) ->
 
 
 def test_xparl_is_on_the_path_and_explains_itself(remote_only: FreshEnvironment) -> None:
-    done = subprocess.run([remote_only.folder / "bin" / "xparl", "--help"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([remote_only.folder / "bin" / "xparl", "--help"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "start" in done.stdout
 

@@ -15,7 +15,7 @@ PROGRAMS = re.findall(
 
 def run(folder: Path, *arguments: object) -> str:
     command = [sys.executable, "-W", "ignore", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=folder, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -111,7 +111,7 @@ def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number:
         assert len(runs) == 2
         runner.send_signal(number)
         assert runner.wait(60) == {signal.SIGINT: 130, signal.SIGTERM: 143}.get(number, -number)
-        assert not psutil.wait_procs(runs, timeout=60)[1]
+        assert not psutil.wait_procs(runs, timeout=240)[1]
     assert not list(tmp_path.glob("*/*.json*")) + list(tmp_path.glob("*/*.part"))
 
 

@@ -386,7 +386,7 @@ with Run("r", sys.argv[1]):
 
 def test_ctrl_c_twice_ends_at_once(tmp_path: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", TWICE, tmp_path], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", TWICE, tmp_path], capture_output=True, text=True, timeout=240, check=False
     )
     assert ended.returncode == -signal.SIGINT
     assert ended.stdout == "cleaning up\n"

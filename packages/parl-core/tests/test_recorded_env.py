@@ -80,12 +80,14 @@ def test_wrappers_with_statistics_or_memories_go_on_too(wrap: Any) -> None:
     check_taken_up(lambda: wrap(gymnasium.make("CartPole-v1")), 100)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("game", ["Breakout", "Pong"])
 def test_games_with_lives_and_an_emulators_generator_go_on(game: str) -> None:
     gymnasium.register_envs(pytest.importorskip("ale_py"))
     check_taken_up(lambda: wrap_deepmind(gymnasium.make(f"ALE/{game}-v5", disable_env_checker=True)), 260)
 
 
+@pytest.mark.slow
 def test_a_game_with_lives_and_sticky_actions_is_taken_up_again_and_again() -> None:
     gymnasium.register_envs(pytest.importorskip("ale_py"))
 

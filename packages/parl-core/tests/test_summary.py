@@ -93,7 +93,7 @@ else:
 
 
 def test_a_forked_child_writes_a_file_of_its_own_and_the_end_of_a_program_writes_everything(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", FORKING_PROGRAM], cwd=tmp_path, timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", FORKING_PROGRAM], cwd=tmp_path, timeout=240, check=True)
     written = sorted((value.tag, step, value.simple_value) for step, value in read_events(tmp_path))
     assert written == [("child", 0, 2.0), ("parent", 0, 1.0), ("parent", 1, 2.0), ("parent", 2, 3.0)]
     assert len(list(tmp_path.glob("events.out.tfevents.*"))) == 2

@@ -62,7 +62,7 @@ def test_a_module_and_the_name_in_its_package_are_the_same() -> None:
 
 
 def in_a_fresh_process(code: str) -> None:
-    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=60, check=True)
+    subprocess.run([sys.executable, "-W", "error", "-c", code], timeout=240, check=True)
 
 
 def test_the_tools_import_neither_gymnasium_nor_tensorboardx_nor_a_framework() -> None:

@@ -142,7 +142,7 @@ def test_episodes_are_played_by_several_processes(place: Path) -> None:
     evokit(*LOOP, "--rounds=1", "--picture=-")
     common = ["--log-path=log", "--model-dir=model_warehouse/model_dir_1", "--config-path=config.json"]
     command = [sys.executable, "-m", "parl_evokit", "online-sampling", *common, "--env=loop_code:env", "--json"]
-    done = subprocess.run([*command, "--workers=2"], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run([*command, "--workers=2"], capture_output=True, text=True, timeout=240, check=True)
     assert len(json.loads(done.stdout)["rewards"]) == 10
     assert len(told("log", "show", "log")["samples"]) == 10
 

@@ -84,7 +84,7 @@ def test_a_limit_on_files_is_as_good_as_a_full_disk(tmp_path: Path) -> None:
         "except StorageError as error:\n    print(error)\n"
     )
     command = [sys.executable, "-c", program, str(tmp_path / "model")]
-    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=240, check=True)
     assert "it is as it was" in done.stdout, done.stderr
     assert {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()} == before
     assert os.listdir(tmp_path) == ["model"]

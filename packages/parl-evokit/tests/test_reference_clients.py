@@ -29,12 +29,12 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     program = tmp_path_factory.mktemp("client") / "client"
     with as_file(files("parl_evokit").joinpath("clients/evokit_client.c")) as source:
         flags = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror"]
-        subprocess.run([compiler, *flags, "-o", program, source], check=True, timeout=100)
+        subprocess.run([compiler, *flags, "-o", program, source], check=True, timeout=240)
     return [str(program)]
 
 
 def said(client: list[str], *arguments: object) -> list[str]:
-    done = subprocess.run([*client, *map(str, arguments)], capture_output=True, text=True, timeout=100, check=True)
+    done = subprocess.run([*client, *map(str, arguments)], capture_output=True, text=True, timeout=240, check=True)
     return done.stdout.splitlines()
 
 
@@ -57,12 +57,12 @@ def test_a_client_writes_the_records_of_the_vectors(client: list[str], case: dic
 
 
 def test_a_client_says_how_it_is_called_and_that_a_file_is_missing(client: list[str], tmp_path: Path) -> None:
-    done = subprocess.run([*client, "nonsense"], capture_output=True, timeout=60, check=False)
+    done = subprocess.run([*client, "nonsense"], capture_output=True, timeout=240, check=False)
     assert done.returncode == 2
     missing = subprocess.run(
         [*client, "noise", tmp_path / "none", "1", "0", "2", "0", "1", "0.3"],
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert missing.returncode != 0

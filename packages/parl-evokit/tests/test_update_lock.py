@@ -105,7 +105,7 @@ def test_two_updates_of_one_directory_at_once_count_every_record_once(tmp_path: 
     arguments = ["--log-path=log", "--model-dir=model", "--updated-model-dir=model", "--config-path=config.json"]
     command = [sys.executable, "-m", "parl_evokit", "offline-update", *arguments, "--json"]
     pair = [subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) for _ in "ab"]
-    told = [json.loads(process.communicate(timeout=100)[0]) for process in pair]
+    told = [json.loads(process.communicate(timeout=240)[0]) for process in pair]
     assert sorted(process.returncode for process in pair) == [0, 3]
     assert sorted(answer.get("used", 0) for answer in told) == [0, 6]
     after = ESAgent()

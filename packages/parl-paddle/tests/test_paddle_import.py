@@ -6,7 +6,7 @@ import sys
 
 
 def _run(program: str) -> str:
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -46,7 +46,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 
 def test_sigterm_ends_a_process_that_has_no_handler() -> None:
     program = "import os, signal, parl_paddle.agent; os.kill(os.getpid(), signal.SIGTERM); signal.pause()"
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, timeout=240)
     assert done.returncode == -signal.SIGTERM
 
 

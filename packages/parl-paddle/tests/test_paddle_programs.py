@@ -298,9 +298,9 @@ def test_an_agent_built_by_a_program_in_static_mode_leaves_static_mode_on() -> N
 
 def test_programs_are_built_and_run_in_any_thread() -> None:
     with ThreadPoolExecutor(2) as pool:
-        agents = [pool.submit(Builder, *_policy_gradient()[:3]).result(timeout=60) for _ in range(2)]
+        agents = [pool.submit(Builder, *_policy_gradient()[:3]).result(timeout=240) for _ in range(2)]
         losses = [pool.submit(agent.step) for agent in agents for _ in range(5)]
-        assert all(np.isfinite(loss.result(timeout=60)).all() for loss in losses)
+        assert all(np.isfinite(loss.result(timeout=240)).all() for loss in losses)
     assert np.isfinite(agents[0].step()).all()
 
 

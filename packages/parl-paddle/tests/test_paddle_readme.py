@@ -15,6 +15,6 @@ def test_a_program_of_the_readme_runs(program: str, tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(program)
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", path], capture_output=True, text=True, timeout=100, cwd=tmp_path
+        [sys.executable, "-W", "ignore", path], capture_output=True, text=True, timeout=240, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr

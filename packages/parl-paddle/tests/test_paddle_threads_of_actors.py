@@ -38,7 +38,7 @@ def test_paddle_uses_as_many_threads_as_its_actor_has_cpus(preload: list[str]) -
         env=environment,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=240,
         check=False,
     )
     assert done.stdout == "1 True\n", done.stderr

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 import parl_remote
+from faults.small_disk import small_disk as small_disk
 from parl_remote import current
 from parl_remote.program.client import Client
 from parl_remote.program.private_cluster import PrivateCluster
 
-GONE_WITHIN_S = 5.0
+GONE_WITHIN_S = 60.0
 
 
 def processes_of_session(session: int) -> dict[int, str]:
@@ -135,6 +136,17 @@ def _nothing_open_at_the_end() -> Iterator[None]:
 
 
 @pytest.fixture
+def nothing_in_shm() -> Iterator[None]:
+    """Fails a test that leaves a file in /dev/shm; those of other programs of this machine come and go meanwhile."""
+    before = set(os.listdir("/dev/shm"))
+    yield
+    new, deadline = set(os.listdir("/dev/shm")) - before, time.monotonic() + GONE_WITHIN_S
+    while left := new & set(os.listdir("/dev/shm")):
+        assert time.monotonic() < deadline, f"left in /dev/shm: {sorted(left)}"
+        time.sleep(0.05)  # the other programs' files: nothing tells when they go
+
+
+@pytest.fixture
 def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run a program as its user would, in a directory of its own."""
 
@@ -143,7 +155,9 @@ def run_program(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str
         if program is not None:
             (tmp_path / "program.py").write_text(program)
             command.append("program.py")
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False, **options)
+        return subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False, **options
+        )
 
     return run
 

@@ -20,7 +20,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorError, ActorLost, ActorPool, ItemLost, RemoteFuture, ResultTimeout, with_options
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class

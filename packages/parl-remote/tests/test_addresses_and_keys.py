@@ -82,7 +82,7 @@ def test_the_host_stays_the_same_when_no_file_can_be_opened_any_more() -> None:
 
     def run(first: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-c", program.format(first=first)]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
 
     assert run("host_id()").stdout.strip() == host_id()
     unknown = run("")
@@ -188,7 +188,7 @@ def test_only_the_very_process_on_record_is_signalled(here: Environment, sleeper
         assert not signal_process(other, signal.SIGKILL)
     assert sleeper.poll() is None
     assert signal_process(record, signal.SIGKILL)
-    sleeper.wait(10)
+    sleeper.wait(60)
     assert not record.alive()
     assert not signal_process(record, signal.SIGKILL)
 
@@ -258,6 +258,6 @@ def test_a_crashed_cluster_of_this_host_does_not_lend_its_key_to_whoever_has_the
         port: int = other.getsockname()[1]
         on_record(here, sleeper.pid, port=port)
         sleeper.kill()
-        sleeper.wait(10)
+        sleeper.wait(60)
         with pytest.raises(AuthenticationFailed, match="no key for"):
             find_key(Address("localhost", port), here)

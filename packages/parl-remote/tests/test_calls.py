@@ -278,7 +278,7 @@ def test_actors_draw_different_random_numbers(shared_cluster: None) -> None:
 def test_other_options_for_some_objects_leave_the_class_as_it_was(shared_cluster: None) -> None:
     quick = with_options(Counter, wait=False)
     future: Any = quick(1).add(1)
-    assert future.result(10) == 2
+    assert future.result(60) == 2
     assert Counter(1).add(1) == 2
 
 

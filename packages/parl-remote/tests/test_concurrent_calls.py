@@ -17,7 +17,7 @@ import parl_remote
 from parl_remote import ActorLost, RemoteCallError, RemoteFuture, SerializationError, submit
 from parl_remote.actor.concurrency import MANY, Concurrency, How, concurrency_of
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(max_concurrency=4)

@@ -72,7 +72,7 @@ def served(accept: Callable[[socket.socket], object] | None = None) -> Iterator[
         thread.start()
         yield listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(60.0)
     for connection in kept:
         connection.close()
 
@@ -113,7 +113,7 @@ def xparl(home: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]
             env={**os.environ, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 
@@ -384,7 +384,7 @@ class FakeMaster:
 
     def close(self) -> None:
         self._loop.stop()
-        self._thread.join(5)
+        self._thread.join(60.0)
         self._listener.close()
 
 
@@ -535,7 +535,7 @@ def test_an_old_protocol_is_told_with_both_versions(xparl: Any, monkeypatch: pyt
             parl_remote.connect(listener.address)
     finally:
         loop.stop()
-        thread.join(5)
+        thread.join(60.0)
         listener.close()
     (finding,) = problems_of(done)
     assert finding["check"] == "version"

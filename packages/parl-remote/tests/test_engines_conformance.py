@@ -562,7 +562,7 @@ def test_a_name_is_unique_and_free_again_afterwards() -> None:
 
 def _exists(name: str) -> bool:
     try:
-        parl.get_actor(name, timeout_s=5)
+        parl.get_actor(name, timeout_s=60)
     except (parl.NoSuchActor, parl.ActorLost):
         return False
     return True

@@ -28,7 +28,7 @@ from parl_remote.testing import (
     processes_with,
 )
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 BALLAST = 2**25
 
 
@@ -344,6 +344,7 @@ with socket.create_connection((sys.argv[1], 9)) as connection:
 """
 
 
+@pytest.mark.slow
 def test_tcp_repairs_what_the_packets_between_two_hosts_suffer(network: PacketNetwork) -> None:
     import hashlib
 
@@ -353,7 +354,7 @@ def test_tcp_repairs_what_the_packets_between_two_hosts_suffer(network: PacketNe
     network.set(Conditions(delay_s=0.01, jitter_s=0.005, loss=0.05, reorder=0.25, duplicate=0.05))
     sender = a.start(sys.executable, "-c", SENDER, b.address)
     assert sender.wait(60) == 0
-    said, _ = receiver.communicate(timeout=60)
+    said, _ = receiver.communicate(timeout=240)
     expected = hashlib.sha256(b"".join(number.to_bytes(100, "big") for number in range(2000))).hexdigest()
     assert said.strip() == expected
     counts = network.counts
@@ -361,6 +362,7 @@ def test_tcp_repairs_what_the_packets_between_two_hosts_suffer(network: PacketNe
     assert counts.passed > 100
 
 
+@pytest.mark.slow
 def test_a_host_that_is_cut_off_one_way_hears_but_is_not_heard(network: PacketNetwork) -> None:
     """Datagrams show it without TCP's repairs."""
     a, b = network.host("a"), network.host("b")
@@ -394,6 +396,7 @@ def udp(address: str) -> socket.socket:
     return end
 
 
+@pytest.mark.slow
 def test_a_line_connects_two_namespaces(network: PacketNetwork) -> None:
     a, b = network.host("a"), network.host("b")
     receiver = b.start(sys.executable, "-c", RECEIVER, stdout=subprocess.PIPE, text=True)
@@ -402,9 +405,10 @@ def test_a_line_connects_two_namespaces(network: PacketNetwork) -> None:
     with LineBetween(("127.0.0.1", 9), ("127.0.0.1", 9), to_in=b.namespace, listen_in=a.namespace):
         sender = a.start(sys.executable, "-c", SENDER, "127.0.0.1")
         assert sender.wait(60) == 0
-        assert len(receiver.communicate(timeout=60)[0].strip()) == 64
+        assert len(receiver.communicate(timeout=240)[0].strip()) == 64
 
 
+@pytest.mark.slow
 def test_networks_leave_nothing_behind() -> None:
     try:
         with PacketNetwork(["x"]) as network:

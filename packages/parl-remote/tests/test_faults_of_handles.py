@@ -17,7 +17,7 @@ import parl_remote
 from parl_remote import ActorLost, DeathKind, with_options
 from parl_remote.testing import LoopbackCluster, Process
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class

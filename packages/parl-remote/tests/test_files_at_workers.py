@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -483,20 +482,6 @@ def test_a_file_that_changed_since_connect_is_named(cluster: Cluster, tmp_path: 
     (tmp_path / "main.py").write_text(source)
     with pytest.raises(AssertionError, match=r"RemoteError: .*data\.txt was changed or removed since parl\.connect"):
         cluster.run(tmp_path, "main.py")
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path, may_mount: None) -> Iterator[Path]:
-    scratch = Path(tempfile.mkdtemp(prefix="parl-small-"))
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "none", str(scratch)], capture_output=True, check=False
-    )
-    if mounted.returncode:
-        shutil.rmtree(scratch)
-        pytest.skip("this user may not mount anything")
-    yield scratch
-    subprocess.run(["umount", "-l", str(scratch)], check=True)
-    scratch.rmdir()
 
 
 def test_a_full_disk_fails_the_call_with_the_figures_and_the_worker_goes_on(tmp_path: Path, small_disk: Path) -> None:

@@ -123,7 +123,7 @@ parl.connect(cpu_num=1)
 inside = Actor().modules()
 print(sorted({name for name in [*inside, *sys.modules] if "files" in name or "closure" in name}))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
     assert done.stdout.strip() == "['parl_remote.files', 'parl_remote.files.places']", done.stderr
 
 

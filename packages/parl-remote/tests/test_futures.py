@@ -19,7 +19,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, ResultTimeout, submit
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(wait=False)

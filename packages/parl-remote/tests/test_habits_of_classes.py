@@ -118,5 +118,5 @@ if __name__ == "__main__":
 def test_what_a_program_caches_is_cached_in_actors_too(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(_CACHED)
-    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=60, check=False)
+    ran = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=240, check=False)
     assert ran.stdout == "8 7 23416728348467685\n", ran.stderr

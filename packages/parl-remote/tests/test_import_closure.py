@@ -266,7 +266,7 @@ def test_a_program_from_a_pipe_brings_what_its_methods_import(project: Path) -> 
         check=True,
         cwd=project,
         env=environment,
-        timeout=60,
+        timeout=240,
     ).stdout
     package = ["pkg_late/__init__.py", "pkg_late/sub/__init__.py", "pkg_late/sub/deep.py"]
     assert out.splitlines() == [str(package), str(["other_late/__init__.py", *package])]

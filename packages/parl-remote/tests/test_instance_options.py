@@ -51,7 +51,7 @@ def options_of(cls: Any) -> Any:
 def test_one_object_gets_other_options_and_the_class_keeps_its_own(anywhere: str) -> None:
     quick = options_of(Plain)(wait=False)(7)
     assert isinstance(quick.told(), RemoteFuture)
-    assert quick.told().result(20) == 7
+    assert quick.told().result(60) == 7
     assert Plain(8).told() == 8
 
 
@@ -99,7 +99,7 @@ def test_bytes_in_place_of_mebibytes_are_noticed(option: str) -> None:
 def test_a_class_with_options_of_its_own_keeps_them(anywhere: str) -> None:
     assert WithOwn().options() == "mine"
     chosen: Any = with_options(WithOwn, wait=False)
-    assert chosen().options().result(20) == "mine"
+    assert chosen().options().result(60) == "mine"
 
 
 def test_an_attribute_of_that_name_is_read_as_any_other(anywhere: str) -> None:

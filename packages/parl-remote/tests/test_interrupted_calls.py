@@ -16,7 +16,7 @@ from parl_remote.program.connection import Connection
 from parl_remote.program.proxy import reference_of
 from parl_remote.transport.unix import UnixChannel
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class

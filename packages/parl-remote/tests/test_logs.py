@@ -522,7 +522,7 @@ def test_calls_do_not_wait_for_whoever_reads_the_output(tmp_path: Path) -> None:
         running = subprocess.Popen(
             [sys.executable, "program.py"], cwd=tmp_path, stdout=writing, stderr=subprocess.PIPE, text=True
         )
-        assert running.communicate(timeout=60)[1].endswith("done\n")
+        assert running.communicate(timeout=240)[1].endswith("done\n")
     finally:
         os.close(reading)
         os.close(writing)
@@ -621,6 +621,6 @@ def test_lines_appear_below_the_cell_of_a_notebook(tmp_path: Path) -> None:
     ]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     with contextlib.chdir(tmp_path):
-        nbclient.NotebookClient(book, timeout=60, kernel_name="python3").execute()
+        nbclient.NotebookClient(book, timeout=240, kernel_name="python3").execute()
     texts = "".join(output.get("text", "") for cell in book.cells for output in cell.get("outputs", []))
     assert re.search(r"^\(Talker pid=\d+\) from a notebook$", texts, re.MULTILINE), texts

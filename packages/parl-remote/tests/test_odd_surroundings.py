@@ -37,7 +37,7 @@ with open("total", "w") as file:
 def test_a_program_without_stdin_or_stdout_has_its_cluster(tmp_path: Path, closed: str) -> None:
     (tmp_path / "program.py").write_text(ONE_CALL)
     command = ["bash", "-c", f'exec "$0" program.py {closed}', sys.executable]
-    subprocess.run(command, cwd=tmp_path, timeout=60, check=False)
+    subprocess.run(command, cwd=tmp_path, timeout=240, check=False)
     assert (tmp_path / "total").read_text() == "3"
 
 

@@ -14,7 +14,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, RemoteFuture, ResultTimeout, TooManyPendingCalls, submit, with_options
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(wait=False, max_pending_calls=4)

@@ -190,7 +190,7 @@ def test_a_notebook_s_own_classes_work_and_can_be_changed(tmp_path: Path) -> Non
         cell("parl.disconnect()"),
     ]
     client = nbclient.NotebookClient(
-        notebook, timeout=60, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=240, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
     )
     client.execute()
     said = [output["text"] for one in notebook.cells for output in one.get("outputs", []) if "text" in output]
@@ -233,8 +233,8 @@ def test_a_killed_program_takes_its_actors_along(
     processes = session_processes(told["session"])
     assert set(told["actors"]) <= set(processes)
     program.kill()
-    await_end(told["actors"], within_s=2.0)
-    await_end(list(processes), within_s=2.0)
+    await_end(told["actors"])
+    await_end(list(processes))
     assert not Path(told["directory"]).exists()
 
 
@@ -248,9 +248,9 @@ def test_ctrl_c_ends_the_program_with_its_own_traceback_and_all_its_processes(
     program, told = started(ending)
     processes = session_processes(told["session"])
     os.killpg(program.pid, signal.SIGINT)
-    _, shown = program.communicate(timeout=10)
+    _, shown = program.communicate(timeout=240)
     assert shown.count("KeyboardInterrupt") == 1
-    await_end(list(processes), within_s=2.0)
+    await_end(list(processes))
     assert not Path(told["directory"]).exists()
 
 
@@ -260,9 +260,9 @@ def test_a_program_that_ends_without_disconnecting_leaves_nothing(
     await_end: Callable[..., float],
 ) -> None:
     program, told = started("sys.exit(0)")
-    _, shown = program.communicate(timeout=10)
+    _, shown = program.communicate(timeout=240)
     assert (program.returncode, shown) == (0, "")
-    await_end(list(session_processes(told["session"])), within_s=2.0)
+    await_end(list(session_processes(told["session"])))
     assert not Path(told["directory"]).exists()
 
 
@@ -270,8 +270,8 @@ def test_a_program_that_leaves_by_os_exit_leaves_nothing(
     started: Callable[[str], tuple[subprocess.Popen[str], dict[str, Any]]], await_end: Callable[..., float]
 ) -> None:
     program, told = started("os._exit(0)")
-    program.communicate(timeout=10)
-    await_end([*told["actors"], told["session"]], within_s=2.0)
+    program.communicate(timeout=240)
+    await_end([*told["actors"], told["session"]])
     assert not Path(told["directory"]).exists()
 
 

@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +58,7 @@ def wait_until_gone(inode: int) -> None:
         time.sleep(0.02)  # the kernel has no event for that
 
 
-@pytest.fixture(autouse=True)
-def _nothing_in_shm() -> Iterator[None]:
-    before = set(os.listdir("/dev/shm"))
-    yield
-    assert set(os.listdir("/dev/shm")) <= before
+pytestmark = pytest.mark.usefixtures("nothing_in_shm")
 
 
 @parl_remote.remote_class(wait=False)

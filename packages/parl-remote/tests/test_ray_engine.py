@@ -37,7 +37,7 @@ def run(directory: Path, program: str) -> str:
 
 @pytest.mark.skipif(HAS_RAY, reason="ray is installed")
 @pytest.mark.parametrize("address", ["ray", "ray://localhost:10001"])
-def test_without_ray_the_error_says_what_to_install(address: str) -> None:
+def test_without_ray_the_error_says_what_to_install(unconnected: None, address: str) -> None:
     with pytest.raises(ImportError, match=r'pip install "parl-remote\[ray\]"'):
         parl_remote.connect(address)
 

@@ -35,7 +35,7 @@ from parl_remote import (
 )
 from parl_remote.security import ClusterKey
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class

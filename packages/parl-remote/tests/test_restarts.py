@@ -18,7 +18,7 @@ import pytest
 import parl_remote
 from parl_remote import ActorLost, ActorPool, DeathKind, RemoteFuture, submit, with_options
 
-PATIENCE_S = 20
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(max_restarts=2)

@@ -19,7 +19,7 @@ import parl_remote
 from parl_remote import ActorLost, with_options
 from parl_remote.testing import LoopbackCluster
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(max_restarts=-1)

@@ -99,7 +99,7 @@ def test_only_the_ports_that_are_said_are_listened_at_and_only_on_loopback(clust
     def addresses() -> set[tuple[str, int]]:
         return {address for process in cluster.processes() for address in process.tcp_addresses}
 
-    deadline = time.monotonic() + 30.0
+    deadline = time.monotonic() + 60.0
     while len(addresses()) < 2 + HAS_MONITOR and time.monotonic() < deadline:  # the monitor comes a little later
         time.sleep(0.1)
     assert len(addresses()) == 2 + HAS_MONITOR  # one a node
@@ -120,4 +120,4 @@ for name in ("master.actor_finders", "master.draining", "master.overview", "work
 loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.data.serialize")]
 assert not loaded, loaded
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)

@@ -129,7 +129,7 @@ def test_a_class_with_slots_has_them_elsewhere_too_so_that_its_objects_come_home
         "assert not hasattr(coin, '__dict__'); sys.stdout.buffer.write(serialize.dumps(coin)[0])"
     )
     sent = bytes(serialize.dumps(coin)[0])
-    back = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, timeout=60, check=True)
+    back = subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, timeout=240, check=True)
     home = serialize.loads(back.stdout)
     assert type(home) is Coin
     assert home.value == 5

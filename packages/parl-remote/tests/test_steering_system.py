@@ -39,7 +39,7 @@ from parl_remote.program.client import Client
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.testing import LoopbackCluster
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 M = TypeVar("M", bound=Message)
 
 

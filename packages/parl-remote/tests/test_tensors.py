@@ -48,7 +48,7 @@ serialize.dumps({"a": numpy.ones(5)})
 assert tensors.reducers() is None
 assert not {"torch", "paddle", "tensorflow"} & set(sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=240)
 
 
 # -- torch -------------------------------------------------------------------------------------------------------

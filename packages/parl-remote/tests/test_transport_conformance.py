@@ -21,7 +21,7 @@ from parl_remote.transport.memory import MemoryListener
 from parl_remote.transport.unix import UnixChannel, UnixListener
 from parl_remote.transport.zmq import ZmqChannel, ZmqListener
 
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 
 
 @dataclass

@@ -18,7 +18,7 @@ from parl_remote import ActorLost, RemoteFuture, submit
 from parl_remote.program.connection import Connection
 from parl_remote.program.proxy import reference_of
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @parl_remote.remote_class(wait=False)

@@ -76,7 +76,7 @@ class Desk:
             env={**self.environment, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stdout + done.stderr
@@ -111,7 +111,7 @@ class Desk:
         return rows
 
 
-def line_of(program: subprocess.Popen[str], seconds: float = 30.0) -> str:
+def line_of(program: subprocess.Popen[str], seconds: float = 60.0) -> str:
     assert program.stdout is not None
     assert select.select([program.stdout], [], [], seconds)[0], "the program said nothing"
     line = program.stdout.readline()
@@ -119,7 +119,7 @@ def line_of(program: subprocess.Popen[str], seconds: float = 30.0) -> str:
     return line.strip()
 
 
-def eventually(happened: Callable[[], object], seconds: float = 30.0) -> None:
+def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"
@@ -346,7 +346,7 @@ def test_top_writes_one_look_into_a_pipe(busy_desk: Desk) -> None:
     assert [len(look["actors"]) for look in looks] == [2, 2]
 
 
-def read_until(terminal: int, text: bytes, seconds: float = 30.0) -> bytes:
+def read_until(terminal: int, text: bytes, seconds: float = 60.0) -> bytes:
     """What comes from a terminal up to a text."""
     seen = b""
     deadline = time.monotonic() + seconds
@@ -376,7 +376,7 @@ def test_top_draws_on_a_terminal_and_leaves_it_as_it_was(busy_desk: Desk, key: b
         read_until(ours, b"Trainer chief")
         os.write(ours, key)
         read_until(ours, b"\x1b[?1049l")
-        assert running.wait(10) in {0, 1}
+        assert running.wait(60) in {0, 1}
     finally:
         os.close(ours)
 

@@ -51,7 +51,7 @@ def xparl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Xparl]:
             env={**os.environ, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
 
@@ -64,7 +64,7 @@ def nodes_of(xparl: Xparl) -> list[dict[str, object]]:
     return nodes
 
 
-def eventually(happened: Callable[[], object], seconds: float = 30.0) -> None:
+def eventually(happened: Callable[[], object], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it did not happen"

@@ -259,5 +259,5 @@ def serve() -> Iterator[Callable[[Monitor], str]]:
         server.task_dispatcher.shutdown()
         # Its loop ends once there is nothing to wait for, and must be told so in its own thread.
         server.trigger.pull_trigger(functools.partial(wasyncore.close_all, server._map, ignore_all=True))
-        thread.join(10)
+        thread.join(60.0)
         assert not thread.is_alive()

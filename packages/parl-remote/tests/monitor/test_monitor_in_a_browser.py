@@ -31,7 +31,7 @@ PAGES = [
     "/deaths/lease-5",
     "/login",
 ]
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 pytestmark = [
     pytest.mark.slow,
@@ -173,7 +173,7 @@ def screen(chromium: Any, seen: Any, serve: Callable[[Any], str]) -> Iterator[Sc
     yield screen
     chromium.get("about:blank")  # lets go of its connections
     over.set()
-    thread.join(10)
+    thread.join(60.0)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 PROGRAM = """
 import sys, time
 import parl_remote as parl
@@ -87,7 +87,7 @@ class Place:
             env={**self.environment, **variables},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=240,
             check=False,
         )
         assert (done.returncode != 0) is fails, done.stdout + done.stderr

@@ -109,7 +109,7 @@ def test_a_collector_runs_until_it_is_stopped(monitor: Any) -> None:
 
     collector = Collector(Watched(), monitor.store, 0.01)  # type: ignore[arg-type]
     collector.start()
-    assert asked.wait(10)
+    assert asked.wait(60)
     collector.stop(10)
     assert not collector._thread.is_alive()
 

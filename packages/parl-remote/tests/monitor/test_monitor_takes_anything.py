@@ -73,7 +73,7 @@ def request_of(dice: random.Random) -> bytes:
 
 def answer_to(address: tuple[str, int], data: bytes) -> bytes:
     with socket.create_connection(address, 10) as connection:
-        connection.settimeout(10)
+        connection.settimeout(60)
         received = b""
         with contextlib.suppress(ConnectionError):
             connection.sendall(data)

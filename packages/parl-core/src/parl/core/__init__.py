@@ -1,0 +1,1 @@
+"""`parl.core`, below which PARL 1.x and 2.x have their base classes, by framework."""

@@ -1,0 +1,128 @@
+"""Run what takes longer than a change can wait for: before a release, and where a closing note asks for it.
+
+    python tools/long_tests.py                      every part; fails if any of them did
+    python tools/long_tests.py release newcomer     some of them
+
+| part | what it does |
+| --- | --- |
+| `release` | docs/releasing.md for every package on a clone: version, sdist, wheel, and an install of both |
+| `newcomer` | the README's two commands on a clone: `hatch run quickstart`, `hatch run test` |
+| `pythons` | the base suite under each supported Python that is on the PATH |
+| `soak` | an hour of random faults under load |
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+import venv
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("parl-core", "parl-remote", "parl-torch", "parl-paddle", "parl-evokit")
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+SOAK_S = 3600
+_REHEARSED = "999.0.0"
+
+
+def release(folder: Path) -> None:
+    """Rehearse a release of every package on a clone."""
+    clone = _clone(folder)
+    for package in PACKAGES:
+        _do(clone, sys.executable, "tools/bump_version.py", package, _REHEARSED)
+    python = _environment(folder / "build", "build", "hatchling")
+    for package in PACKAGES:
+        _do(clone, python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", f"packages/{package}")
+    for kind in ("*.whl", "*.tar.gz"):
+        files = sorted((folder / "dist").glob(kind))
+        if len(files) != len(PACKAGES):
+            raise RuntimeError(f"{len(files)} files {kind} for {len(PACKAGES)} packages: {files}")
+        fresh = _environment(folder / kind.strip("*."), *map(str, files))
+        _do(folder, fresh, "-c", f"import parl, parl_core, parl_remote; assert parl_core.__version__ == {_REHEARSED!r}")
+
+
+def newcomer(folder: Path) -> None:
+    """Do on a clone what the README tells a newcomer to do."""
+    clone = _clone(folder)
+    python = _environment(folder / "hatch", "hatch")
+    for command in ("quickstart", "test"):
+        _do(clone, python, "-m", "hatch", "--data-dir", folder / "data", "run", command)
+
+
+def pythons(folder: Path) -> None:
+    """Run the base suite under the other Pythons."""
+    settings = tomllib.loads((ROOT / "hatch.toml").read_text())["envs"]["base"]
+    failed = []
+    for version in PYTHONS:
+        found = shutil.which(f"python{version}")
+        if found is None:
+            print(f"Python {version} is not on the PATH and is left out")
+            continue
+        _do(folder, found, "-m", "venv", folder / version)
+        python = folder / version / "bin" / "python"
+        members = [part for member in settings["workspace"]["members"] for part in ("-e", ROOT / member)]
+        _do(ROOT, python, "-m", "pip", "install", "--quiet", *members, *settings["dependencies"])
+        if subprocess.run([str(python), "tools/suites.py", "base"], cwd=ROOT, check=False).returncode:
+            failed.append(version)
+    if failed:
+        raise RuntimeError(f"the base suite failed under Python {', '.join(failed)}")
+
+
+def soak(folder: Path) -> None:
+    """Run random faults under load for an hour; the tables are written beside the benchmark."""
+    python = _environment(folder / "soak", *(f"-e{ROOT / 'packages' / package}" for package in PACKAGES[:2]))
+    _do(ROOT, python, "benchmarks/soak/run.py", "--seconds", SOAK_S)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {
+    "release": release,
+    "newcomer": newcomer,
+    "pythons": pythons,
+    "soak": soak,
+}
+
+
+def _clone(folder: Path) -> Path:
+    """Return a clone of what is committed."""
+    _do(folder, "git", "clone", "--quiet", ROOT, folder / "clone")
+    return folder / "clone"
+
+
+def _environment(folder: Path, *requirements: str) -> Path:
+    """Return the Python of a new virtual environment."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    constraints = ROOT / "tools" / "constraints.txt"
+    _do(ROOT, python, "-m", "pip", "install", "--quiet", "--constraint", constraints, *requirements)
+    return python
+
+
+def _do(folder: Path, *command: object) -> None:
+    print("$", *command, flush=True)
+    subprocess.run([str(word) for word in command], cwd=folder, check=True)
+
+
+def main(*chosen: str) -> int:
+    """Run the parts and print a line for each."""
+    results = {}
+    for name in chosen or PARTS:
+        with tempfile.TemporaryDirectory(prefix="parl-long-") as folder:
+            try:
+                PARTS[name](Path(folder))
+            except (subprocess.CalledProcessError, OSError, RuntimeError) as error:
+                results[name] = f"FAILED  {error}"
+            else:
+                results[name] = "passed"
+    print()
+    for name, result in results.items():
+        print(f"{name:9} {result}")
+    return int(any(result != "passed" for result in results.values()))
+
+
+if __name__ == "__main__":
+    unknown = sorted({*sys.argv[1:]} - {*PARTS})
+    if unknown:
+        sys.exit(f"{', '.join(unknown)} is no part; there are {', '.join(PARTS)}")
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,78 @@
+"""Run the suites: what `hatch run test`, `hatch run test:all` and `hatch run base:test` call.
+
+    python tools/suites.py all ARGUMENTS     every suite through hatch, then a line for each; fails if any of them did
+    python tools/suites.py base ARGUMENTS    one suite, in the environment that this Python belongs to
+
+Arguments go to pytest. Paths among them replace the suite's own, and then run in one process. Tests marked `slow` are
+left out, unless `--slow` asks for them alone or a test is named by `file::test`.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+_ON_BOTH = ("packages/parl-remote/tests/test_tensors.py", "tests/both")
+SUITES = {
+    "base": ("packages/parl-core/tests", "packages/parl-remote/tests", "packages/parl-evokit/tests", "tests/base"),
+    "torch": ("packages/parl-torch/tests", *_ON_BOTH, "tests/on_torch"),
+    "paddle": ("packages/parl-paddle/tests", *_ON_BOTH, "tests/on_paddle"),
+    "install": ("tests/install",),
+}
+OPTIONS = {"install": ("-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
+MOST_WORKERS = 8
+_PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def one(suite: str, arguments: list[str]) -> int:
+    """Run one suite with the Python that runs this, and return pytest's exit code."""
+    slow = "--slow" in arguments
+    arguments = [argument for argument in arguments if argument != "--slow"]
+    paths = [argument for argument in arguments if (ROOT / argument.partition("::")[0]).exists()]
+    command = [sys.executable, "-m", "pytest", "-c", "tools/pytest.ini", "--rootdir", ".", "--durations", "20"]
+    command += ["-o", f"cache_dir={ROOT / '.pytest_cache' / suite}", *OPTIONS.get(suite, ())]
+    if {"--lf", "--last-failed"} & {*arguments}:
+        command += ["--last-failed-no-failures", "none"]
+    if not any("::" in path for path in paths) and not any(argument.startswith("-m") for argument in arguments):
+        command += ["-m", "slow" if slow else "not slow"]
+    if not paths and "-n" not in arguments:
+        # A file stays in one worker, which shares its clusters and models. Tests wait now and then: one worker more.
+        command += ["-n", str(min((os.cpu_count() or 1) + 1, MOST_WORKERS)), "--dist", "loadfile"]
+    command += arguments if paths else [*arguments, *SUITES[suite]]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def every(arguments: list[str]) -> int:
+    """Run every suite, whatever becomes of the others, and return 0 if all of them passed."""
+    fine = {_PASSED, _NOTHING_CHOSEN} if arguments else {_PASSED}
+    results = {suite: _through_hatch(suite, arguments) for suite in SUITES}
+    print()
+    for suite, (code, last) in results.items():
+        print(f"{suite:8} {'passed' if code in fine else 'FAILED':7} {last}")
+    return int(any(code not in fine for code, _ in results.values()))
+
+
+def _through_hatch(suite: str, arguments: list[str]) -> tuple[int, str]:
+    """Run a suite in its environment and show what it prints; return its exit code and last line."""
+    last = ""
+    command = ["hatch", "run", f"{suite}:test", *arguments]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, errors="replace") as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            last = _COLOUR.sub("", line).strip("= \n") or last
+    return running.returncode, last
+
+
+def main(suite: str, *arguments: str) -> int:
+    """Run what the command line names."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would tests'
+    return every(list(arguments)) if suite == "all" else one(suite, list(arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
