@@ -23,6 +23,7 @@ import pytest
 
 import parl_remote
 from parl_remote import ActorLost, DeathKind, SerializationError, current, submit, with_options
+from parl_remote.data import serialize
 
 
 @parl_remote.remote_class
@@ -492,6 +493,35 @@ def test_a_handle_can_be_pickled_by_hand_while_its_actor_lives(everywhere: str) 
     cell = Cell(1)
     assert pickle.loads(pickle.dumps(cell)).get() == 1
     assert pickle.loads(pickle.dumps(cell.get))() == 1
+
+
+def test_a_handle_that_was_pickled_by_hand_is_held_by_no_other_call(clusters: str) -> None:
+    cells, other = [Cell(number) for number in range(3)], Cell()
+    processes = [cell.process() for cell in cells]
+    for cell in cells:
+        pickle.dumps(cell)
+    waits = submit(other.call, time.sleep, 60.0)
+    del cell
+    cells.clear()
+    try:
+        assert all(gone(process) for process in processes)
+        assert not waits.done()
+    finally:
+        other.destroy()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("wrap", [list, lambda refs: {"refs": refs, "fn": lambda: None}, lambda refs: lambda: refs])
+def test_the_pickler_of_a_message_notes_the_references_in_it(any_cluster: _Clusters, wrap: Callable[..., Any]) -> None:
+    any_cluster.use("debug")
+    cell, value = Cell(), parl_remote.put(b"x" * 100_000)
+    noted: list[object] = []
+    serialize.dumps(wrap([cell, value, cell.get, "parl_remote"]), noted)
+    assert {type(one).__name__ for one in noted} == {"ActorRef", "ObjectRef"}
+    assert value in noted
+    later: list[object] = []
+    pickle.dumps(cell)
+    serialize.dumps([1, "parl_remote"], later)
+    assert not later
 
 
 def test_a_named_actor_is_found_by_its_name(everywhere: str) -> None:

@@ -12,13 +12,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_remote import current
+from parl_remote.data.serialize import Reference
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable
 from parl_remote.future import RemoteFuture
 from parl_remote.object_ref import put
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef
-from parl_remote.program.handles import luggage, unpacked
+from parl_remote.program.handles import unpacked
 from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
 
 __all__ = ["RemoteActors"]
@@ -90,7 +91,7 @@ class RemoteActors:
         self.close()
 
 
-class _RemoteHandle:
+class _RemoteHandle(Reference):
     def __init__(self, ref: ActorRef) -> None:
         self._ref: ActorRef | None = ref
 
@@ -119,8 +120,10 @@ class _RemoteHandle:
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """As an argument of another actor's call, or its result, it leads to the same actor."""
         ref = self._open("pickle")
-        luggage.note(ref)
         return _arrive, (ref.place, ref.spec.shipped())
+
+    def _parl_referent(self) -> ActorRef:
+        return self._open("pickle")
 
     def _open(self, method: str) -> ActorRef:
         if self._ref is None:

@@ -29,7 +29,6 @@ from parl_remote.data.object_memory import Memory, MemoryGone, MemoryPool, Place
 from parl_remote.errors import ObjectLost, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.identity import host_id, new_id
-from parl_remote.program.handles import luggage
 from parl_remote.system.facilities import is_portable
 
 __all__ = ["ObjectRef", "put", "received"]
@@ -41,7 +40,7 @@ _TIDY_S = 0.5  # see `MemoryPool.tidy`
 _SMALL = 2**16  # bytes that travel in the reference: a file, a mapping and its page faults cost more than the copy
 
 
-class ObjectRef(Generic[T]):
+class ObjectRef(serialize.Reference, Generic[T]):
     """A value that `put` has stored. It may be an argument of a call, be part of one, and be returned.
 
     Attributes:
@@ -125,8 +124,10 @@ class ObjectRef(Generic[T]):
             self._source.hold(self, place)
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        luggage.note(self)
         return _arrive, self._passport()
+
+    def _parl_referent(self) -> ObjectRef[T]:
+        return self
 
     def _passport(self) -> tuple[Any, ...]:
         """What travels: where the value is, or the value; and the references within it, which say where theirs are now.
@@ -157,7 +158,7 @@ class ObjectRef(Generic[T]):
         return f"<ObjectRef {self.id}, {self.nbytes} bytes>"
 
 
-class _DirectArgument:
+class _DirectArgument(serialize.Reference):
     """A reference that is an argument by itself: what arrives is the value."""
 
     __slots__ = ("ref",)
@@ -166,8 +167,10 @@ class _DirectArgument:
         self.ref = ref
 
     def __reduce_ex__(self, protocol: object) -> Any:
-        luggage.note(self.ref)
         return _arrive_value, self.ref._passport()
+
+    def _parl_referent(self) -> ObjectRef[Any]:
+        return self.ref
 
 
 def put(value: T) -> ObjectRef[T]:
@@ -195,8 +198,8 @@ def put(value: T) -> ObjectRef[T]:
     if isinstance(value, RemoteFuture):
         raise TypeError(f"put stores values, and {value!r} has none yet: put(future.result())")
     try:
-        frames, kinds = freeze(value)
-        companions = luggage.take()
+        companions: list[object] = []
+        frames, kinds = freeze(value, companions)
     except Exception as error:
         what = f"the value given to put (a {type(value).__name__})"
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
@@ -210,7 +213,7 @@ def put(value: T) -> ObjectRef[T]:
                 raise MemoryError(f"no memory to store {size} bytes: {error.strerror}") from error
     if ref._memory is None:
         ref._frames = tuple((bytes(frame), kind) for frame, kind in zip(frames, kinds, strict=True))
-    ref._companions = companions
+    ref._companions = tuple(companions)
     _known[ref.id] = ref
     return ref
 

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, TypeAlias
 from parl_remote import current
 from parl_remote.actor.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.actor.last_word import LastWord
-from parl_remote.actor.parcels import packed, with_luggage
 from parl_remote.actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote.actor.stats import CallMeter, SharedCallMeter
 from parl_remote.data import serialize
@@ -30,16 +29,16 @@ from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
-from parl_remote.program.handles import luggage
 from parl_remote.transport import Buffer
 
-__all__ = ["ActorHost", "Construct", "Creation", "Run"]
+__all__ = ["ActorHost", "Construct", "Creation", "HoldingReply", "Run"]
 
 _log = logging.getLogger("parl.remote")
 _KEYWORDS = int(Flag.KEYWORDS)
 _EMPTY = int(Flag.EMPTY)
 _NAMES = int(Flag.NAMES)
 _STAYS = int(Flag.STAYS)
+_HANDLES = int(Flag.HANDLES)
 _CALL, _GET, _RESULT = int(Kind.CALL), int(Kind.GET), int(Kind.RESULT)
 _SET, _ASK_NAMES = int(Kind.SET), int(Kind.NAMES)
 _EVENTS = {
@@ -80,6 +79,22 @@ class Creation(NamedTuple):
     saves: bool = False
     state: bytes | None = None
     state_buffers: int = 0
+
+
+class HoldingReply(list[Buffer]):
+    """A reply with references in it, which are held until the caller has received them.
+
+        reply with Flag.HANDLES --> the caller connects to the actors in it --RECEIVED--> the actor that sent it lets go
+
+    Attributes:
+        call_id: Which call it answers.
+        references: What the references lead to.
+    """
+
+    def __init__(self, frames: list[Buffer], call_id: int, references: list[object]) -> None:
+        super().__init__(frames)
+        self.call_id = call_id
+        self.references = references
 
 
 class Run:
@@ -154,7 +169,7 @@ class ActorHost:
         self.on_new_names: Callable[[], None] = _nobody
         self.on_state: Callable[[list[Buffer]], None] = _no_one
         self._saves = False
-        self._state_luggage: tuple[object, ...] = ()
+        self._state_references: list[object] = []
         self._slots: tuple[str, ...] = ()
         self._dict: dict[str, Any] | None = None
 
@@ -267,9 +282,10 @@ class ActorHost:
             return  # the object was given up while this ran
         flags = _STAYS if run.stays else 0
         payload: list[Buffer] = []
+        references: list[object] = []
         if error is None and value is not None and not run.stays:
             try:
-                payload = self._dumps_result(value, run.name)
+                payload = self._dumps_result(value, run.name, references)
             except BaseException as failure:
                 error = failure
         if error is not None:
@@ -289,11 +305,11 @@ class ActorHost:
                 self._attributes = names
                 self.on_new_names()
                 told = None if run.stays else value
-                reply = pack(_RESULT, flags | _NAMES, 0, run.call_id, serialize.dumps((told, tuple(names))))
-                send(with_luggage(reply))
+                references.clear()
+                payload = serialize.dumps((told, tuple(names)), references)
+                send(_reply(_RESULT, flags | _NAMES, run.call_id, payload, references))
                 return
-        reply = pack(_RESULT, flags, 0, run.call_id, payload)
-        send(with_luggage(reply) if packed else reply)
+        send(_reply(_RESULT, flags, run.call_id, payload, references))
 
     def drop(self, run: Run) -> list[Buffer]:
         """The reply for a call that was cancelled before it finished."""
@@ -369,9 +385,9 @@ class ActorHost:
             if value is None:
                 reply = pack(_RESULT, reply_flags, 0, call_id)
             else:
-                reply = pack(_RESULT, reply_flags, 0, call_id, self._dumps_result(value, self.running))
-                if packed:
-                    reply = with_luggage(reply)
+                references: list[object] = []
+                payload = self._dumps_result(value, self.running, references)
+                reply = _reply(_RESULT, reply_flags, call_id, payload, references)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
             self.meter.failed(began, error)
@@ -457,19 +473,20 @@ class ActorHost:
             state = instance.__parl_save__()
             if state is None:
                 return
-            frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state))
-            self._state_luggage = luggage.take()
+            references: list[object] = []
+            frames = pack(Kind.STATE, 0, 0, 0, serialize.dumps(state, references))
+            self._state_references = references
         except Exception:
             _log.exception("%s.__parl_save__() failed; what it saved before stays", self._class_name)
         else:
             self.on_state(frames)
 
-    def _dumps_result(self, value: object, name: str) -> list[Buffer]:
+    def _dumps_result(self, value: object, name: str, references: list[object]) -> list[Buffer]:
         try:
-            return serialize.dumps(value)
+            return serialize.dumps(value, references)
         except Exception as error:
             if isinstance(value, RemoteFuture):  # its value is what the caller wants, or its error
-                return self._dumps_result(value.result(), name)
+                return self._dumps_result(value.result(), name, references)
             what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
                 f"{what} (a {type(value).__name__}) cannot be sent back: {type(error).__name__}: {error}. "
@@ -478,15 +495,22 @@ class ActorHost:
             ) from error
 
     def _failure(self, error: BaseException, method: str, call_id: int) -> list[Buffer]:
-        failure = describe(error, f"{self._class_name}.{method}")
-        reply = pack(Kind.FAILURE, 0, 0, call_id, serialize.dumps(tuple(failure)))
-        return with_luggage(reply) if packed else reply
+        references: list[object] = []
+        failure = describe(error, f"{self._class_name}.{method}", references)
+        return _reply(int(Kind.FAILURE), 0, call_id, serialize.dumps(tuple(failure)), references)
 
     def _current_attributes(self) -> frozenset[str]:
         names = frozenset(self._dict) if self._dict is not None else frozenset()
         if self._slots:
             names |= {name for name in self._slots if hasattr(self._instance, name)}
         return names
+
+
+def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], references: list[object]) -> list[Buffer]:
+    """Return a reply's frames, as a `HoldingReply` if there are references in it."""
+    if not references:
+        return pack(kind, flags, 0, call_id, payload)
+    return HoldingReply(pack(kind, flags | _HANDLES, 0, call_id, payload), call_id, references)
 
 
 def _may_give_itself(method: str) -> bool:

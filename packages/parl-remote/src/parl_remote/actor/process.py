@@ -30,9 +30,8 @@ from parl_remote import current
 from parl_remote.actor import nested
 from parl_remote.actor.concurrency import Concurrency, How
 from parl_remote.actor.holders import Holders
-from parl_remote.actor.host import ActorHost
+from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.last_word import LastWord
-from parl_remote.actor.parcels import Parcel
 from parl_remote.actor.replies import Outbox, Watchman
 from parl_remote.actor.runners import Job
 from parl_remote.actor.stack_dumps import allow_stack_dumps
@@ -69,7 +68,7 @@ _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what i
 class _Caller:
     """One connection and the replies that are not written yet."""
 
-    __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "outbox", "parcels", "sharing", "supervises")
+    __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "on_their_way", "outbox", "sharing", "supervises")
 
     def __init__(self, channel: UnixChannel, sent: Callable[[_Caller], None]) -> None:
         self.channel = channel
@@ -78,13 +77,13 @@ class _Caller:
         self.sharing: Sharing | None = None
         self.supervises = False
         self.has_joined = False
-        self.parcels: dict[int, tuple[object, ...]] = {}  # actors whose handles are on their way to this caller
+        self.on_their_way: dict[int, list[object]] = {}  # what references in answers to this caller lead to, by call
         self.knows_of_change = False
 
     def answer(self, reply: list[Buffer]) -> None:
         """Keep a reply until the next flush."""
-        if type(reply) is Parcel:
-            self.parcels[reply.call_id] = reply.refs
+        if type(reply) is HoldingReply:
+            self.on_their_way[reply.call_id] = reply.references
         self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
 
     def flush(self) -> None:
@@ -218,7 +217,7 @@ class ActorProcess:
         if kind == _CANCEL:
             self._cancel(caller, frames)
         elif kind == _RECEIVED:
-            caller.parcels.pop(number, None)
+            caller.on_their_way.pop(number, None)
         elif kind == _HOLD:
             self._holders.expect()
         elif kind == _RELEASE:

@@ -42,8 +42,14 @@ class Failure(NamedTuple):
     pickled: tuple[bytes, ...]
 
 
-def describe(error: BaseException, method: str) -> Failure:
-    """Take an exception apart; never raises."""
+def describe(error: BaseException, method: str, references: list[object] | None = None) -> Failure:
+    """Take an exception apart; never raises.
+
+    Args:
+        error: The exception.
+        method: Class and method that raised it.
+        references: Filled as by `serialize.dumps`.
+    """
     if isinstance(error, ValueError) and _text(error).endswith("is read-only"):  # numpy's words
         error.add_note(_READ_ONLY)
     return Failure(
@@ -51,7 +57,7 @@ def describe(error: BaseException, method: str) -> Failure:
         type_name=_name(type(error)),
         text=_text(error),
         traceback=_traceback(error),
-        pickled=_pickled(error),
+        pickled=_pickled(error, references),
     )
 
 
@@ -98,11 +104,11 @@ def _put_together(parts: object) -> object:
     return from_parts(kind, args, attributes)
 
 
-def _pickled(error: BaseException) -> tuple[bytes, ...]:
+def _pickled(error: BaseException, references: list[object] | None) -> tuple[bytes, ...]:
     if not isinstance(error, Exception):
         return ()  # SystemExit and its kind would end the caller's program; it gets a RemoteCallError instead
     try:
-        return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error)))
+        return tuple(bytes(frame) for frame in serialize.dumps(_taken_apart(error), references))
     except Exception:
         return ()
 

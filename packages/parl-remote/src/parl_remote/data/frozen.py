@@ -26,8 +26,12 @@ __all__ = ["freeze", "thaw"]
 _TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy gives nobody a buffer of
 
 
-def freeze(value: object) -> tuple[list[Buffer], list[int]]:
-    """The value as frames, the pickle first, and each frame's kind.
+def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[int]]:
+    """Return the value as frames, the pickle first, and each frame's kind.
+
+    Args:
+        value: What to pickle.
+        references: Filled as by `serialize.dumps`.
 
     Raises:
         Exception: Whatever pickling raised.
@@ -50,7 +54,7 @@ def freeze(value: object) -> tuple[list[Buffer], list[int]]:
     table: Reducers = dict(tensors or copyreg.dispatch_table)
     table |= {kind: reduce_tensor for kind in tensors if kind not in copyreg.dispatch_table}
     table |= dict.fromkeys((np.ndarray, np.matrix, np.recarray, np.ma.MaskedArray), _reduce_array)
-    data = serialize.pickled(value, keep_outside, table, kept)
+    data = serialize.pickled(value, keep_outside, table, kept, references)
     kept[0] = data, FrameKind.READ_ONLY
     return [frame for frame, _ in kept], [kind for _, kind in kept]
 

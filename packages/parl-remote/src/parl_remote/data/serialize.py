@@ -6,6 +6,9 @@
 Plain pickle comes first, because it is ten times faster. cloudpickle takes over where plain pickle fails (lambdas,
 classes in functions) and where it would only send a name that means nothing in another process: everything defined in
 `__main__`, and modules for which `ship_by_value` was called.
+
+The pickler of a message notes the references in it (handles of actors, values of `put`), so that whoever sends it keeps
+alive what they refer to until it has arrived. A pickle that a user makes by hand notes nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from parl_remote.future import FutureTravels
 from parl_remote.transport import Buffer
 
 __all__ = [
+    "Reference",
     "dumps",
     "dumps_arguments",
     "loads",
@@ -46,6 +50,9 @@ _OUT_OF_BAND_BYTES = 8192
 _by_value: list[bytes] = []
 _MAIN = b"__main__"  # whose names never do
 
+# In every pickle of a reference: it is read by a function of this package.
+_PACKAGE = __package__.partition(".")[0].encode()
+
 # Classes whose objects are pickled in another way when they are arguments by themselves; see `stand_in`.
 _stand_ins: dict[type[Any], Callable[[Any], object]] = {}
 
@@ -59,8 +66,22 @@ _plain_dumps = pickle.dumps
 _plain_loads = pickle.loads
 
 
-def dumps(value: object) -> list[Buffer]:
-    """The value as frames: its pickle and the buffers that stay outside of it.
+class Reference:
+    """Base of objects that lead to something which has to stay alive while a message with them is on its way."""
+
+    __slots__ = ()
+
+    def _parl_referent(self) -> object:
+        """Return the object that keeps it alive."""
+        raise NotImplementedError
+
+
+def dumps(value: object, references: list[object] | None = None) -> list[Buffer]:
+    """Return the value as frames: its pickle and the buffers that stay outside of it.
+
+    Args:
+        value: What to pickle.
+        references: Filled with what the references contained in the value lead to.
 
     Raises:
         Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
@@ -75,7 +96,7 @@ def dumps(value: object) -> list[Buffer]:
         return False
 
     if "torch" in _modules or "paddle" in _modules:
-        frames[0] = pickled(value, keep_outside, reducers(), frames)
+        frames[0] = pickled(value, keep_outside, reducers(), frames, references)
         return frames
     try:
         data = _plain_dumps(value, 5, buffer_callback=keep_outside)
@@ -83,7 +104,12 @@ def dumps(value: object) -> list[Buffer]:
         data = _MAIN
     if _MAIN in data or (_by_value and _names_shipped(data)):
         del frames[1:]
-        data = _cloudpickled(value, keep_outside, None)
+        data = _cloudpickled(value, keep_outside, None, references)
+    elif references is not None and _PACKAGE in data:  # a pickler that asks about every object costs a call too much
+        del frames[1:]
+        stream = io.BytesIO()
+        _CollectingPickler(stream, keep_outside, references).dump(value)
+        data = stream.getvalue()
     frames[0] = data
     return frames
 
@@ -93,20 +119,23 @@ def pickled(
     keep_outside: Callable[[pickle.PickleBuffer], bool],
     table: Reducers | None,
     kept: list[Any],
+    references: list[object] | None = None,
 ) -> bytes:
-    """The pickle alone.
+    """Return the pickle alone.
 
     Args:
         value: What to pickle.
         keep_outside: Takes each buffer; says False if it has kept it, True if it is to go into the pickle.
         table: How to take apart objects of some classes; None for no special ones.
         kept: Where `keep_outside` puts buffers, after a first entry; emptied down to that if the first way failed.
+        references: See `dumps`.
 
     Raises:
         Exception: Whatever pickling raised.
     """
     stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, 5, buffer_callback=keep_outside)
+    found: list[object] = []
+    pickler = _CollectingPickler(stream, keep_outside, found)
     if table is not None:
         pickler.dispatch_table = table
     try:
@@ -116,8 +145,27 @@ def pickled(
         data = _MAIN
     if _MAIN in data or _names_shipped(data):
         del kept[1:]
-        data = _cloudpickled(value, keep_outside, table)
+        return _cloudpickled(value, keep_outside, table, references)
+    if references is not None:
+        references.extend(found)
     return data
+
+
+class _CollectingPickler(pickle.Pickler):
+    """A pickler that notes the references that it meets."""
+
+    dispatch_table: Mapping[Any, Any]
+
+    def __init__(
+        self, stream: io.BytesIO, keep_outside: Callable[[pickle.PickleBuffer], bool], references: list[object]
+    ) -> None:
+        super().__init__(stream, 5, buffer_callback=keep_outside)
+        self._references = references
+
+    def reducer_override(self, value: Any) -> Any:
+        if issubclass(type(value), Reference):
+            self._references.append(value._parl_referent())
+        return NotImplemented
 
 
 def _names_shipped(data: bytes) -> bool:
@@ -125,9 +173,14 @@ def _names_shipped(data: bytes) -> bool:
     return any(mark in data for mark in _by_value)
 
 
-def _cloudpickled(value: object, keep_outside: Callable[[pickle.PickleBuffer], bool], table: Reducers | None) -> bytes:
+def _cloudpickled(
+    value: object,
+    keep_outside: Callable[[pickle.PickleBuffer], bool],
+    table: Reducers | None,
+    references: list[object] | None,
+) -> bytes:
     stream = io.BytesIO()
-    _by_value_pickler()(stream, table, keep_outside).dump(value)
+    _by_value_pickler()(stream, table, keep_outside, [] if references is None else references).dump(value)
     return stream.getvalue()
 
 
@@ -141,15 +194,20 @@ def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
 
 
 def dumps_arguments(
-    args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    call: str,
+    names: Callable[[], list[str]],
+    references: list[object] | None = None,
 ) -> list[Buffer]:
-    """Arguments of a call as frames: `args` alone, or `(args, kwargs)` if there are keyword arguments.
+    """Return arguments of a call as frames: `args` alone, or `(args, kwargs)` if there are keyword arguments.
 
     Args:
         args: Positional arguments.
         kwargs: Keyword arguments.
         call: What is called, for the message: "Actor.add".
         names: Gives the names of the positional parameters; asked only when something goes wrong.
+        references: See `dumps`.
 
     Raises:
         SerializationError: It names the argument that cannot be sent.
@@ -159,7 +217,7 @@ def dumps_arguments(
     if _stand_ins:
         args, kwargs = with_stand_ins(args, kwargs)
     try:
-        return dumps((args, kwargs) if kwargs else args)
+        return dumps((args, kwargs) if kwargs else args, references)
     except FutureTravels:
         raise
     except Exception as error:
@@ -234,13 +292,20 @@ def _by_value_pickler() -> type[Any]:
         dispatch_table: Mapping[Any, Any]
 
         def __init__(
-            self, stream: io.BytesIO, table: Reducers | None, keep_outside: Callable[[pickle.PickleBuffer], bool]
+            self,
+            stream: io.BytesIO,
+            table: Reducers | None,
+            keep_outside: Callable[[pickle.PickleBuffer], bool],
+            references: list[object],
         ) -> None:
             super().__init__(stream, 5, buffer_callback=keep_outside)
+            self._references = references
             if table is not None:
                 self.dispatch_table = {**self.dispatch_table, **table}
 
         def reducer_override(self, value: Any) -> Any:
+            if issubclass(type(value), Reference):
+                self._references.append(value._parl_referent())
             if type(value) is functools.cached_property:  # up to Python 3.11 it has a lock
                 state = {name: part for name, part in value.__dict__.items() if name != "lock"}
                 return functools.cached_property, (value.func,), state

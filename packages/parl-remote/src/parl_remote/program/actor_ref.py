@@ -13,7 +13,6 @@ from typing import Any, Protocol
 from parl_remote.data import serialize
 from parl_remote.future import FutureTravels, RemoteFuture
 from parl_remote.links.call_messages import BY_NAME, Flag, Kind
-from parl_remote.program.handles import luggage
 from parl_remote.program.held_calls import HeldCalls
 from parl_remote.shipping.class_spec import ClassSpec
 from parl_remote.transport import Buffer
@@ -22,7 +21,6 @@ __all__ = ["ActorRef", "AttributeNames", "CallPath", "settled"]
 
 _CALL = int(Kind.CALL)
 _KEYWORDS = int(Flag.KEYWORDS)
-_packed = luggage.notes
 
 
 class CallPath(Protocol):
@@ -87,37 +85,42 @@ class ActorRef:
         index = spec.methods.get(name, BY_NAME)
         if index == BY_NAME:
             return self._submit_by_name(name, args, kwargs)
+        references: list[object] = []
         if args or kwargs:
             try:
-                payload = serialize.dumps_arguments(args, kwargs, f"{spec.name}.{name}", spec.parameters(name))
+                payload = serialize.dumps_arguments(
+                    args, kwargs, f"{spec.name}.{name}", spec.parameters(name), references
+                )
             except FutureTravels:
                 return self._hold_back(name, args, kwargs)
         else:
             return self._path.submit(_CALL, 0, index, (), name, self)
-        owner = (self, *luggage.take()) if _packed else self
+        owner = (self, *references) if references else self
         return self._path.submit(_CALL, _KEYWORDS if kwargs else 0, index, payload, name, owner)
 
     def _submit_by_name(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
         """Send a call of something that the class does not have, but perhaps the object."""
         try:
-            flags, index, payload = self._payload(name, args, kwargs)
+            flags, index, payload, references = self._payload(name, args, kwargs)
         except FutureTravels:
             return self._hold_back(name, args, kwargs)
-        return self._path.submit(_CALL, flags, index, payload, name, (self, *luggage.take()))
+        return self._path.submit(_CALL, flags, index, payload, name, (self, *references))
 
     def _payload(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[int, int, Sequence[Buffer]]:
-        """Flags, index and payload of a call."""
+    ) -> tuple[int, int, Sequence[Buffer], list[object]]:
+        """Return flags, index and payload of a call, and what the references contained in it lead to."""
+        references: list[object] = []
         call, flags = f"{self.spec.name}.{name}", _KEYWORDS if kwargs else 0
         index = self.spec.methods.get(name, BY_NAME)
         if index == BY_NAME:
             args, kwargs = serialize.with_stand_ins(args, kwargs)
             packed = (name, (args, kwargs) if kwargs else args)
-            return flags, index, serialize.dumps_arguments(packed, {}, call, list)
+            return flags, index, serialize.dumps_arguments(packed, {}, call, list, references), references
         if not args and not kwargs:
-            return 0, index, ()
-        return flags, index, serialize.dumps_arguments(args, kwargs, call, self.spec.parameters(name))
+            return 0, index, (), references
+        payload = serialize.dumps_arguments(args, kwargs, call, self.spec.parameters(name), references)
+        return flags, index, payload, references
 
     def _hold_back(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
         """Send a call once the futures among its arguments are settled, and later calls after it."""
@@ -127,8 +130,8 @@ class ActorRef:
             raise serialize.refusal(_NESTED, args, kwargs, call, self.spec.parameters(name))
 
         def send(path: CallPath, future: RemoteFuture[Any]) -> None:
-            flags, index, payload = self._payload(name, *settled(args, kwargs))
-            path.submit(_CALL, flags, index, payload, name, (self, *luggage.take()), future)
+            flags, index, payload, references = self._payload(name, *settled(args, kwargs))
+            path.submit(_CALL, flags, index, payload, name, (self, *references), future)
 
         with self._holding:
             if not isinstance(self._path, HeldCalls):
@@ -156,8 +159,10 @@ class ActorRef:
             SerializationError: The value cannot be sent.
         """
         value = _value(value)
-        payload = serialize.dumps_arguments((name, value), {}, f"set {self.spec.name}.{name}", lambda: ["name", name])
-        self._path.submit(Kind.SET, 0, 0, payload, f"set {name}", (self, *luggage.take())).result()
+        references: list[object] = []
+        call = f"set {self.spec.name}.{name}"
+        payload = serialize.dumps_arguments((name, value), {}, call, lambda: ["name", name], references)
+        self._path.submit(Kind.SET, 0, 0, payload, f"set {name}", (self, *references)).result()
 
     def refresh(self) -> bool:
         """Ask for the names of the actor's attributes if they have changed; whether they were asked for."""

@@ -31,7 +31,7 @@ from parl_remote.program.borrowing import Borrowing, GonePath
 from parl_remote.program.cluster_access import ClientIdentity, Cluster
 from parl_remote.program.connection import Connection
 from parl_remote.program.farewell import Farewell, say_close
-from parl_remote.program.handles import ActorPlace, luggage
+from parl_remote.program.handles import ActorPlace
 from parl_remote.program.making import Making
 from parl_remote.program.master_client import MasterClient
 from parl_remote.program.own_actors import OwnActors
@@ -186,15 +186,17 @@ class Client:
             return keep(self, spec, options, args, kwargs)
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
-        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
+        references: list[object] = []
+        call = f"{spec.name}.__init__"
+        arguments = serialize.dumps_arguments(args, kwargs, call, spec.parameters("__init__"), references)
         creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
-        recipe = Recipe(spec, options, creation, arguments[1:], luggage.take())
+        recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
         made = self.making.make(recipe)
         if options.max_restarts:
             from parl_remote.program.returning import own_reference  # most actors are made once
 
             return own_reference(self, recipe, made)
-        recipe.luggage = None
+        recipe.references = None
         ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
         self._refs[made.record.lease_id] = ref
         return ref

@@ -1,6 +1,6 @@
 """Handles of actors on their way: what of a proxy travels, and who holds the actor meanwhile.
 
-    sender     pickle(proxy) -> (arrive, place, class, wait, ...); `luggage` notes what this thread has packed, and the
+    sender     pickle(proxy) -> (arrive, place, class, wait, ...); the message's pickler notes the reference, and the
                call's future, or the actor that answers, holds it until it has arrived
     receiver   arrive(...) -> current.client().borrow(...) -> a proxy with a connection of its own to the actor
 
@@ -10,9 +10,6 @@ A handle that comes home leads to the reference that is already there: one proce
 from __future__ import annotations
 
 import functools
-import weakref
-from collections import deque
-from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parl_remote import current
@@ -21,9 +18,7 @@ from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
 if TYPE_CHECKING:
     from parl_remote.program.proxy import RemoteObject
 
-__all__ = ["ActorPlace", "Luggage", "arrive", "arrive_method", "luggage", "unpacked"]
-
-_MOST_NOTES = 100_000  # notes of pickles that were made by hand are never taken; a note is a few words
+__all__ = ["ActorPlace", "arrive", "arrive_method", "unpacked"]
 
 
 class ActorPlace(NamedTuple):
@@ -48,41 +43,6 @@ class ActorPlace(NamedTuple):
     may_return: bool = False
     limit: int = 0
     waits: bool = True
-
-
-class Luggage:
-    """Which references were pickled of late, by thread.
-
-    A note is made while a handle is pickled, and taken by whoever pickled, while the value is still there.
-
-    Attributes:
-        notes: Empty unless there is something to take; looked at for every call, so it is not a method.
-    """
-
-    def __init__(self) -> None:
-        self.notes: deque[tuple[int, weakref.ref[Any]]] = deque(maxlen=_MOST_NOTES)
-
-    def note(self, ref: object) -> None:
-        """What leads to `ref` is being pickled by this thread."""
-        self.notes.append((get_ident(), weakref.ref(ref)))
-
-    def take(self) -> tuple[object, ...]:
-        """What this thread has pickled since it last asked."""
-        me = get_ident()
-        mine: dict[int, object] = {}
-        for _ in range(len(self.notes)):
-            try:
-                thread, note = self.notes.popleft()
-            except IndexError:  # other threads take theirs
-                break
-            if thread != me:
-                self.notes.append((thread, note))
-            elif (ref := note()) is not None:
-                mine[id(ref)] = ref
-        return tuple(mine.values())
-
-
-luggage = Luggage()
 
 
 def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, ...]) -> RemoteObject:

@@ -126,7 +126,7 @@ class Making:
             if recipe.saves:
                 connection.keep_states(recipe.keep_state)
             message = recipe.message(place.sys_path)
-            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.luggage)
+            created = connection.submit(Kind.CREATE, 0, 0, message, "__init__", recipe.references)
         except (ChannelClosed, ClusterUnreachable) as gone:
             error = gone if isinstance(gone, ClusterUnreachable) else record.error("")
             self._release(record)

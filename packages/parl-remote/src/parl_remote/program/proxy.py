@@ -15,11 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from parl_remote import current
+from parl_remote.data.serialize import Reference
 from parl_remote.errors import NotConnected, RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.program.actor_ref import ActorRef
 from parl_remote.program.answers import STAYS
-from parl_remote.program.handles import ActorPlace, arrive, arrive_method, luggage
+from parl_remote.program.handles import ActorPlace, arrive, arrive_method
 from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = [
@@ -84,7 +85,7 @@ class RemoteMethod:
         return f"<remote method {self._ref.spec.name}.{self.__name__}>"
 
 
-class RemoteObject:
+class RemoteObject(Reference):
     """Stands for an object that lives in an actor.
 
     `isinstance` takes it for an object of its class. Attributes whose names begin with `_parl_` are the proxy's own.
@@ -94,6 +95,10 @@ class RemoteObject:
 
     _parl_ref: ActorRef
     _parl_wait: bool
+
+    def _parl_referent(self) -> ActorRef:
+        ref: ActorRef = _get(self, "_parl_ref")
+        return ref
 
     def __getattr__(self, name: str) -> Any:
         """Only names that the proxy itself does not have come here."""
@@ -153,7 +158,6 @@ class RemoteObject:
                 f"a {ref.spec.name} that another program serves with as_remote is reached by the program with the "
                 "RemoteManager alone; call it there, and send what it answers"
             )
-        luggage.note(ref)
         return arrive, (ref.place, ref.spec.shipped(), _get(self, "_parl_wait"), tuple(ref.attributes.names))
 
 

@@ -45,7 +45,7 @@ class Recipe:
         creation: The first fields of `actor.host.Creation` after `sys_path`, without those that options give.
         buffers: What belongs to the pickled arguments; copied if the actor may be made again, because the program may
             change its arrays meanwhile.
-        luggage: What the arguments lead to, kept as long as the actor may be made again.
+        references: What the references among the arguments lead to, kept as long as the actor may be made again.
 
     Attributes:
         names: The names of the actor's attributes.
@@ -61,13 +61,13 @@ class Recipe:
         options: ActorOptions,
         creation: tuple[Any, ...],
         buffers: Sequence[Buffer],
-        luggage: tuple[object, ...],
+        references: tuple[object, ...],
     ) -> None:
         self.spec = spec
         self.options = options
         self.names = AttributeNames()
         self.saves = bool(options.max_restarts) and _saves(spec.cls)
-        self.luggage: object = luggage
+        self.references: object = references
         self._creation = creation
         self._buffers = [bytes(buffer) for buffer in buffers] if options.max_restarts else buffers
         self._state: tuple[bytes, list[Buffer]] | None = None

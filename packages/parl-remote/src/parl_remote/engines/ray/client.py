@@ -41,7 +41,6 @@ from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
 from parl_remote.program.answers import read_answer
-from parl_remote.program.handles import luggage
 from parl_remote.program.pending_calls import kind_of_reference
 from parl_remote.shipping.class_shipping import dumps_class
 from parl_remote.shipping.class_spec import ClassSpec
@@ -109,8 +108,9 @@ class RayClient:
         folder = self._folder or visible()
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
-        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
-        travelling = luggage.take()
+        travelling: list[object] = []
+        call = f"{spec.name}.__init__"
+        arguments = serialize.dumps_arguments(args, kwargs, call, spec.parameters("__init__"), travelling)
         creation = serialize.dumps(
             (
                 folder.sys_path,

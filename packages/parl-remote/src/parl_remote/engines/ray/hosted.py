@@ -19,8 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from parl_remote import current
-from parl_remote.actor.host import ActorHost
-from parl_remote.actor.parcels import Parcel
+from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.runners import Job
 from parl_remote.debug.local_calls import LocalCalls
 from parl_remote.engines.ray.folder import Folder
@@ -104,7 +103,7 @@ class _Hosted:
         return self._created
 
     def _packed(self, reply: list[Buffer]) -> Wire:
-        return packed(reply, reply.refs if isinstance(reply, Parcel) else (), self._client.stored)
+        return packed(reply, reply.references if isinstance(reply, HoldingReply) else (), self._client.stored)
 
 
 class HostedObject(_Hosted):

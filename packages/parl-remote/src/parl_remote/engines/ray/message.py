@@ -70,7 +70,7 @@ def packed(frames: Sequence[Buffer], refs: Iterable[object], store: Callable[[Ob
 
     Args:
         frames: The frames.
-        refs: What `luggage.take` gave when they were pickled.
+        refs: What the references contained in them lead to.
         store: Gives Ray's reference to a value of `put`, None where the other host will see it anyway.
     """
     actors, values = {}, {}
