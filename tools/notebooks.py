@@ -2,12 +2,13 @@
 
     python tools/notebooks.py               compare the notebooks with the scripts; exit 1 on a difference
     python tools/notebooks.py --write NAME  make and run the notebooks whose names contain NAME, with their pictures
-    python tools/notebooks.py --text NAME   take over changed text; results stay, because the code is the same
+    python tools/notebooks.py --text NAME   take over changed text and types, and keep the results
 
 `--write` needs nbclient, ipykernel and a backend: `hatch run torch:python tools/notebooks.py --write`. The others need
 nothing but Python.
 """
 
+import ast
 import base64
 import json
 import re
@@ -119,21 +120,44 @@ def write(script: Path) -> None:
     keep_pictures(path)
 
 
+class _WithoutTypes(ast.NodeTransformer):
+    """Removes annotations and what is imported for them."""
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST | None:
+        return ast.Assign([node.target], node.value) if node.value else None
+
+    def visit_arg(self, node: ast.arg) -> ast.AST:
+        return ast.arg(node.arg)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        node.returns = None
+        return self.generic_visit(node)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> ast.AST | None:
+        return None if node.module in ("typing", "collections.abc") else node
+
+
+def program_of(cell: Cell) -> str:
+    """Return what a cell of code does, without comments, layout and types."""
+    return ast.dump(_WithoutTypes().visit(ast.parse(cell.source)))
+
+
 def take_text(script: Path) -> None:
-    """Put changed text into a notebook whose code is the script's.
+    """Put changed text and types into a notebook whose program is the script's.
 
     Raises:
-        ValueError: the code differs, so that its results would not be those of this code.
+        ValueError: the programs differ, so that the results would not be those of the script.
     """
     path = script.with_suffix(".ipynb")
     notebook = json.loads(path.read_text(encoding="utf-8"))
     cells = cells_of(script.read_text(encoding="utf-8"))
     ran = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
-    if ["".join(cell["source"]) for cell in ran] != [cell.source for cell in cells if cell.kind == "code"]:
+    was = [cell for cell in cells_in(notebook) if cell.kind == "code"]
+    if list(map(program_of, was)) != [program_of(cell) for cell in cells if cell.kind == "code"]:
         raise ValueError(f"the code of {path.name} differs: python tools/notebooks.py --write {script.stem}")
     results = iter(ran)
     notebook["cells"] = [
-        {**next(results), "id": f"cell-{number}"}
+        {**next(results), "id": f"cell-{number}", "source": cell.source.splitlines(keepends=True)}
         if cell.kind == "code"
         else {
             "cell_type": "markdown",

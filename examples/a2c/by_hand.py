@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Settings:
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 
-def make_agent(backend):
+def make_agent(backend: str) -> parl.Agent:
     if backend:
         parl.set_backend(backend)
     return parl.Agent(parl.algorithms.A2C(parl.networks.ActorCritic(act_dim=2)))
@@ -38,12 +38,12 @@ def make_agent(backend):
 class Actor:
     """Lives in a process of its own, on this machine or on another one."""
 
-    def __init__(self, backend, env_num, seed):
+    def __init__(self, backend: str, env_num: int, seed: int) -> None:
         self.agent = make_agent(backend)
         self.envs = training.make_vector_env("CartPole-v1", env_num)
         self.obs, _ = self.envs.reset(seed=seed)
 
-    def sample(self, weights):
+    def sample(self, weights: dict[str, Any]) -> tuple[Any, ...]:
         """Play `N_STEPS` steps with these weights, and add what the returns were."""
         self.agent.set_weights(weights)
         steps, returns = [], []
@@ -62,8 +62,8 @@ class Actor:
         return obs, action, value, np.concatenate(targets[::-1]), returns
 
 
-def train(agent, run, settings):
-    actors = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
+def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
+    actors: list[Any] = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
     steps = 1_000 if settings.smoke else settings.steps
     with training.Course(
         steps,
@@ -84,7 +84,7 @@ def train(agent, run, settings):
             course.evaluate_when_due()
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     with training.open_run("a2c-by-hand", settings) as run:
         training.seed_everything(settings.seed)
         agent = make_agent(settings.backend)

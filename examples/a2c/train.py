@@ -1,9 +1,11 @@
 """A2C: remote actors play with the same weights, the learner takes one step on what all have seen, and so on."""
 
+from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
+
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -44,7 +46,7 @@ RECIPES = {
 }
 
 
-def make_agent(env, backend):
+def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
     """Called by the learner and in every actor."""
     if backend:
         parl.set_backend(backend)
@@ -53,18 +55,18 @@ def make_agent(env, backend):
     class ActorCritic(parl.Model):
         """Logits and value over one trunk."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((64, 64), "tanh")
             self.logits, self.values = fc(env.act_dim), fc(1)
 
-        def policy_and_value(self, obs):
+        def policy_and_value(self, obs: Any) -> Any:
             features = self.trunk(obs)
             return self.logits(features), self.values(features)
 
     return parl.Agent(parl.algorithms.A2C(ActorCritic()))
 
 
-def train(agent, env, actors, run, settings):
+def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
@@ -94,7 +96,7 @@ def train(agent, env, actors, run, settings):
     print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     env = training.StandardEnv(settings.env)
     if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -8,7 +8,7 @@ import sys
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def read_arguments(about, backend=False):
+def read_arguments(about: str, backend: bool = False) -> argparse.Namespace:
     """`smoke` and `pictures`, and `backend` for the lessons that need one."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--smoke", action="store_true", help="a few seconds only, to see that everything runs")

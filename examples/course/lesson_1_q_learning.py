@@ -11,13 +11,16 @@
 # left or to the right of that. This needs `numpy`, `gymnasium` and `matplotlib`, and none of PARL yet.
 
 # %%
+from collections.abc import Sequence
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 from arguments import read_arguments
 from pictures import draw_grid, draw_runs, new_figure, show
 
 settings = read_arguments("Lesson 1: Q-learning crosses a frozen lake")
-env = gym.make("FrozenLake-v1")  # 16 states (the fields), 4 actions, at most 100 steps an episode
+env: Any = gym.make("FrozenLake-v1")  # 16 states (the fields), 4 actions, at most 100 steps an episode
 LAKE = env.unwrapped.desc.astype(str)
 GAMMA = 0.99
 EPISODES, SEEDS = (60, 2) if settings.smoke else (5000, 5)
@@ -40,7 +43,7 @@ EPISODES, SEEDS = (60, 2) if settings.smoke else (5000, 5)
 
 
 # %%
-def update(q, s, a, r, s_next, terminated, alpha=0.1):
+def update(q: np.ndarray, s: int, a: int, r: float, s_next: int, terminated: bool, alpha: float = 0.1) -> None:
     target = r + (0.0 if terminated else GAMMA * q[s_next].max())
     q[s, a] += alpha * (target - q[s, a])
 
@@ -53,13 +56,13 @@ def update(q, s, a, r, s_next, terminated, alpha=0.1):
 
 
 # %%
-def choose(q, s, epsilon, rng):
+def choose(q: np.ndarray, s: int, epsilon: float, rng: np.random.Generator) -> int:
     if rng.random() < epsilon:
         return int(rng.integers(4))
     return int(rng.choice(np.flatnonzero(q[s] == q[s].max())))  # of several best ones, any
 
 
-def train(seed, snapshots=()):
+def train(seed: int, snapshots: Sequence[int] = ()) -> tuple[np.ndarray, list[float], list[np.ndarray]]:
     rng, q, rewards, seen = np.random.default_rng(seed), np.zeros((16, 4)), [], []
     env.reset(seed=seed)
     for episode in range(EPISODES):
@@ -88,7 +91,7 @@ def train(seed, snapshots=()):
 P = env.unwrapped.P
 
 
-def exact_values():
+def exact_values() -> np.ndarray:
     q = np.zeros((16, 4))
     for _ in range(2000):
         v = q.max(axis=1)
@@ -98,7 +101,7 @@ def exact_values():
     return q
 
 
-def success_rate(q):
+def success_rate(q: np.ndarray) -> float:
     at, arrived = np.eye(16)[0], 0.0  # probabilities of being in each state, and of having arrived
     for _ in range(100):
         after = np.zeros(16)

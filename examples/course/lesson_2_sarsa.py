@@ -13,13 +13,16 @@
 #     Sarsa:        Q(s, a) ← Q(s, a) + α (r + γ     Q(s', a') - Q(s, a))       on-policy
 
 # %%
+from collections.abc import Callable
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 from arguments import read_arguments
 from pictures import draw_grid, draw_runs, new_figure, show
 
 settings = read_arguments("Lesson 2: Sarsa and Q-learning beside a cliff")
-env = gym.make("CliffWalking-v1")  # 4 x 12 fields, 4 actions: up, right, down, left
+env: Any = gym.make("CliffWalking-v1")  # 4 x 12 fields, 4 actions: up, right, down, left
 GAMMA, ALPHA, EPSILON = 1.0, 0.5, 0.1
 EPISODES, SEEDS = (60, 2) if settings.smoke else (500, 10)
 
@@ -29,13 +32,15 @@ EPISODES, SEEDS = (60, 2) if settings.smoke else (500, 10)
 
 
 # %%
-def choose(q, s, epsilon, rng):
+def choose(q: np.ndarray, s: int, epsilon: float, rng: np.random.Generator) -> int:
     if rng.random() < epsilon:
         return int(rng.integers(4))
     return int(rng.choice(np.flatnonzero(q[s] == q[s].max())))
 
 
-def train(sarsa, seed, episodes=EPISODES, epsilon_of=lambda _: EPSILON):
+def train(
+    sarsa: bool, seed: int, episodes: int = EPISODES, epsilon_of: Callable[[int], float] = lambda _: EPSILON
+) -> tuple[np.ndarray, np.ndarray]:
     rng, q, returns = np.random.default_rng(seed), np.zeros((48, 4)), []
     for episode in range(episodes):
         epsilon = epsilon_of(episode)
@@ -52,8 +57,9 @@ def train(sarsa, seed, episodes=EPISODES, epsilon_of=lambda _: EPSILON):
     return q, np.array(returns)
 
 
-def walk(q, limit=100):
+def walk(q: np.ndarray, limit: int = 100) -> tuple[list[tuple[int, int]], float]:
     """The fields that the greedy policy goes through, without any random action."""
+    fields: list[tuple[int, int]]
     (s, _), terminated, fields, total = env.reset(), False, [], 0.0
     while not terminated and len(fields) < limit:
         fields.append(divmod(s, 12))

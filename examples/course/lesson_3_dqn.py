@@ -17,6 +17,7 @@
 
 # %%
 import copy
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -44,24 +45,24 @@ STEPS, WARM_UP = (400, 200) if settings.smoke else (25_000, 1000)
 
 # %%
 class QNetwork(parl.Model):
-    def __init__(self):
+    def __init__(self) -> None:
         self.hidden_1, self.hidden_2 = layers.fc(128, act="relu"), layers.fc(128, act="relu")
         self.values = layers.fc(2)
 
-    def forward(self, obs):
+    def forward(self, obs: Any) -> Any:
         return self.values(self.hidden_2(self.hidden_1(obs)))
 
 
 class MyDQN(parl.Algorithm):
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.target_model = copy.deepcopy(model)
         self.optimizer = parl.optim.Adam(model, lr=LR)
 
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         return self.model(obs)
 
-    def learn(self, obs, action, reward, next_obs, terminal):
+    def learn(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
         q = layers.reduce_sum(self.model(obs) * layers.one_hot(action, 2), dim=1)
         best = layers.reduce_max(self.target_model(next_obs), dim=1)
         target = reward + GAMMA * (1.0 - layers.cast(terminal, "float32")) * best
@@ -69,15 +70,15 @@ class MyDQN(parl.Algorithm):
         self.optimizer.minimize(loss)
         return loss.detach()
 
-    def sync_target(self):
+    def sync_target(self) -> None:
         self.model.sync_weights_to(self.target_model)
 
 
 class MyAgent(parl.Agent):
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         return super().predict(obs).argmax(axis=-1)  # the algorithm's Q values, here as arrays
 
-    def sample(self, obs, epsilon):
+    def sample(self, obs: Any, epsilon: float) -> int:
         return int(self.rng.integers(2)) if self.rng.random() < epsilon else int(self.predict(obs))
 
 
@@ -89,7 +90,10 @@ class MyAgent(parl.Agent):
 
 
 # %%
-def train(agent, memory, seed):
+def train(agent: MyAgent, memory: ReplayMemory, seed: int) -> tuple[Any, Any]:
+    env: Any
+    returns: list[float]
+    ends: list[int]
     env, returns, ends, total = gym.make("CartPole-v1"), [], [], 0.0
     obs, _ = env.reset(seed=seed)
     for step in range(1, STEPS + 1):
@@ -108,7 +112,7 @@ def train(agent, memory, seed):
     return np.array(ends), np.array(returns)
 
 
-def epsilon_at(step):
+def epsilon_at(step: int) -> float:
     return max(0.02, 1.0 - step / (STEPS / 3))
 
 

@@ -13,6 +13,8 @@
 # old episodes are of a policy that is no more.
 
 # %%
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 from arguments import read_arguments
@@ -35,22 +37,22 @@ EPISODES, SEEDS, SAMPLED = (10, 2, 20) if settings.smoke else (150, 5, 500)
 
 # %%
 class Policy(parl.Model):
-    def __init__(self):
+    def __init__(self) -> None:
         self.hidden, self.out = layers.fc(32, act="tanh"), layers.fc(2, act="softmax")
 
-    def forward(self, obs):
+    def forward(self, obs: Any) -> Any:
         return self.out(self.hidden(obs))
 
 
 class Reinforce(parl.Algorithm):
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.optimizer = parl.optim.Adam(model, lr=LR)
 
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         return self.model(obs)
 
-    def learn(self, obs, action, weight):
+    def learn(self, obs: Any, action: Any, weight: Any) -> Any:
         probability = layers.reduce_sum(self.model(obs) * layers.one_hot(action, 2), dim=1)
         loss = -layers.reduce_mean(layers.log(probability) * weight)  # down its gradient is up J's
         self.optimizer.minimize(loss)
@@ -58,7 +60,7 @@ class Reinforce(parl.Algorithm):
 
 
 class PolicyAgent(parl.Agent):
-    def sample(self, obs):
+    def sample(self, obs: Any) -> int:
         return int(self.rng.random() < self.predict(obs)[1])
 
 
@@ -67,7 +69,7 @@ class PolicyAgent(parl.Agent):
 
 
 # %%
-def play(env, agent):
+def play(env: Any, agent: parl.Agent) -> tuple[Any, Any, Any]:
     (obs, _), over, steps = env.reset(), False, []
     while not over:
         action = agent.sample(obs)
@@ -94,7 +96,7 @@ def play(env, agent):
 
 
 # %%
-def mean_by_step(episodes):
+def mean_by_step(episodes: list[Any]) -> Any:
     """b_t: the mean of G_t over the episodes that have a step t."""
     table = np.full((len(episodes), max(map(len, episodes))), np.nan)
     for row, returns in zip(table, episodes, strict=True):
@@ -106,7 +108,7 @@ training.seed_everything(0)
 env, agent = gym.make("CartPole-v1"), PolicyAgent(Reinforce(Policy()), seed=0)
 env.reset(seed=0)
 others = mean_by_step([play(env, agent)[2] for _ in range(SAMPLED)])
-estimates = {"whole return G_0": [], "what came after, G_t": [], "G_t - b_t": []}
+estimates: dict[str, list[float]] = {"whole return G_0": [], "what came after, G_t": [], "G_t - b_t": []}
 for _ in range(SAMPLED):
     seen, actions, returns = play(env, agent)
     direction = actions - agent.predict(seen)[:, 1]
@@ -137,10 +139,12 @@ show(figure, "4-gradient-noise", settings.pictures)
 
 
 # %%
-def train(seed, baseline):
+def train(seed: int, baseline: bool) -> list[int]:
     training.seed_everything(seed)
     env, agent = gym.make("CartPole-v1"), PolicyAgent(Reinforce(Policy()), seed=seed)
     env.reset(seed=seed)
+    lengths: list[int]
+    recent: list[Any]
     lengths, recent = [], []
     for _ in range(EPISODES):
         seen, actions, returns = play(env, agent)

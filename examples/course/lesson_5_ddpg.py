@@ -18,6 +18,7 @@
 
 # %%
 import copy
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -42,21 +43,21 @@ STEPS, WARM_UP = (300, 200) if settings.smoke else (12_000, 1000)
 
 # %%
 class ActorCritic(parl.Model):
-    def __init__(self):
+    def __init__(self) -> None:
         fc = layers.fc
         self.act_1, self.act_2, self.act_3 = fc(64, act="relu"), fc(64, act="relu"), fc(1, act="tanh")
         self.q_1, self.q_2, self.q_3 = fc(64, act="relu"), fc(64, act="relu"), fc(1)
 
-    def policy(self, obs):
+    def policy(self, obs: Any) -> Any:
         return self.act_3(self.act_2(self.act_1(obs)))
 
-    def value(self, obs, action):
+    def value(self, obs: Any, action: Any) -> Any:
         return self.q_3(self.q_2(self.q_1(layers.concat([obs, action], axis=1))))
 
-    def get_actor_params(self):
+    def get_actor_params(self) -> list[Any]:
         return [parameter for layer in (self.act_1, self.act_2, self.act_3) for parameter in layer.parameters()]
 
-    def get_critic_params(self):
+    def get_critic_params(self) -> list[Any]:
         return [parameter for layer in (self.q_1, self.q_2, self.q_3) for parameter in layer.parameters()]
 
 
@@ -69,16 +70,16 @@ class ActorCritic(parl.Model):
 class MyDDPG(parl.Algorithm):
     ACTS_IN_UNIT_BOX = True  # so that `training.evaluate` stretches [-1, 1] to the environment's bounds
 
-    def __init__(self, model):
+    def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.target_model = copy.deepcopy(model)
         self.actor_optimizer = parl.optim.Adam(model, lr=LR, part=model.get_actor_params)
         self.critic_optimizer = parl.optim.Adam(model, lr=LR, part=model.get_critic_params)
 
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         return self.model.policy(obs)
 
-    def learn(self, obs, action, reward, next_obs, terminal):
+    def learn(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
         follows = self.target_model.value(next_obs, self.target_model.policy(next_obs))
         goes_on = 1.0 - layers.cast(layers.reshape(terminal, [-1, 1]), "float32")
         target = (layers.reshape(reward, [-1, 1]) + GAMMA * goes_on * follows).detach()
@@ -91,7 +92,7 @@ class MyDDPG(parl.Algorithm):
 
 
 class MyAgent(parl.Agent):
-    def sample(self, obs):
+    def sample(self, obs: Any) -> Any:
         action = self.predict(obs)
         return np.clip(action + NOISE * self.rng.standard_normal(action.shape), -1.0, 1.0).astype(np.float32)
 
@@ -104,7 +105,9 @@ class MyAgent(parl.Agent):
 
 
 # %%
-def train(agent, memory, seed):
+def train(agent: MyAgent, memory: ReplayMemory, seed: int) -> Any:
+    env: Any
+    returns: list[float]
     env, returns, total = gym.make("Pendulum-v1"), [], 0.0
     obs, _ = env.reset(seed=seed)
     for step in range(STEPS):
@@ -139,16 +142,16 @@ print(f"20 episodes without noise: mean return {tested.mean:.0f}")
 angles, speeds = np.linspace(-np.pi, np.pi, 61), np.linspace(-8.0, 8.0, 61)
 
 
-def observed(angle, speed):
+def observed(angle: Any, speed: Any) -> Any:
     return np.stack([np.cos(angle), np.sin(angle), speed], axis=-1).astype(np.float32)
 
 
-def promised(obs):
+def promised(obs: Any) -> Any:
     return agent.run(agent.alg.model.value, obs, agent.predict(obs))[:, 0]
 
 
-def collected(angle, speed):
-    env = gym.make("Pendulum-v1").unwrapped
+def collected(angle: Any, speed: Any) -> float:
+    env: Any = gym.make("Pendulum-v1").unwrapped
     env.reset()
     env.state, total = np.array([angle, speed]), 0.0
     for step in range(200):

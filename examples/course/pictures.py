@@ -5,7 +5,9 @@
 
 import io
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -13,13 +15,13 @@ from matplotlib.figure import Figure
 COLOURS = ("tab:blue", "tab:orange", "tab:green", "tab:red")
 
 
-def new_figure(columns=1, width=4.5, height=3.2):
+def new_figure(columns: int = 1, width: float = 4.5, height: float = 3.2) -> tuple[Figure, Any]:
     """A figure and its axes side by side."""
     figure = Figure(figsize=(width * columns, height), layout="constrained")
     return figure, figure.subplots(1, columns, squeeze=False)[0]
 
 
-def show(figure, name, folder):
+def show(figure: Figure, name: str, folder: str) -> None:
     if "ipykernel" in sys.modules:
         from IPython.display import Image, display
 
@@ -33,7 +35,16 @@ def show(figure, name, folder):
         print(f"Picture: {path}")
 
 
-def draw_grid(axes, values, title, labels, actions=None, path=None, number="{:.2f}", limits=(None, None)):
+def draw_grid(
+    axes: Any,
+    values: Any,
+    title: str,
+    labels: Any,
+    actions: Any = None,
+    path: Sequence[tuple[int, int]] | None = None,
+    number: str = "{:.2f}",
+    limits: tuple[float | None, float | None] = (None, None),
+) -> None:
     """Numbers as colours, with the best actions as arrows.
 
     Args:
@@ -68,12 +79,12 @@ def draw_grid(axes, values, title, labels, actions=None, path=None, number="{:.2
     axes.tick_params(which="minor", length=0)
 
 
-def smooth(runs, window):
+def smooth(runs: Any, window: int) -> Any:
     """Means over the last `window` entries of each run `[runs, n]`."""
     return np.stack([np.convolve(run, np.full(window, 1 / window), mode="valid") for run in np.atleast_2d(runs)])
 
 
-def draw_runs(axes, runs, label, window=1, colour=0, x=None):
+def draw_runs(axes: Any, runs: Any, label: str, window: int = 1, colour: int = 0, x: Any = None) -> None:
     """The median of several runs `[runs, n]`, and the range in which the middle half of them is."""
     window = min(window, np.shape(runs)[-1])
     smoothed = smooth(runs, window)
@@ -84,7 +95,9 @@ def draw_runs(axes, runs, label, window=1, colour=0, x=None):
     axes.grid(alpha=0.3)
 
 
-def draw_map(figure, axes, x, y, values, title, xlabel, ylabel, cmap="viridis"):
+def draw_map(
+    figure: Figure, axes: Any, x: Any, y: Any, values: Any, title: str, xlabel: str, ylabel: str, cmap: str = "viridis"
+) -> None:
     """`values[i, j]`, of x[j] and y[i], as colours with a scale beside them."""
     mesh = axes.pcolormesh(x, y, values, cmap=cmap, shading="nearest", rasterized=True)
     figure.colorbar(mesh, ax=axes)

@@ -1,15 +1,16 @@
 """CQL learns from logged data: a recorded Pendulum, or a Minari dataset; `--help` lists the settings."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
 import parl
 from parl import training
-from parl_core.offline import read_minari, read_npz
+from parl_core.offline import OfflineDataset, read_minari, read_npz
 
 # Networks this small are slower on several threads; read by torch and paddle.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -39,11 +40,11 @@ class Settings:
     smoke: Annotated[bool, "5 episodes and 60 updates only, to see that everything runs"] = False
 
 
-def behaviour(rng):
+def behaviour(rng: np.random.Generator) -> Callable[[Any], Any]:
     """Pendulum in hands of different skill: pumps energy in, holds it at the top; each episode has its own noise."""
     noise = rng.uniform(0.2, 1.0)
 
-    def torque(obs):
+    def torque(obs: Any) -> Any:
         cos, sin, speed = obs
         if cos > 0.9:
             wanted = -(8.0 * np.arctan2(sin, cos) + 1.5 * speed) / 2.0
@@ -55,7 +56,7 @@ def behaviour(rng):
     return torque
 
 
-def logged_data(run, settings):
+def logged_data(run: training.Run, settings: Settings) -> OfflineDataset:
     if settings.minari:
         return read_minari(settings.minari, download=True)
     path = Path(settings.data) if settings.data else run.path / "log.npz"
@@ -66,36 +67,36 @@ def logged_data(run, settings):
     return read_npz(path)
 
 
-def make_agent(act_dim, settings):
+def make_agent(act_dim: int, settings: Settings) -> parl.Agent:
     fc, hidden = parl.layers.fc, settings.hidden
 
     class Actor(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2 = fc(hidden, act="relu"), fc(hidden, act="relu")
             self.mean, self.log_std = fc(act_dim), fc(act_dim)
 
-        def forward(self, obs):
+        def forward(self, obs: Any) -> Any:
             features = self.fc_2(self.fc_1(obs))
             return self.mean(features), parl.layers.clip(self.log_std(features), -20.0, 2.0)
 
     class Critic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2, self.value = fc(hidden, act="relu"), fc(hidden, act="relu"), fc(1)
 
-        def forward(self, obs, action):
+        def forward(self, obs: Any, action: Any) -> Any:
             return self.value(self.fc_2(self.fc_1(parl.layers.concat([obs, action], axis=1))))
 
     class ActorCritic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.actor, self.critic_1, self.critic_2 = Actor(), Critic(), Critic()
 
-        def policy(self, obs):
+        def policy(self, obs: Any) -> Any:
             return self.actor(obs)
 
-        def value(self, obs, action):
+        def value(self, obs: Any, action: Any) -> Any:
             return self.critic_1(obs, action), self.critic_2(obs, action)
 
-        def get_actor_params(self):
+        def get_actor_params(self) -> list[Any]:
             return list(self.actor.parameters())
 
     algorithm = parl.algorithms.CQL(
@@ -109,7 +110,7 @@ def make_agent(act_dim, settings):
     return parl.Agent(algorithm, seed=settings.seed)
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     updates, episodes, every = (60, 5, 30) if settings.smoke else (settings.updates, settings.episodes, 1_000)
     with training.open_run("cql", settings) as run:
         training.seed_everything(settings.seed)

@@ -10,6 +10,7 @@ import os
 import platform
 import random
 from collections import Counter
+from typing import Any
 
 import parl
 
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--games", type=int, default=20_000, help="games of each actor (default: 20000)")
     chosen = parser.parse_args()
     parl.connect(chosen.address)
-    actors = [Dice(seed) for seed in range(chosen.actors)]
+    actors: list[Any] = [Dice(seed) for seed in range(chosen.actors)]
     throws = [actor.throws_until_double_six(chosen.games) for actor in actors]
     hosts = Counter(actor.host().result() for actor in actors)
     total = sum(result.result() for result in throws)

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -57,31 +57,31 @@ LOOPS = {
 SYNC_EVERY = {"discrete": 128, "atari": 2_500}  # updates
 
 
-def make_agent(env, settings):
+def make_agent(env: training.StandardEnv, settings: Settings) -> parl.Agent:
     fc, conv2d = parl.layers.fc, parl.layers.conv2d
 
     class Vectors(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2 = fc(256, act="relu"), fc(256, act="relu")
 
-        def forward(self, obs):
+        def forward(self, obs: Any) -> Any:
             return self.fc_2(self.fc_1(obs))
 
     class Frames(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.conv_1, self.conv_2 = conv2d(32, 8, stride=4, act="relu"), conv2d(64, 4, stride=2, act="relu")
             self.conv_3, self.fc = conv2d(64, 3, act="relu"), fc(512, act="relu")
 
-        def forward(self, obs):
+        def forward(self, obs: Any) -> Any:
             return self.fc(self.conv_3(self.conv_2(self.conv_1(parl.layers.cast(obs, "float32") / 255.0))))
 
     class QNetwork(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.features = env.pick({"discrete": Vectors, "atari": Frames})()
             self.advantage = fc(env.act_dim)
             self.state_value = fc(1) if settings.dueling else None
 
-        def value(self, obs):
+        def value(self, obs: Any) -> Any:
             features = self.features(obs)
             advantage = self.advantage(features)
             if self.state_value is None:
@@ -93,7 +93,7 @@ def make_agent(env, settings):
     return parl.Agent(algorithm, seed=settings.seed)
 
 
-def train(agent, env, run, settings):
+def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, settings: Settings) -> Any:
     loop = env.pick(LOOPS)
     loop = loop.with_total_steps(1500 if settings.smoke else settings.steps or loop.total_steps)
     loop = replace(loop, n_step=settings.n_step, prioritized=Prioritized() if settings.prioritized else None)
@@ -102,7 +102,7 @@ def train(agent, env, run, settings):
         sampling = {"n_step": loop.n_step, "gamma": agent.alg.gamma, "sampling": loop.prioritized}
         memory = FrameReplayMemory(loop.memory_size, (4, 84, 84), seed=settings.seed, **sampling)
 
-    def check():
+    def check() -> training.Evaluation:
         return training.evaluate(agent, env.make_to_evaluate, episodes=5 if settings.smoke else 20, seed=2)
 
     title = f"DQN on {settings.env}, seed {settings.seed}"
@@ -120,7 +120,7 @@ def train(agent, env, run, settings):
         )
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     with training.open_run("dqn", settings) as run:
         training.seed_everything(settings.seed)
         if settings.backend:

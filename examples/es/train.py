@@ -2,7 +2,8 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -35,7 +36,7 @@ class Policy:
 
     training = False
 
-    def __init__(self, env, hidden, seed=0):
+    def __init__(self, env: Any, hidden: int, seed: int = 0) -> None:
         game = env.make()
         self.inputs, self.hidden, self.outputs = game.observation_space.shape[0], hidden, env.act_dim
         self.chooses = env.kind == "discrete"
@@ -43,23 +44,23 @@ class Policy:
         size = (self.inputs + 1) * hidden + (hidden + 1) * self.outputs
         self.weights = 0.1 * np.random.default_rng(seed).standard_normal(size)
 
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         """Actions `[n]` or `[n, act_dim]` for observations `[n, inputs]`."""
         first, last = np.split(self.weights, [(self.inputs + 1) * self.hidden])
         first, last = first.reshape(-1, self.hidden), last.reshape(-1, self.outputs)
         outputs = np.tanh(obs @ first[1:] + first[0]) @ last[1:] + last[0]
         return outputs.argmax(axis=1) if self.chooses else outputs
 
-    def train(self):
+    def train(self) -> None:
         """Nothing in it differs between training and evaluation."""
 
     eval = train
 
-    def save(self, path):
+    def save(self, path: Path) -> None:
         with atomic_write(path) as file:
             np.save(file, self.weights)
 
-    def restore(self, path):
+    def restore(self, path: Path) -> None:
         self.weights = np.load(path)
 
 
@@ -67,14 +68,14 @@ class Policy:
 class Player:
     """Lives in a process of its own, on this machine or on another one."""
 
-    def __init__(self, env, hidden, std):
+    def __init__(self, env: training.StandardEnv, hidden: int, std: float) -> None:
         self.game, self.policy, self.std = env.make(), Policy(env, hidden), std
 
-    def play(self, weights, seed):
+    def play(self, weights: Any, seed: int) -> list[training.Episode]:
         """Returns and steps of two episodes that begin alike: with weights plus noise, and minus noise."""
         return [self.episode(weights + sign * self.std * noise(seed, weights.size), seed) for sign in (1.0, -1.0)]
 
-    def episode(self, weights, seed):
+    def episode(self, weights: Any, seed: int) -> training.Episode:
         self.policy.weights = weights
         space, (obs, _) = self.game.action_space, self.game.reset(seed=seed)
         total, steps, over = 0.0, 0, False
@@ -87,12 +88,14 @@ class Player:
         return training.Episode(total, steps)
 
 
-def noise(seed, size):
+def noise(seed: int, size: int) -> Any:
     """The same numbers in every process."""
     return np.random.default_rng(seed).standard_normal(size)
 
 
-def evolve(policy, env, players, run, settings):
+def evolve(
+    policy: Any, env: training.StandardEnv, players: parl.ActorPool, run: training.Run, settings: Settings
+) -> None:
     mean, square = np.zeros_like(policy.weights), np.zeros_like(policy.weights)  # Adam's moments
     steps, generation = 4_000 if settings.smoke else settings.steps, 0
     with training.Course(
@@ -119,7 +122,7 @@ def evolve(policy, env, players, run, settings):
             course.evaluate_when_due()
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     env = training.StandardEnv(settings.env)
     with training.open_run("es", settings) as run:
         policy = Policy(env, settings.hidden, settings.seed)

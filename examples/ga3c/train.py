@@ -1,8 +1,10 @@
 """GA3C: actors have environments only; the learner chooses the actions of all, many in one pass of the network."""
 
+from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
+
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -39,7 +41,7 @@ class Recipe:
 RECIPES = {"discrete": Recipe(500_000, 20, 1e-3, 20), "atari": Recipe(10_000_000, 20, 1e-3, 4)}
 
 
-def make_agent(env, backend):
+def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
     if backend:
         parl.set_backend(backend)
     networks, fc = parl.networks, parl.layers.fc
@@ -47,18 +49,18 @@ def make_agent(env, backend):
     class ActorCritic(parl.Model):
         """Logits and value over one trunk."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((128, 128))
             self.logits, self.values = fc(env.act_dim), fc(1)
 
-        def policy_and_value(self, obs):
+        def policy_and_value(self, obs: Any) -> Any:
             features = self.trunk(obs)
             return self.logits(features), self.values(features)
 
     return parl.Agent(parl.algorithms.A3C(ActorCritic()))
 
 
-def train(agent, env, actors, run, settings):
+def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
@@ -91,7 +93,7 @@ def train(agent, env, actors, run, settings):
     print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     env = training.StandardEnv(settings.env)
     if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
         os.environ.setdefault("OMP_NUM_THREADS", "1")

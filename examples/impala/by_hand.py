@@ -1,9 +1,11 @@
 """IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes who answers first."""
 
+from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
+
 import os
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -29,16 +31,16 @@ class Settings:
     smoke: Annotated[bool, "a few updates only, to see that everything runs"] = False
 
 
-def make_agent(backend):
+def make_agent(backend: str) -> parl.Agent:
     if backend:
         parl.set_backend(backend)
     networks, fc = parl.networks, parl.layers.fc
 
     class ActorCritic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.trunk, self.logits, self.values = networks.MLP((128, 128)), fc(2), fc(1)
 
-        def policy_and_value(self, obs):
+        def policy_and_value(self, obs: Any) -> Any:
             features = self.trunk(obs)
             return self.logits(features), self.values(features)
 
@@ -49,12 +51,12 @@ def make_agent(backend):
 class Actor:
     """Lives in a process of its own, on this machine or on another one."""
 
-    def __init__(self, backend, env_num, seed):
+    def __init__(self, backend: str, env_num: int, seed: int) -> None:
         self.agent = make_agent(backend)
         self.envs = training.make_vector_env("CartPole-v1", env_num)
         self.obs, _ = self.envs.reset(seed=seed)
 
-    def sample(self, weights):
+    def sample(self, weights: dict[str, Any]) -> tuple[list[Any], Any, list[float]]:
         """Play `SAMPLE_STEPS` steps with these weights; rows environment by environment."""
         self.agent.set_weights(weights)
         steps, returns = [], []
@@ -69,8 +71,8 @@ class Actor:
         return columns, self.obs, returns
 
 
-def train(agent, run, settings):
-    actors = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
+def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
+    actors: list[Any] = [Actor(settings.backend, settings.env_num, 1000 * number) for number in range(settings.actors)]
     weights = parl.put(agent.get_weights())  # stored once on every host
     calls = {actor.sample(weights): actor for actor in actors}
     steps = 1_000 if settings.smoke else settings.steps
@@ -94,7 +96,7 @@ def train(agent, run, settings):
             course.evaluate_when_due()
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     with training.open_run("impala-by-hand", settings) as run:
         training.seed_everything(settings.seed)
         agent = make_agent(settings.backend)

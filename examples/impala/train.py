@@ -1,9 +1,11 @@
 """IMPALA: remote actors play on while the learner learns; V-trace corrects for what they did not know yet."""
 
+from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
+
 import os
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -41,7 +43,7 @@ SAMPLE_STEPS, ENTROPY = 50, -0.01  # PARL's; the bonus is negative
 RECIPES = {"discrete": Recipe(1_000_000, 2, 1e-3, 20), "atari": Recipe(10_000_000, 4, 1e-3, 4)}
 
 
-def make_agent(env, backend):
+def make_agent(env: training.StandardEnv, backend: str) -> parl.Agent:
     """Called by the learner and in every actor."""
     if backend:
         parl.set_backend(backend)
@@ -50,18 +52,18 @@ def make_agent(env, backend):
     class ActorCritic(parl.Model):
         """Logits and value over one trunk."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             self.trunk = networks.NatureCNN() if env.kind == "atari" else networks.MLP((128, 128))
             self.logits, self.values = fc(env.act_dim), fc(1)
 
-        def policy_and_value(self, obs):
+        def policy_and_value(self, obs: Any) -> Any:
             features = self.trunk(obs)
             return self.logits(features), self.values(features)
 
     return parl.Agent(parl.algorithms.IMPALA(ActorCritic(), sample_batch_steps=SAMPLE_STEPS, gamma=0.99))
 
 
-def train(agent, env, actors, run, settings):
+def train(agent: parl.Agent, env: training.StandardEnv, actors: Any, run: training.Run, settings: Settings) -> None:
     recipe = env.pick(RECIPES)
     steps = settings.steps or (2_000 if settings.smoke else recipe.steps)
     n_actors = max(settings.actors, 1)
@@ -92,7 +94,7 @@ def train(agent, env, actors, run, settings):
     print(f"Return of {episodes} episodes: {training.evaluate(agent, env.make_to_evaluate, episodes, seed=1).mean:.1f}")
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     env = training.StandardEnv(settings.env)
     if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
         os.environ.setdefault("OMP_NUM_THREADS", "1")

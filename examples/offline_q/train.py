@@ -1,13 +1,16 @@
 """Q-learning from logged data: records CartPole, then learns from the file alone; `--help` lists the settings."""
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+
+import numpy as np
 
 import parl
 from parl import training
-from parl_core.offline import read_npz
+from parl_core.offline import OfflineDataset, read_npz
 from parl_core.schedules import linear
 
 # Networks this small are slower on several threads; read by torch and paddle.
@@ -35,18 +38,18 @@ class Settings:
     smoke: Annotated[bool, "5 episodes and 200 updates only, to see that everything runs"] = False
 
 
-def behaviour(rng):
+def behaviour(rng: np.random.Generator) -> Callable[[Any], Any]:
     """CartPole as players of different skill push it: each episode has its own share of random pushes."""
     at_random = rng.uniform(0.1, 1.0)
 
-    def push(obs):
+    def push(obs: Any) -> Any:
         falls_right = obs[2] + 0.3 * obs[3] > 0.0
         return rng.integers(2) if rng.random() < at_random else int(falls_right)
 
     return push
 
 
-def logged_data(run, settings):
+def logged_data(run: training.Run, settings: Settings) -> OfflineDataset:
     path = Path(settings.data) if settings.data else run.path / "log.npz"
     if not settings.data and not path.exists():  # a resumed run has it
         episodes = 5 if settings.smoke else settings.recorded
@@ -55,15 +58,15 @@ def logged_data(run, settings):
     return read_npz(path)
 
 
-def make_agent(act_dim, updates, settings):
+def make_agent(act_dim: int, updates: int, settings: Settings) -> parl.Agent:
     fc = parl.layers.fc
 
     class QNetwork(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2 = fc(256, act="relu"), fc(256, act="relu")
             self.values = fc(settings.heads * act_dim)
 
-        def value(self, obs):
+        def value(self, obs: Any) -> Any:
             values = self.values(self.fc_2(self.fc_1(obs)))
             return values if settings.heads == 1 else parl.layers.reshape(values, [-1, settings.heads, act_dim])
 
@@ -78,7 +81,7 @@ def make_agent(act_dim, updates, settings):
     return parl.Agent(algorithm, seed=settings.seed)
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     updates, episodes, every = (200, 5, 100) if settings.smoke else (settings.updates, settings.episodes, 1_000)
     with training.open_run("offline-q", settings) as run:
         training.seed_everything(settings.seed)

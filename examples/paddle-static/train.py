@@ -3,7 +3,8 @@
 import csv
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 # Networks this small are slower on several threads; paddle reads it when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -33,25 +34,27 @@ class Settings:
 
 
 class CartpoleModel(parl.Model):
-    def __init__(self, act_dim):
+    def __init__(self, act_dim: int) -> None:
         hid1_size = act_dim * 10
 
         self.fc1 = layers.fc(size=hid1_size, act="tanh")
         self.fc2 = layers.fc(size=act_dim, act="softmax")
 
-    def forward(self, obs):
+    def forward(self, obs: Any) -> Any:
         out = self.fc1(obs)
         out = self.fc2(out)
         return out
 
 
 class CartpoleAgent(parl.Agent):
-    def __init__(self, algorithm, obs_dim, act_dim):
+    fluid_executor: Any  # parl-paddle's agents have it
+
+    def __init__(self, algorithm: parl.Algorithm, obs_dim: int, act_dim: int) -> None:
         self.obs_dim = obs_dim
         self.act_dim = act_dim
         super().__init__(algorithm)
 
-    def build_program(self):
+    def build_program(self) -> None:
         self.pred_program = paddle.static.Program()
         self.learn_program = paddle.static.Program()
 
@@ -65,27 +68,29 @@ class CartpoleAgent(parl.Agent):
             reward = layers.data(name="reward", shape=[], dtype="float32")
             self.cost = self.alg.learn(obs, act, reward)
 
-    def sample(self, obs):
+    def sample(self, obs: Any) -> Any:
         return np.random.choice(range(self.act_dim), p=self.probabilities(obs))
 
-    def predict(self, obs):
+    def predict(self, obs: Any) -> Any:
         return np.argmax(self.probabilities(obs))
 
-    def probabilities(self, obs):
+    def probabilities(self, obs: Any) -> Any:
         obs = np.expand_dims(obs, axis=0)
         act_prob = self.fluid_executor.run(
             self.pred_program, feed={"obs": obs.astype("float32")}, fetch_list=[self.act_prob]
         )[0]
         return np.squeeze(act_prob, axis=0)
 
-    def learn(self, obs, act, reward):
+    def learn(self, obs: Any, act: Any, reward: Any) -> Any:
         act = np.expand_dims(act, axis=-1)
         feed = {"obs": obs.astype("float32"), "act": act.astype("int64"), "reward": reward.astype("float32")}
         cost = self.fluid_executor.run(self.learn_program, feed=feed, fetch_list=[self.cost])[0]
         return cost
 
 
-def run_episode(env, agent, train_or_test="train"):
+def run_episode(
+    env: Any, agent: CartpoleAgent, train_or_test: str = "train"
+) -> tuple[list[Any], list[Any], list[float]]:
     obs_list, action_list, reward_list = [], [], []
     obs, _ = env.reset()
     while True:
@@ -104,19 +109,19 @@ def run_episode(env, agent, train_or_test="train"):
     return obs_list, action_list, reward_list
 
 
-def make_env(seed):
+def make_env(seed: int) -> gym.Env[Any, Any]:
     env = gym.make("CartPole-v1", max_episode_steps=200)  # the limit of CartPole-v0
     env.reset(seed=seed)
     return env
 
 
-def make_agent():
+def make_agent() -> CartpoleAgent:
     model = CartpoleModel(act_dim=ACT_DIM)
     alg = parl.algorithms.PolicyGradient(model, lr=1e-3)
     return CartpoleAgent(alg, obs_dim=OBS_DIM, act_dim=ACT_DIM)
 
 
-def train(agent, episodes, seed):
+def train(agent: CartpoleAgent, episodes: int, seed: int) -> list[float]:
     env = make_env(seed)
     returns = []
     for i in range(episodes):
@@ -136,20 +141,20 @@ def train(agent, episodes, seed):
     return returns
 
 
-def test(agent, episodes, seed):
+def test(agent: CartpoleAgent, episodes: int, seed: int) -> float:
     env = make_env(seed)
     returns = [sum(run_episode(env, agent, train_or_test="test")[2]) for _ in range(episodes)]
     return float(np.mean(returns))
 
 
-def write_returns(path, returns):
+def write_returns(path: Path, returns: list[float]) -> None:
     with path.open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(["episode", "return"])
         rows.writerows(enumerate(returns, start=1))
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     episodes, tests = (30, 5) if settings.smoke else (settings.episodes, settings.tests)
     parl.set_backend("paddle")
     with training.Run("paddle-static", settings.runs) as run:

@@ -5,6 +5,8 @@ import os
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+import gymnasium
+
 import parl
 from parl import training
 
@@ -57,7 +59,7 @@ RECIPES = {
 """Loops in the order of their settings: total steps, steps of a rollout, epochs, minibatch, and gamma, lambda."""
 
 
-def make_agent(env):
+def make_agent(env: training.StandardEnv) -> parl.Agent:
     continuous = env.kind == "continuous"
     if env.kind == "atari":
         model = parl.networks.AtariActorCritic(env.act_dim)
@@ -66,7 +68,7 @@ def make_agent(env):
     return parl.Agent(parl.algorithms.PPO(model, continuous_action=continuous, **env.pick(RECIPES).algorithm))
 
 
-def train(agent, envs, env, run, settings):
+def train(agent: parl.Agent, envs: Any, env: training.StandardEnv, run: training.Run, settings: Settings) -> None:
     recipe = env.pick(RECIPES)
     loop = recipe.loop.with_total_steps(settings.steps or recipe.loop.total_steps)
     evaluate_every, episodes = recipe.evaluate_every, recipe.episodes
@@ -77,7 +79,7 @@ def train(agent, envs, env, run, settings):
     if env.kind == "continuous":  # observations and rewards of unit size, in an evaluation observations only
         envs = normalization = training.NormalizeVector(envs, gamma=loop.gamma)
 
-        def make():
+        def make() -> gymnasium.Env[Any, Any]:
             return normalization.as_seen(env.make_to_evaluate())
 
     callbacks = training.standard_callbacks(
@@ -97,7 +99,7 @@ def train(agent, envs, env, run, settings):
     print(f"Return of {5 * episodes} episodes: {training.evaluate(agent, make, 5 * episodes, seed=1).mean:.1f}")
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     env = training.StandardEnv(settings.env)
     if env.kind != "atari":  # networks this small are slower on several threads; torch and paddle read this
         os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -17,7 +17,7 @@ import parl
 from parl import training
 from parl_core.errors import HyperparameterError
 
-SMOKE = {"total_steps": 300, "learning_starts": 100, "updates_per_step": 0.1, "report_every": 50}
+SMOKE: dict[str, Any] = {"total_steps": 300, "learning_starts": 100, "updates_per_step": 0.1, "report_every": 50}
 SMOKE_EPISODE = 30
 
 

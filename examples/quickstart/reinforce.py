@@ -1,7 +1,7 @@
 """The QuickStart of PARL's documents: PolicyGradient solves CartPole in 1000 episodes; `--help` lists the settings."""
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import gymnasium
 
@@ -20,7 +20,7 @@ class Settings:
     episodes: Annotated[int, "to learn from"] = 1000
 
 
-def make_env():
+def make_env() -> gymnasium.Env[Any, Any]:
     return gymnasium.make("CartPole-v1", max_episode_steps=200)
 
 
@@ -30,7 +30,7 @@ def make_agent(seed: int) -> parl.Agent:
             self.fc1 = parl.layers.fc(size=ACT_DIM * 10, act="tanh")
             self.fc2 = parl.layers.fc(size=ACT_DIM, act="softmax")
 
-        def forward(self, obs):
+        def forward(self, obs: Any) -> Any:
             return self.fc2(self.fc1(obs))
 
     training.seed_everything(seed)

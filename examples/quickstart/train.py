@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -26,18 +26,18 @@ class Settings:
     restore: Annotated[str, "evaluate this saved agent instead of training one"] = ""
 
 
-def make_agent():
+def make_agent() -> parl.Agent:
     fc = parl.layers.fc
 
     class ActorCritic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.policy_1, self.policy_2, self.logits = fc(64, act="tanh"), fc(64, act="tanh"), fc(2)
             self.value_1, self.value_2, self.value_3 = fc(64, act="tanh"), fc(64, act="tanh"), fc(1)
 
-        def policy(self, obs):
+        def policy(self, obs: Any) -> Any:
             return self.logits(self.policy_2(self.policy_1(obs)))
 
-        def value(self, obs):
+        def value(self, obs: Any) -> Any:
             return self.value_3(self.value_2(self.value_1(obs)))
 
     return parl.Agent(
@@ -45,7 +45,7 @@ def make_agent():
     )
 
 
-def train(agent, run, settings):
+def train(agent: parl.Agent, run: training.Run, settings: Settings) -> None:
     steps = 4096 if settings.smoke else 100_000
     loop = training.OnPolicySettings(  # RL Baselines3 Zoo's hyper-parameters
         steps,
@@ -60,7 +60,7 @@ def train(agent, run, settings):
         entropy_coef=0.0,
     )
 
-    def check():
+    def check() -> training.Evaluation:
         return training.evaluate(agent, ENV, episodes=20, seed=2)
 
     callbacks = training.standard_callbacks(run, agent, title=f"PPO on {ENV}, seed {settings.seed}", goal=GOAL)
@@ -69,7 +69,7 @@ def train(agent, run, settings):
         training.train_on_policy(agent, envs, loop, evaluator=check, callbacks=callbacks, seed=settings.seed)
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     with training.Run("quickstart", settings.runs) as run:
         training.seed_everything(settings.seed)
         if settings.backend:

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import parl
 from parl import training
@@ -32,45 +32,45 @@ class Settings:
     smoke: Annotated[bool, "train for 250 steps only, to see that everything runs"] = False
 
 
-def make_agent(act_dim, settings):
+def make_agent(act_dim: int, settings: Settings) -> parl.Agent:
     fc = parl.layers.fc
 
     class Actor(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2, self.action = fc(256, act="relu"), fc(256, act="relu"), fc(act_dim, act="tanh")
 
-        def forward(self, obs):
+        def forward(self, obs: Any) -> Any:
             return self.action(self.fc_2(self.fc_1(obs)))
 
     class Critic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.fc_1, self.fc_2, self.value = fc(256, act="relu"), fc(256, act="relu"), fc(1)
 
-        def forward(self, obs, action):
+        def forward(self, obs: Any, action: Any) -> Any:
             return self.value(self.fc_2(self.fc_1(parl.layers.concat([obs, action], axis=1))))
 
     class ActorCritic(parl.Model):
-        def __init__(self):
+        def __init__(self) -> None:
             self.actor, self.critic_1, self.critic_2 = Actor(), Critic(), Critic()
 
-        def policy(self, obs):
+        def policy(self, obs: Any) -> Any:
             return self.actor(obs)
 
-        def value(self, obs, action):
+        def value(self, obs: Any, action: Any) -> Any:
             return self.critic_1(obs, action), self.critic_2(obs, action)
 
-        def Q1(self, obs, action):  # noqa: N802 - the actor climbs this critic alone
+        def Q1(self, obs: Any, action: Any) -> Any:  # noqa: N802 - the actor climbs this critic alone
             return self.critic_1(obs, action)
 
-        def get_actor_params(self):
+        def get_actor_params(self) -> list[Any]:
             return list(self.actor.parameters())
 
-    rates = {"actor_lr": settings.lr, "critic_lr": settings.lr}
+    rates: dict[str, Any] = {"actor_lr": settings.lr, "critic_lr": settings.lr}
     algorithm = parl.algorithms.TD3(ActorCritic(), gamma=settings.gamma, **rates)
     return parl.Agent(algorithm, seed=settings.seed)
 
 
-def train(agent, env, run, settings):
+def train(agent: parl.Agent, env: training.StandardEnv, run: training.Run, settings: Settings) -> Any:
     steps = 250 if settings.smoke else settings.steps
     loop = training.OffPolicySettings(
         steps,
@@ -80,7 +80,7 @@ def train(agent, env, run, settings):
         exploration={"noise": settings.noise},
     )
 
-    def check():
+    def check() -> training.Evaluation:
         return training.evaluate(agent, env.make_to_evaluate, episodes=5 if settings.smoke else 20, seed=2)
 
     title = f"TD3 on {settings.env}, seed {settings.seed}"
@@ -97,7 +97,7 @@ def train(agent, env, run, settings):
         )
 
 
-def main(settings):
+def main(settings: Settings) -> None:
     with training.open_run("td3", settings) as run:
         training.seed_everything(settings.seed)
         if settings.backend:

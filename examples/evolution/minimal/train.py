@@ -11,7 +11,7 @@ import argparse
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -26,7 +26,7 @@ class Predictor(Protocol):
     def predict(self, x: np.ndarray) -> np.ndarray: ...
 
 
-def network():
+def network() -> Any:
     """The code that belongs to the weights in the model directory."""
     return mlp([4, 20, 2], activation="linear")
 

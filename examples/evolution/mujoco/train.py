@@ -12,6 +12,7 @@ import argparse
 import csv
 import time
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -22,7 +23,7 @@ from parl_evokit.models.adapter import Predictor
 from parl_evokit.parallel import ObservationStatistics, Pool, open_pool, sample
 
 
-def settings(std: float, learning_rate: float) -> dict:
+def settings(std: float, learning_rate: float) -> dict[str, Any]:
     """OpenAI-ES: mirrored noise, centred ranks, Adam."""
     sampling = {"gaussian_sampling": {"std": std, "cached": True, "seed": 1024}}
     return {"solver": {"optimizer": {"type": "ADAM", "base_lr": learning_rate}, "sampling": sampling}}
@@ -34,7 +35,7 @@ class Episodes:
     def __init__(self, env_id: str, max_steps: int | None = None) -> None:
         self.env_id = env_id
         self.max_steps = max_steps
-        self.env: gymnasium.Env | None = None
+        self.env: Any = None
 
     def __call__(self, agent: Predictor, seed: int) -> float:
         if self.env is None:
@@ -50,9 +51,9 @@ class Episodes:
         return total
 
 
-def network(env_id: str, hidden: int, seed: int):
+def network(env_id: str, hidden: int, seed: int) -> tuple[Any, int]:
     """A network from observations to actions, and the length of an observation."""
-    env = gymnasium.make(env_id)
+    env: Any = gymnasium.make(env_id)
     inputs, outputs = env.observation_space.shape[0], env.action_space.shape[0]
     env.close()
     sizes = [inputs, hidden, outputs] if hidden else [inputs, outputs]
@@ -122,7 +123,7 @@ def main() -> None:
 
     arguments.out.mkdir(parents=True, exist_ok=True)
     agent.save(arguments.out / "model")
-    np.savez(arguments.out / "observations.npz", **seen.state())
+    np.savez(arguments.out / "observations.npz", allow_pickle=False, **seen.state())
     with (arguments.out / "curve.csv").open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["round", "seconds", "steps", "mean_reward", "model_reward"])

@@ -89,13 +89,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=4)
     arguments = parser.parse_args()
 
-    from waitress import create_server
+    from waitress.server import create_server
 
     agent = AsyncESAgent(model(), arguments.config)
     app = application(agent, arguments.log)
     stop = threading.Event()
     threading.Thread(target=keep_up, args=(agent, stop), daemon=True).start()
-    server = create_server(app, host="127.0.0.1", port=arguments.port, threads=arguments.threads)
+    server: Any = create_server(app, host="127.0.0.1", port=arguments.port, threads=arguments.threads)
     print(f"model {agent.model_iter_id} online at http://127.0.0.1:{server.effective_port}", flush=True)
     try:
         server.run()

@@ -79,11 +79,12 @@ class Agent:
         self.rng = np.random.default_rng(seed)
         self._build()
 
-    def predict(self, obs: Any, **options: Any) -> Any:
+    def predict(self, obs: Any, *args: Any, **options: Any) -> Any:
         """Act greedily.
 
         Args:
             obs: one observation or a batch `[n, ...]`.
+            args: none here; that a subclass may define `predict(self, obs)` with what it likes.
             options: what the algorithm's choice of actions knows, such as `action_mask=`: bool `[act_dim]`, or
                 `[n, act_dim]` for a batch, True where an action is possible. Such a mask may also come with
                 observations that are a dictionary, under the key `action_mask`.
@@ -95,6 +96,7 @@ class Agent:
         Raises:
             HyperparameterError: the algorithm chooses from the steps before as well (`Algorithm.NEEDS_HISTORY`).
         """
+        self._refuse_unnamed("predict", args)
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).choose is Algorithm.choose:
@@ -112,8 +114,7 @@ class Agent:
         Returns:
             As `predict`; of actor-critics that learn on-policy `(value, action, log_prob, entropy)`.
         """
-        if args:
-            raise TypeError(f"{type(self).__name__}.sample takes settings by name, got {args}")
+        self._refuse_unnamed("sample", args)
         batch, single = self._batched(obs)
         options = self._options(options, batch, single)
         if type(self.alg).sample is not Algorithm.sample:
@@ -121,6 +122,10 @@ class Agent:
         else:
             actions = self.alg.choose(self._forward(self.alg.predict, batch), rng=self.rng, **options)
         return _unbatched(actions, single)
+
+    def _refuse_unnamed(self, method: str, args: tuple[Any, ...]) -> None:
+        if args:
+            raise TypeError(f"{type(self).__name__}.{method} takes settings by name, got {args}")
 
     def explore(self, obs: Any, **options: Any) -> Any:
         """Act with exploration and return what on-policy learning needs: (value, action, log-probability).

@@ -85,7 +85,7 @@ class OffPolicyAgent(Protocol):
     def alg(self) -> Any:
         """The algorithm: its `gamma`, and `FIGURES`, the names of what `learn` returns."""
 
-    def sample(self, obs: Any, /, **exploration: Any) -> Any:
+    def sample(self, obs: Any, **exploration: Any) -> Any:
         """Return actions `[n, *act]` to explore with for `[n, *obs]`."""
 
     def learn(
@@ -95,7 +95,6 @@ class OffPolicyAgent(Protocol):
         reward: Any,
         next_obs: Any,
         terminal: Any,
-        /,
         *,
         weights: Any,
         discount: Any,
