@@ -174,5 +174,5 @@ class ArrayFolder:
 
     def _write(self, state: dict[str, Any]) -> None:
         if self.directory is not None:
-            with atomic_write(self.directory / STATE, "x") as file:
+            with atomic_write(self.directory / STATE, "w") as file:
                 file.write(json.dumps(state))

@@ -1,38 +1,72 @@
-"""Files that appear under their name only when they are complete."""
+"""Files that appear under their name only when they are complete: the one routine by which every package writes them.
+
+    content ──> .<name>.<random>.tmp ──> to the disk ──> renamed to <name>
+
+So a reader sees the old content or the new, never a part, whatever ends the program. A program that was killed may
+leave the temporary file; nothing reads it.
+"""
 
 import json
 import os
-import secrets
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
 __all__ = ["atomic_write", "sync", "write_json"]
 
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
 
 @contextmanager
-def atomic_write(path: Path, mode: str = "xb", **options: Any) -> Iterator[IO[Any]]:
-    """Open a file to write to, which gets its name at the end of the block, when all of it is on the disk.
+def atomic_write(
+    path: str | os.PathLike[str],
+    mode: str = "wb",
+    *,
+    permissions: int | None = None,
+    durable: bool = True,
+    replace: bool = True,
+    **options: Any,
+) -> Iterator[IO[Any]]:
+    """Open a file to write to, which gets its name when the block ends without an error.
 
     Args:
-        path: its name; a file of that name is replaced.
-        mode: "xb" for bytes, "x" for text.
+        path: its name.
+        mode: "wb" for bytes, "w" for text.
+        permissions: of the file, from the moment it is created; default: those of the file that it replaces, else what
+            the umask leaves of 0666.
+        durable: force the content to the disk before the file gets its name, so that it outlives a loss of power.
+        replace: replace a file of that name; else refuse to.
         options: others of `open`, such as `encoding=` and `newline=`.
 
     Raises:
+        FileExistsError: there is a file of that name, with `replace=False`.
         OSError: it cannot be written. A file of that name is untouched, and nothing else is left, as with any other
             error in the block.
     """
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    final = Path(path)
+    temporary = final.with_name(f".{final.name}.{os.urandom(8).hex()}.tmp")
+    kept = _permissions_of(final) if permissions is None else None
+    descriptor = os.open(temporary, _FLAGS, 0o666 if permissions is None else permissions)
     try:
-        with temporary.open(mode, **options) as file:
+        with open(descriptor, mode, **options) as file:
+            if kept is not None:
+                os.chmod(temporary, kept)
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+            if durable:
+                os.fsync(file.fileno())
+        if replace:
+            os.replace(temporary, final)
+        elif os.name == "nt":
+            os.rename(temporary, final)  # which replaces nothing there
+        else:
+            os.link(temporary, final)
+            temporary.unlink()
     except BaseException:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise
 
 
@@ -51,5 +85,13 @@ def write_json(path: Path, value: Any) -> None:
     Raises:
         OSError: it cannot be written; an older file of that name is untouched.
     """
-    with atomic_write(path, "x") as file:
+    with atomic_write(path, "w") as file:
         file.write(json.dumps(value, indent=1) + "\n")
+
+
+def _permissions_of(path: Path) -> int | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return stat.S_IMODE(found.st_mode) if stat.S_ISREG(found.st_mode) else None

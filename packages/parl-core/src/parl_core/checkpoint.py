@@ -37,7 +37,7 @@ from numpy.typing import NDArray
 from parl_core import logger
 from parl_core._version import __version__
 from parl_core.array_files import read_snapshot, write_snapshot
-from parl_core.atomic_write import sync
+from parl_core.atomic_write import atomic_write, sync, write_json
 from parl_core.checks import check_int
 from parl_core.errors import CheckpointError
 
@@ -134,7 +134,8 @@ class CheckpointStore:
             if save_agent is not None:
                 save_agent(temporary / AGENT_FILE)
             write_snapshot(temporary / _ARRAYS, arrays)
-            _write(temporary / _STATE, text)
+            with atomic_write(temporary / _STATE) as file:
+                file.write(text)
             files = {path.name: _described(path) for path in sorted(temporary.iterdir())}
             manifest = {
                 "format": _FORMAT,
@@ -145,7 +146,7 @@ class CheckpointStore:
                 "files": files,
                 "segments": list(segments),
             }
-            _write(temporary / _MANIFEST, json.dumps(manifest, indent=1).encode())
+            write_json(temporary / _MANIFEST, manifest)
             sync(temporary)
             if final.exists():  # of a run that was continued from an older one
                 self._discard(final)
@@ -249,13 +250,6 @@ def _described(path: Path) -> Mapping[str, int] | None:
         return None
     content = path.read_bytes()
     return {"bytes": len(content), "crc32": zlib.crc32(content)}
-
-
-def _write(path: Path, content: bytes) -> None:
-    with path.open("xb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 _NAME = re.compile(r"(\d{12})-(\d{12})\.npz")

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from parl_core.atomic_write import atomic_write
 from parl_remote.errors import AuthenticationFailed
 from parl_remote.system.facilities import NO_FOLLOW, own_user
 
@@ -98,15 +99,8 @@ def write_private_file(path: Path, text: str) -> None:
     Raises:
         OSError: It cannot be written.
     """
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o600)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
+    with atomic_write(path, "w", permissions=0o600, durable=False, encoding="utf-8") as file:
+        file.write(text)
 
 
 def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:

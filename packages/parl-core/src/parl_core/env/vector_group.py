@@ -24,6 +24,7 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 from numpy.typing import NDArray
 
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces, GroupStep, Infos
+from parl_core.env.recorded import RecordedEnv
 from parl_core.env.step_memory import Answer, StepArrays, StepMemory, StepTicket
 from parl_core.errors import EnvironmentContractError, ParlError
 
@@ -212,8 +213,6 @@ class EnvGroup:
 
     def record(self) -> None:
         """Remember from now on how each environment's episode came about, for `get_state`."""
-        from parl_core.env.recorded import RecordedEnv
-
         self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
 
     def get_state(self) -> list[dict[str, Any]]:

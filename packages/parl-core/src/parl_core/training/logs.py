@@ -243,7 +243,7 @@ def _rewrite(path: Path, columns: Sequence[str], rows: int) -> None:
     """Give a table other columns, in one step, and keep its first rows."""
     text: dict[str, Any] = {"newline": "", "encoding": "utf-8"}
     with (
-        atomic_write(path, "x", **text) as new,
+        atomic_write(path, "w", **text) as new,
         path.open(**text) as old,
     ):  # the old one is closed before it is replaced
         reader = csv.DictReader(old, restval="")

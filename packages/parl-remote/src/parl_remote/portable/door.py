@@ -23,6 +23,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from parl_core.atomic_write import atomic_write
 from parl_remote.portable.stream import LoopbackSocket
 from parl_remote.system.bell import Bell
 from parl_remote.system.facilities import NO_FOLLOW
@@ -230,19 +231,9 @@ def _proof(secret: bytes, who: bytes, nonce: bytes) -> bytes:
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
-    """In one step, so that nobody reads half of it, and never over a file that is there."""
-    draft = f"{path}.{os.urandom(4).hex()}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_FOLLOW, 0o600)
-    try:
-        with open(descriptor, "w", encoding="ascii") as file:
-            json.dump(content, file)
-        if os.path.lexists(path):
-            raise FileExistsError(f"{path} is taken")
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    """Write a file that no other user can read, never over one that is there."""
+    with atomic_write(path, "w", permissions=0o600, durable=False, replace=False, encoding="ascii") as file:
+        json.dump(content, file)
 
 
 def _read(path: str) -> tuple[int, bytes]:
