@@ -5,7 +5,8 @@
     python tools/public_names.py --count  print how many names each package has
 
 A public name is an entry of the `__all__` of a public module, and a module is public when no part of its dotted path
-begins with an underscore. It is read from the source without importing anything, so `__all__` has to be a list.
+begins with an underscore. It is read from the source (of an old module path, from its stub) without importing anything,
+so `__all__` has to be a list.
 """
 
 import ast
@@ -48,7 +49,7 @@ def names_in(path: Path) -> list[str]:
 def listing() -> Iterator[str]:
     """Yield the dotted public names, by package and module."""
     for source in sorted(ROOT.glob("packages/*/src")):
-        for path in sorted(source.rglob("*.py")):
+        for path in sorted([*source.rglob("*.py"), *source.rglob("*.pyi")]):
             parts = path.relative_to(source).with_suffix("").parts
             if is_public(parts):
                 module = ".".join(part for part in parts if part != "__init__")

@@ -122,6 +122,7 @@ __all__ = [
 ]
 
 _names.refuse_old_distribution()
+_names.answer_old_paths()
 
 
 def __getattr__(name: str) -> Any:

@@ -1,25 +1,104 @@
-"""Where each of the facade's names comes from, and what to install when its package is missing."""
+"""Where each of the facade's names and module paths comes from, and what to install when its package is missing.
+
+Paths of PARL 1.x and 2.x are other names of modules that this project has in another place:
+
+    parl.utils.logger, parl.env.atari_wrappers, ...       modules of parl_core (type checkers read the `.pyi` files)
+    parl.algorithms.torch.dqn                             parl_torch.algorithms.dqn; `paddle` likewise
+    parl.algorithms.fluid.dqn                             that of the backend in use
+    parl.core.torch.model, .algorithm, .agent             parl_torch.model, ...; `paddle` and `fluid` likewise
+
+A module is the same object under both names, so its classes are the same, too. Nothing is loaded before one of these
+paths is imported.
+"""
 
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pkgutil import iter_modules
 from types import ModuleType
 from typing import Any
+
+__all__ = [
+    "BACKEND",
+    "SUBMODULES",
+    "answer_old_paths",
+    "backends",
+    "from_remote",
+    "names_of",
+    "offered",
+    "refuse_old_distribution",
+]
 
 BACKEND = ("Agent", "Algorithm", "Model")
 SUBMODULES = ("algorithms", "env", "layers", "networks", "optim", "training", "utils")
 
-_OLD = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
+_PATHS: dict[str, tuple[str, ...]] = {
+    "parl.core": (),
+    "parl.env.atari_wrappers": ("parl_core.env.atari", "parl_core.env.wrappers"),
+    "parl.env.compat_wrappers": ("parl_core.env.wrappers",),
+    "parl.env.continuous_wrappers": ("parl_core.env.wrappers",),
+    "parl.env.mujoco_wrappers": ("parl_core.env.normalize", "parl_core.env.wrappers", "parl_core.stats"),
+    "parl.env.multiagent_env": ("parl_core.env.multi_agent",),
+    "parl.env.vector_env": ("parl_core.env.wrappers",),
+    "parl.utils.csv_logger": ("parl_core.csv_log",),
+    "parl.utils.deprecation": ("parl_core.deprecation",),
+    "parl.utils.globvars": ("parl_core.global_config",),
+    "parl.utils.logger": ("parl_core.logger",),
+    "parl.utils.machine_info": ("parl_core.hosts",),
+    "parl.utils.np_utils": ("parl_core.policy_outputs",),
+    "parl.utils.replay_memory": ("parl_core.replay",),
+    "parl.utils.rl_utils": ("parl_core.returns", "parl_core.policy_outputs"),
+    "parl.utils.scheduler": ("parl_core.schedules",),
+    "parl.utils.summary": ("parl_core.summary",),
+    "parl.utils.tensorboard": ("parl_core.summary",),
+    "parl.utils.time_stat": ("parl_core.stats",),
+    "parl.utils.utils": ("parl_core.checks",),
+    "parl.utils.window_stat": ("parl_core.stats",),
+}
+"""The modules that an old path stands for; one with several has the public names of all of them."""
+
+_OF_A_BACKEND = re.compile(r"parl\.(algorithms|core)\.(fluid|paddle|torch)")
+_RENAMED = {"a3c": "a2c", "ddqn": "dqn", "dt": "decision_transformer", "impala.impala": "impala"}
+_CORE = {"agent": "agent", "algorithm": "algorithm", "model": "model", "policy_distribution": "distributions"}
+
+_OLD_DISTRIBUTION = re.compile(r"parl-\d.*\.(dist-info|egg-info)", re.IGNORECASE)
 
 
 def backends() -> ModuleType:
-    """`parl_core.backends`, which reads the installed entry points and so is not imported with the facade."""
+    """Return `parl_core.backends`, which reads the installed entry points and so is not imported with the facade."""
     return import_module("parl_core.backends")
 
 
+def offered(kind: str, name: str) -> Any:
+    """Return the attribute `name` of the module `parl.<kind>`, found in that of the backend in use.
+
+    Raises:
+        AttributeError: the backend has none of that name; the message lists those that it has.
+    """
+    if name == "__all__":  # `from parl.algorithms import *`
+        return list(getattr(backends().current(), kind).__all__)
+    if name.startswith("__"):  # the import system asks for its own attributes; no backend is needed to answer
+        raise AttributeError(f"module 'parl.{kind}' has no attribute {name!r}")
+    backend = backends().current()
+    module = getattr(backend, kind)
+    if name not in module.__all__:
+        raise AttributeError(
+            f"the {backend.name} backend has no {kind.removesuffix('s')} {name!r}; it has {', '.join(names_of(kind))}"
+        )
+    return getattr(module, name)
+
+
+def names_of(kind: str) -> list[str]:
+    """Return the names in `parl.<kind>`, sorted."""
+    return sorted(getattr(backends().current(), kind).__all__)
+
+
 def from_remote(name: str) -> Any:
-    """The attribute `name` of parl-remote.
+    """Return the attribute `name` of parl-remote.
 
     Raises:
         ImportError: parl-remote is not installed; the message is the `pip install` line.
@@ -45,10 +124,56 @@ def refuse_old_distribution() -> None:
         except OSError:
             continue
         for entry in entries:
-            if _OLD.fullmatch(entry):
+            if _OLD_DISTRIBUTION.fullmatch(entry):
                 raise ImportError(
                     f"the old distribution {entry.rsplit('.', 1)[0]!r} in {folder!r} owns the import name 'parl' too;"
                     " remove it and put this one's files back:\n"
                     "    pip uninstall parl\n"
                     "    pip install --force-reinstall --no-deps parl-core"
                 )
+
+
+def answer_old_paths() -> None:
+    """Let `import` find the old paths, after everything else; once a process."""
+    if not any(isinstance(finder, _OldPaths) for finder in sys.meta_path):
+        sys.meta_path.append(_OldPaths())
+
+
+class _OldPaths(MetaPathFinder, Loader):
+    """Finds the modules of old paths, and puts the modules that they stand for in their place."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None = None,  # noqa: ARG002 - what the import system passes, here as below
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        if fullname not in _PATHS and not _OF_A_BACKEND.fullmatch(fullname):
+            return None
+        return ModuleSpec(fullname, self, is_package=fullname == "parl.core")
+
+    def exec_module(self, module: ModuleType) -> None:
+        path = module.__name__
+        homes = [import_module(home) for home in _PATHS.get(path, ())]
+        if found := _OF_A_BACKEND.fullmatch(path):
+            _alias_backend(path, *found.groups())
+        elif len(homes) == 1:
+            sys.modules[path] = homes[0]
+        else:
+            for home in homes:
+                vars(module).update({name: getattr(home, name) for name in home.__all__})
+
+
+def _alias_backend(path: str, part: str, framework: str) -> None:
+    """Make `path` the algorithms, or the package, of a framework's backend, and the paths below it their modules."""
+    backend = backends().current() if framework == "fluid" else backends().load(framework)
+    if part == "algorithms":
+        package = backend.algorithms
+        names = {module.name: module.name for module in iter_modules(package.__path__)} | _RENAMED
+    else:
+        package = import_module(backend.Model.__module__.rpartition(".")[0])
+        names = _CORE
+        sys.modules[f"{path}.layers"] = backend.layers
+    for old, new in names.items():
+        sys.modules[f"{path}.{old}"] = import_module(f"{package.__name__}.{new}")
+    sys.modules[path] = package

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from parl._offered import names_of, offered
+from parl._names import names_of, offered
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from parl._offered import names_of, offered
+from parl._names import names_of, offered
 
 if TYPE_CHECKING:
     from parl_core.contracts.a2c import A2C as A2C

@@ -11,37 +11,37 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parl.env.atari_wrappers import wrap_deepmind as wrap_deepmind
-    from parl.env.compat_wrappers import CompatWrapper as CompatWrapper
-    from parl.env.compat_wrappers import is_gym_version_ge as is_gym_version_ge
-    from parl.env.continuous_wrappers import ActionMappingWrapper as ActionMappingWrapper
-    from parl.env.mujoco_wrappers import wrap_rms as wrap_rms
-    from parl.env.multiagent_env import MAenv as MAenv
-    from parl.env.multiagent_env import ParallelAgents as ParallelAgents
-    from parl.env.vector_env import VectorEnv as VectorEnv
+    from parl_core.env.atari import wrap_deepmind as wrap_deepmind
     from parl_core.env.autoreset import in_same_step as in_same_step
     from parl_core.env.check import check_env as check_env
+    from parl_core.env.multi_agent import MAenv as MAenv
+    from parl_core.env.multi_agent import ParallelAgents as ParallelAgents
     from parl_core.env.native import make_native_vector_env as make_native_vector_env
     from parl_core.env.normalize import NormalizeVector as NormalizeVector
+    from parl_core.env.normalize import wrap_rms as wrap_rms
     from parl_core.env.vector import make_vector_env as make_vector_env
+    from parl_core.env.wrappers import ActionMappingWrapper as ActionMappingWrapper
+    from parl_core.env.wrappers import CompatWrapper as CompatWrapper
+    from parl_core.env.wrappers import VectorEnv as VectorEnv
+    from parl_core.env.wrappers import is_gym_version_ge as is_gym_version_ge
 
 if find_spec("gymnasium") is None:
     raise ImportError('parl.env needs gymnasium:\n    pip install "parl-core[train]"', name="gymnasium")
 
 _HOME = {
-    "ActionMappingWrapper": "parl.env.continuous_wrappers",
-    "CompatWrapper": "parl.env.compat_wrappers",
-    "MAenv": "parl.env.multiagent_env",
+    "ActionMappingWrapper": "parl_core.env.wrappers",
+    "CompatWrapper": "parl_core.env.wrappers",
+    "MAenv": "parl_core.env.multi_agent",
     "NormalizeVector": "parl_core.env.normalize",
-    "ParallelAgents": "parl.env.multiagent_env",
-    "VectorEnv": "parl.env.vector_env",
+    "ParallelAgents": "parl_core.env.multi_agent",
+    "VectorEnv": "parl_core.env.wrappers",
     "check_env": "parl_core.env.check",
     "in_same_step": "parl_core.env.autoreset",
-    "is_gym_version_ge": "parl.env.compat_wrappers",
+    "is_gym_version_ge": "parl_core.env.wrappers",
     "make_native_vector_env": "parl_core.env.native",
     "make_vector_env": "parl_core.env.vector",
-    "wrap_deepmind": "parl.env.atari_wrappers",
-    "wrap_rms": "parl.env.mujoco_wrappers",
+    "wrap_deepmind": "parl_core.env.atari",
+    "wrap_rms": "parl_core.env.normalize",
 }
 
 __all__ = [
