@@ -1,8 +1,21 @@
 """`parl.networks`: ready-made models of the backend in use, such as `parl.networks.ActorCritic(act_dim=2)`."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parl._names import names_of, offered
+
+if TYPE_CHECKING:
+    from parl_core.networks import MLP as MLP
+    from parl_core.networks import ActorCritic as ActorCritic
+    from parl_core.networks import AtariActorCritic as AtariActorCritic
+    from parl_core.networks import AtariQNetwork as AtariQNetwork
+    from parl_core.networks import DeterministicActorCritic as DeterministicActorCritic
+    from parl_core.networks import DuelingHead as DuelingHead
+    from parl_core.networks import ImplicitActorCritic as ImplicitActorCritic
+    from parl_core.networks import NatureCNN as NatureCNN
+    from parl_core.networks import QNetwork as QNetwork
+    from parl_core.networks import SquashedActorCritic as SquashedActorCritic
+    from parl_core.networks import TwinActorCritic as TwinActorCritic
 
 
 def __getattr__(name: str) -> Any:

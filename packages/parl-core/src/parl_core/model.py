@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction
 from parl_core.errors import ModelContractError, WeightsMismatchError
+from parl_core.layers import LazyLayer
 
 __all__ = ["Model", "Weights", "check_names", "check_weights"]
 
@@ -234,14 +235,6 @@ class Model:
         """Names of the parameters and buffers whose shapes are not known yet."""
         raise NotImplementedError
 
-    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Give lazily shaped layers the shapes that their weights have in `shapes`; ignore unknown names."""
-        raise NotImplementedError
-
-    def _share_initial_weights(self, target_model: Model) -> None:
-        """Let the target's lazily shaped layers draw the same initial weights as this model's."""
-        raise NotImplementedError
-
     def _to_portable(self, weights: Weights) -> Weights:
         """Names and layouts that both backends share, for all or some of the weights."""
         return weights
@@ -251,6 +244,32 @@ class Model:
         return weights
 
     # Shared
+
+    def _lazy_layers(self) -> dict[str, LazyLayer]:
+        return {name: layer for name, layer in self._all_layers().items() if isinstance(layer, LazyLayer)}
+
+    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Give lazily shaped layers the shapes that their weights have in `shapes`; ignore unknown names."""
+        taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []
+        for prefix, layer in self._lazy_layers().items():
+            own = {name: shapes[f"{prefix}.{name}"] for name in layer.waiting if f"{prefix}.{name}" in shapes}
+            if not own:
+                continue
+            if len(own) < len(layer.waiting) or not layer.accepts(own):
+                listed = ", ".join(f"{prefix}.{name} {shape}" for name, shape in own.items())
+                raise WeightsMismatchError(
+                    f"weights do not fit {type(self).__name__}: {prefix} is {layer}, got {listed}"
+                )
+            taken.append((layer, own))
+        for layer, own in taken:
+            layer.materialise(own)
+
+    def _share_initial_weights(self, target_model: Model) -> None:
+        """Let the target's lazily shaped layers draw the same initial weights as this model's."""
+        layers = self._lazy_layers()
+        for name, layer in target_model._lazy_layers().items():
+            if name in layers:
+                layer.seed = layers[name].seed
 
     def _fresh_id(self) -> str:
         return f"{type(self).__name__}-{uuid.uuid4().hex[:12]}"

@@ -17,7 +17,6 @@ from paddle import Tensor
 
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
-from parl_paddle.activations import log_softmax
 from parl_paddle.losses.shapes import same_shape
 from parl_paddle.programs import in_program
 
@@ -28,6 +27,7 @@ __all__ = [
     "PolicyDistribution",
     "SoftCategoricalDistribution",
     "SoftMultiCategoricalDistribution",
+    "log_softmax",
     "policy_distribution",
     "standard_normal_like",
 ]
@@ -248,6 +248,12 @@ def standard_normal_like(tensor: Tensor) -> Tensor:
     """Draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
     shape = paddle.shape(tensor) if in_program() else tensor.shape
     return paddle.standard_normal(shape, tensor.dtype)
+
+
+def log_softmax(logits: Tensor) -> Tensor:
+    """Return the logarithms of the softmax over the last axis; Paddle's own are never below -64 on the CPU."""
+    logarithms: Tensor = logits - paddle.logsumexp(logits, axis=-1, keepdim=True)
+    return logarithms
 
 
 def _check_finite(logits: Tensor) -> None:

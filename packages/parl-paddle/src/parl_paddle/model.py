@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 from paddle.utils import unique_name
 
 from parl_core import model as contract
-from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
-from parl_paddle.lazy import LazyLayer
+from parl_paddle.layers import LazyLayer
 from parl_paddle.programs import eager, in_program, operand, overwrite
 from parl_paddle.tensors import device_name, to_array
 
@@ -66,9 +65,10 @@ class Model(paddle.nn.Layer, contract.Model):
 
     def to(self, device: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> Self:
         """Move and convert the weights, as paddle's `to`; lazily shaped layers will create theirs so."""
-        for layer in self._lazy_layers().values():
-            layer.device = layer.device if device is None else device_name(device)
-            layer.dtype = layer.dtype if dtype is None else dtype
+        for layer in self.sublayers():
+            if isinstance(layer, LazyLayer):
+                layer.device = layer.device if device is None else device_name(device)
+                layer.dtype = layer.dtype if dtype is None else dtype
         if dtype is not None or not self._is_on(device):
             super().to(device, dtype, *args, **kwargs)
         return self
@@ -124,33 +124,8 @@ class Model(paddle.nn.Layer, contract.Model):
                     old.add_(new)
                     old.scale_(1.0 - decay)
 
-    def _lazy_layers(self) -> dict[str, LazyLayer]:
-        return {name: layer for name, layer in self.named_sublayers() if isinstance(layer, LazyLayer)}
-
     def _waiting(self) -> list[str]:
         return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]
-
-    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []
-        for prefix, layer in self._lazy_layers().items():
-            own = {name: shapes[f"{prefix}.{name}"] for name in layer.waiting if f"{prefix}.{name}" in shapes}
-            if not own:
-                continue
-            if len(own) < len(layer.waiting) or not layer.accepts(own):
-                listed = ", ".join(f"{prefix}.{name} {shape}" for name, shape in own.items())
-                raise WeightsMismatchError(
-                    f"weights do not fit {type(self).__name__}: {prefix} is {layer}, got {listed}"
-                )
-            taken.append((layer, own))
-        for layer, own in taken:
-            layer.materialise(own)
-
-    def _share_initial_weights(self, target_model: contract.Model) -> None:
-        assert isinstance(target_model, Model)
-        layers = self._lazy_layers()
-        for name, layer in target_model._lazy_layers().items():
-            if name in layers:
-                layer.seed = layers[name].seed
 
     def _transposed(self) -> set[str]:
         """Names of the weights that PyTorch keeps the other way round."""

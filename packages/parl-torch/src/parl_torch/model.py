@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from parl_core import model as contract
-from parl_core.errors import WeightsMismatchError
 from parl_core.model import Weights
-from parl_torch.lazy import LazyLayer
 from parl_torch.tensors import to_array
 
 __all__ = ["Model"]
@@ -87,35 +85,12 @@ class Model(nn.Module, contract.Model):
             else:
                 torch._foreach_lerp_(targets, sources, weight)
 
-    def _lazy_layers(self) -> dict[str, LazyLayer]:
-        return {name: layer for name, layer in self.named_modules() if isinstance(layer, LazyLayer)}
-
     def _waiting(self) -> list[str]:
         waiting = [name for name, parameter in self.named_parameters() if is_lazy(parameter)]
         if waiting:  # only then may there be buffers without shapes
             for name, layer in self._lazy_layers().items():
                 waiting += [f"{name}.{buffer}" for buffer in layer.BUFFERS if not layer.shaped]
         return waiting
-
-    def _take_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        taken: list[tuple[LazyLayer, dict[str, tuple[int, ...]]]] = []
-        for name, layer in self._lazy_layers().items():
-            keys = {key: f"{name}.{key}" for key in layer.state_dict(keep_vars=True)}
-            own = {key: shapes[full] for key, full in keys.items() if full in shapes}
-            if layer.shaped or not own:
-                continue
-            if not layer.accepts(own):
-                listed = ", ".join(f"{keys[key]} {shape}" for key, shape in own.items())
-                raise WeightsMismatchError(f"weights do not fit {type(self).__name__}: {name} is {layer}, got {listed}")
-            taken.append((layer, own))
-        for layer, own in taken:
-            layer.materialise(own)
-
-    def _share_initial_weights(self, target_model: contract.Model) -> None:
-        layers = self._lazy_layers()
-        for name, layer in cast(Model, target_model)._lazy_layers().items():
-            if name in layers:
-                layer.seed = layers[name].seed
 
     def _to_portable(self, weights: Weights) -> Weights:
         return {name: array for name, array in weights.items() if not name.endswith(_COUNTER)}

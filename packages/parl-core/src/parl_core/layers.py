@@ -1,0 +1,473 @@
+"""What `parl.layers` is on either framework: the lazily shaped layers, and functions that need no framework's own name.
+
+    LazyLayer                                   takes its shapes from the first batch, or from weights set before it
+      ├─ Fc, Conv2d, Embedding, BatchNorm       arguments, shapes and initial values, here
+      └─ the backend's LazyLayer                parameters and forward(): a torch.nn.Module, a paddle.nn.Layer
+           └─ the backend's Fc, Conv2d, …       derive from both; compute() is their tensor code
+
+`parl.layers.fc` and its kind are these classes. A layer draws a seed when it is made, and its initial weights from that
+seed when it learns its shapes. So a deepcopy made before the first batch starts from the same weights as the original,
+whichever runs first, and the framework's seed before the model is made decides them.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from parl_core.checks import check_features, check_fraction, check_int, check_positive, check_real
+from parl_core.errors import HyperparameterError
+
+__all__ = [
+    "ACTIVATIONS",
+    "BatchNorm",
+    "Constant",
+    "Conv2d",
+    "Embedding",
+    "Fc",
+    "Initial",
+    "Initializer",
+    "LazyLayer",
+    "Normal",
+    "Orthogonal",
+    "Shapes",
+    "TrainedDtype",
+    "Uniform",
+    "activation",
+    "argmax",
+    "check_dtype",
+    "check_pool_type",
+    "clip",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "mean",
+    "new_parameter",
+    "reduce_mean",
+    "reduce_sum",
+    "square_error_cost",
+    "squeeze",
+]
+
+Shapes = Mapping[str, tuple[int, ...]]
+_Size = int | tuple[int, int]
+
+
+# Initial values
+
+
+@dataclass(frozen=True)
+class Constant:
+    """All entries are `value`."""
+
+    value: float
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Drawn uniformly from [-limit, limit]."""
+
+    limit: float
+
+    @classmethod
+    def glorot(cls, shape: tuple[int, ...]) -> "Uniform":
+        """Limit sqrt(6 / (fan in + fan out)): Glorot & Bengio 2010, equation 16; a vector's fans are its length."""
+        fans = shape[:2] if len(shape) > 1 else (math.prod(shape),) * 2
+        return cls(math.sqrt(6.0 / (sum(fans) * math.prod(shape[2:]))))
+
+
+@dataclass(frozen=True)
+class Normal:
+    """Drawn from N(0, std**2)."""
+
+    std: float
+
+
+@dataclass(frozen=True)
+class Orthogonal:
+    """A matrix `[out, in]` with orthonormal rows, or columns where there are more rows, times `gain`.
+
+    Saxe et al. 2014. Of more than two dimensions, all but the first count as one.
+    """
+
+    gain: float
+
+
+Initial = Constant | Uniform | Normal | Orthogonal
+
+
+# Lazily shaped layers
+
+
+class LazyLayer:
+    """Base of the lazily shaped layers: names of parameters are known from the start, shapes and values come later.
+
+    Args:
+        act: name of the activation of the output, None for none.
+        bias: False for a layer without the parameter `bias`.
+
+    Attributes:
+        seed: the initial weights are drawn from it.
+        shaped: the parameters have shapes.
+    """
+
+    PARAMETERS: ClassVar[tuple[str, ...]] = ("weight", "bias")
+    BUFFERS: ClassVar[tuple[str, ...]] = ()
+    TAKES_INDICES: ClassVar[bool] = False
+    """Inputs are whole numbers; other layers convert such to the dtype of their weights."""
+    TRANSPOSED: ClassVar[bool] = False
+    """The framework keeps the weight as `[in, out]`; the shared layout, which is PyTorch's, is `[out, in]`."""
+
+    seed: int
+    shaped: bool
+    act: Callable[[Any], Any] | None
+    own_parameters: tuple[str, ...]
+    """Those of `PARAMETERS` that this layer has."""
+
+    def __init__(self, act: str | None = None, bias: bool = True) -> None:
+        raise NotImplementedError
+
+    @property
+    def waiting(self) -> tuple[str, ...]:
+        """Names of the parameters and buffers that have no shape yet."""
+        return () if self.shaped else (*self.own_parameters, *self.BUFFERS)
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of all parameters and buffers for an input."""
+        raise NotImplementedError
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        raise NotImplementedError
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
+        """Return how one parameter or buffer starts."""
+        raise NotImplementedError
+
+    # Backend hooks
+
+    def compute(self, inputs: Any) -> Any:
+        """Return the layer's output before the activation."""
+        raise NotImplementedError
+
+    def materialise(self, shapes: Shapes) -> None:
+        """Give parameters and buffers these shapes and their initial values."""
+        raise NotImplementedError
+
+
+class Fc(LazyLayer):
+    """A fully connected layer.
+
+    The weight starts uniform (Glorot & Bengio 2010), as in PARL 1.x's framework, the bias at zero.
+
+    Args:
+        size: number of outputs.
+        num_flatten_dims: leading dimensions that are kept; the others are flattened into the input features.
+        bias_attr: False for a layer without bias.
+        act: activation of the output, such as `"relu"`, `"tanh"`, `"softmax"`.
+        initial_weight: how the weight starts instead.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        num_flatten_dims: int = 1,
+        bias_attr: bool | None = None,
+        act: str | None = None,
+        *,
+        initial_weight: Initial | None = None,
+    ) -> None:
+        super().__init__(act, bias_attr is not False)
+        self.size = check_int("size", size)
+        self.num_flatten_dims = check_int("num_flatten_dims", num_flatten_dims)
+        self.initial_weight = initial_weight
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of weight and bias."""
+        check_features("fc", tuple(inputs.shape), self.num_flatten_dims)
+        weight = (self.size, math.prod(inputs.shape[self.num_flatten_dims :]))
+        return {"weight": weight[::-1] if self.TRANSPOSED else weight, "bias": (self.size,)}
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        return len(shapes["weight"]) == 2 and shapes["weight"][1 if self.TRANSPOSED else 0] == self.size
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
+        """Return how one parameter starts."""
+        return Constant(0.0) if name == "bias" else self.initial_weight or Uniform.glorot(shape)
+
+    def extra_repr(self) -> str:
+        """Return what the framework prints of this layer."""
+        return f"size={self.size}"
+
+
+class Conv2d(LazyLayer):
+    """A convolution over images `[n, channels, height, width]`.
+
+    The weight starts normal with deviation sqrt(2 / fan in), as in PARL 1.x's framework, the bias at zero.
+
+    Args:
+        num_filters: number of output channels.
+        filter_size: height and width of the filters, in pixels.
+        stride: in pixels.
+        padding: rows and columns of zeros on each side.
+        dilation: distance between the filter's points.
+        groups: number of groups of channels that do not see each other; default 1.
+        bias_attr: False for a layer without bias.
+        act: activation of the output.
+        initial_weight: how the weight starts instead.
+    """
+
+    def __init__(
+        self,
+        num_filters: int,
+        filter_size: _Size,
+        stride: _Size = 1,
+        padding: _Size = 0,
+        dilation: _Size = 1,
+        groups: int | None = None,
+        bias_attr: bool | None = None,
+        act: str | None = None,
+        *,
+        initial_weight: Initial | None = None,
+    ) -> None:
+        super().__init__(act, bias_attr is not False)
+        self.num_filters = check_int("num_filters", num_filters)
+        self.filter_size = (filter_size, filter_size) if isinstance(filter_size, int) else tuple(filter_size)
+        self.stride, self.padding, self.dilation = stride, padding, dilation
+        self.groups = check_int("groups", groups or 1)
+        self.initial_weight = initial_weight
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of weight and bias."""
+        channels = inputs.shape[1] // self.groups
+        return {"weight": (self.num_filters, channels, *self.filter_size), "bias": (self.num_filters,)}
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        weight = shapes["weight"]
+        return len(weight) == 4 and (weight[0], *weight[2:]) == (self.num_filters, *self.filter_size)
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:
+        """Return how one parameter starts."""
+        if name == "bias":
+            return Constant(0.0)
+        return self.initial_weight or Normal(math.sqrt(2.0 / math.prod(shape[1:])))
+
+    def extra_repr(self) -> str:
+        """Return what the framework prints of this layer."""
+        return f"num_filters={self.num_filters}, filter_size={self.filter_size}"
+
+
+class Embedding(LazyLayer):
+    """A table that maps whole numbers below `size[0]` to vectors of `size[1]` entries.
+
+    It starts uniform (Glorot & Bengio 2010); its shape is known from the start.
+
+    Args:
+        size: rows and width of the table.
+    """
+
+    PARAMETERS: ClassVar[tuple[str, ...]] = ("weight",)
+    TAKES_INDICES: ClassVar[bool] = True
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        super().__init__()
+        rows, width = size
+        self.table = (check_int("size[0]", rows), check_int("size[1]", width))
+        self.materialise({"weight": self.table})
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - there is one
+        """Return how the table starts."""
+        return Uniform.glorot(shape)
+
+
+class BatchNorm(LazyLayer):
+    """Batch normalisation over axis 1 (Ioffe & Szegedy 2015), with running mean and variance as buffers.
+
+    Args:
+        act: activation of the output.
+        momentum: how much of the running statistics stays at each batch, in [0, 1].
+        epsilon: added to the variance.
+    """
+
+    BUFFERS: ClassVar[tuple[str, ...]] = ("running_mean", "running_var")
+
+    def __init__(self, act: str | None = None, momentum: float = 0.9, epsilon: float = 1e-5) -> None:
+        super().__init__(act)
+        self.momentum = check_fraction("momentum", momentum)
+        self.epsilon = check_positive("epsilon", epsilon)
+
+    def shapes_for(self, inputs: Any) -> Shapes:
+        """Return the shapes of all parameters and buffers."""
+        return dict.fromkeys((*self.PARAMETERS, *self.BUFFERS), (inputs.shape[1],))
+
+    def accepts(self, shapes: Shapes) -> bool:
+        """Return False for shapes that weights of this layer cannot have."""
+        return len(set(shapes.values())) == 1 and len(shapes["weight"]) == 1
+
+    def initial(self, name: str, shape: tuple[int, ...]) -> Initial:  # noqa: ARG002 - all start from constants
+        """Return how one parameter or buffer starts."""
+        return Constant(1.0 if name in ("weight", "running_var") else 0.0)
+
+
+# Activations
+
+ACTIVATIONS = ("elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softmax", "softplus", "swish", "tanh")
+
+
+def activation(name: str | None, own: Mapping[str, Callable[[Any], Any]], functional: Any) -> Any:
+    """Return the activation called `name`, which may overwrite its input; None for None.
+
+    Args:
+        name: one of `ACTIVATIONS`.
+        own: functions that the backend prefers to the framework's of that name.
+        functional: the framework's module of functions.
+
+    Raises:
+        HyperparameterError: there is none of that name.
+    """
+    if name is None:
+        return None
+    if name not in ACTIVATIONS:
+        raise HyperparameterError(f"no activation {name!r}; there are {', '.join(ACTIVATIONS)}")
+    return own.get(name) or getattr(functional, name)
+
+
+# Parameters that belong to no layer
+
+Initializer = float | Callable[[tuple[int, ...]], ArrayLike]
+"""A number for all entries, or a function of the shape."""
+
+TrainedDtype = Literal["float16", "float32", "float64"]
+_TRAINED_DTYPES: tuple[TrainedDtype, ...] = ("float16", "float32", "float64")
+
+
+def new_parameter(
+    shape: Sequence[int], dtype: str, is_bias: bool, default_initializer: Initializer | None
+) -> tuple[tuple[int, ...], TrainedDtype, Constant | Uniform | NDArray[np.float64]]:
+    """Check the arguments of `create_parameter` and return the parameter's shape, dtype and initial values.
+
+    Raises:
+        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+    """
+    if isinstance(shape, (str, int)):
+        raise HyperparameterError(f"shape must list the sizes of all dimensions, such as [3] or [8, 4], got {shape!r}")
+    sizes = tuple(check_int(f"shape[{i}]", size) for i, size in enumerate(shape))
+    known = next((known for known in _TRAINED_DTYPES if known == dtype), None)
+    if known is None:
+        raise HyperparameterError(f"a parameter's dtype must be one of {', '.join(_TRAINED_DTYPES)}, got {dtype!r}")
+    if default_initializer is None:
+        return sizes, known, Constant(0.0) if is_bias else Uniform.glorot(sizes)
+    if not callable(default_initializer):
+        return sizes, known, Constant(check_real("default_initializer", default_initializer))
+    values = np.asarray(default_initializer(sizes), np.float64)
+    if values.shape != sizes or not np.isfinite(values).all():
+        wrong = f"shape {values.shape}" if values.shape != sizes else "numbers that are not finite"
+        raise HyperparameterError(f"default_initializer must return finite numbers of shape {sizes}, got {wrong}")
+    return sizes, known, values
+
+
+# Functions of PARL 1.x's `parl.layers`, with its argument names, that tensors of both frameworks spell alike
+
+
+def reduce_sum(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
+    """Return the sum over `dim`; over everything by default."""
+    return input.sum(axis=dim, keepdim=keep_dim)
+
+
+def reduce_mean(input: Any, dim: int | Sequence[int] | None = None, keep_dim: bool = False) -> Any:
+    """Return the mean over `dim`; over everything by default."""
+    return input.mean(axis=dim, keepdim=keep_dim)
+
+
+def mean(x: Any) -> Any:
+    """Return the mean of all entries."""
+    return x.mean()
+
+
+def argmax(x: Any, axis: int = 0) -> Any:
+    """Return the index of the largest entry along `axis`."""
+    return x.argmax(axis)
+
+
+def elementwise_add(x: Any, y: Any) -> Any:
+    """Return x + y."""
+    return x + y
+
+
+def elementwise_sub(x: Any, y: Any) -> Any:
+    """Return x - y."""
+    return x - y
+
+
+def elementwise_mul(x: Any, y: Any) -> Any:
+    """Return x * y."""
+    return x * y
+
+
+def elementwise_div(x: Any, y: Any) -> Any:
+    """Return x / y."""
+    return x / y
+
+
+def elementwise_max(x: Any, y: Any) -> Any:
+    """Return the larger of both, entry by entry."""
+    return x.maximum(y)
+
+
+def elementwise_min(x: Any, y: Any) -> Any:
+    """Return the smaller of both, entry by entry."""
+    return x.minimum(y)
+
+
+def clip(x: Any, min: float, max: float) -> Any:
+    """Return entries limited to [min, max]."""
+    return x.clip(min, max)
+
+
+def squeeze(input: Any, axes: Sequence[int]) -> Any:
+    """Return the tensor without the dimensions of size one at `axes`."""
+    return input.squeeze(tuple(axes))
+
+
+def square_error_cost(input: Any, label: Any) -> Any:
+    """Return (input - label)**2, entry by entry.
+
+    Raises:
+        ValueError: the shapes differ; broadcasting `[n]` against `[n, 1]` is the classic silent mistake.
+    """
+    if tuple(input.shape) != tuple(label.shape):
+        raise ValueError(f"square_error_cost needs equal shapes, got {tuple(input.shape)} and {tuple(label.shape)}")
+    return (input - label).square()
+
+
+_DTYPES = ("bool", "uint8", "int32", "int64", "float16", "float32", "float64")
+
+
+def check_dtype(name: str) -> str:
+    """Return the name of a dtype to which `cast` converts.
+
+    Raises:
+        HyperparameterError: it is another one.
+    """
+    if name not in _DTYPES:
+        raise HyperparameterError(f"no dtype {name!r}; there are {', '.join(_DTYPES)}")
+    return name
+
+
+def check_pool_type(name: str) -> str:
+    """Return the kind of a `pool2d`: "max" or "avg".
+
+    Raises:
+        HyperparameterError: it is another one.
+    """
+    if name not in ("max", "avg"):
+        raise HyperparameterError(f'pool_type must be "max" or "avg", got {name!r}')
+    return name

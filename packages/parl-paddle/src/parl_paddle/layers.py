@@ -1,0 +1,372 @@
+"""`parl.layers` on PaddlePaddle: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
+
+What they take, and what needs no tensor code of paddle's own, is in `parl_core.layers`. All of it takes eager tensors
+and the values of a program that is being built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+import paddle
+import paddle.nn.functional as F
+from numpy.typing import NDArray
+from paddle import Tensor
+
+from parl_core import layers as contract
+from parl_core.errors import ModelContractError
+from parl_core.layers import (
+    Initializer,
+    Shapes,
+    argmax,
+    clip,
+    elementwise_add,
+    elementwise_div,
+    elementwise_max,
+    elementwise_min,
+    elementwise_mul,
+    elementwise_sub,
+    mean,
+    reduce_mean,
+    reduce_sum,
+    square_error_cost,
+    squeeze,
+)
+from parl_paddle.distributions import log_softmax
+from parl_paddle.programs import eager, in_program
+
+__all__ = [
+    "abs",
+    "argmax",
+    "batch_norm",
+    "cast",
+    "clip",
+    "concat",
+    "conv2d",
+    "conv_2d",
+    "create_parameter",
+    "cross_entropy",
+    "data",
+    "dropout",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "embedding",
+    "exp",
+    "fc",
+    "flatten",
+    "gather",
+    "log",
+    "mean",
+    "one_hot",
+    "pool2d",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "relu",
+    "reshape",
+    "sigmoid",
+    "softmax",
+    "softmax_with_cross_entropy",
+    "sqrt",
+    "square",
+    "square_error_cost",
+    "squeeze",
+    "stack",
+    "tanh",
+    "transpose",
+    "unsqueeze",
+]
+
+
+_ACTIVATIONS = {"swish": F.silu}
+
+
+class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
+    """See `parl_core.layers.LazyLayer`.
+
+    Attributes:
+        device: where the parameters are created, in paddle's spelling; None is paddle's current device.
+        dtype: which they will have; None is paddle's default.
+    """
+
+    weight: Tensor
+    bias: Tensor | None
+
+    def __init__(self, act: str | None = None, bias: bool = True) -> None:
+        super().__init__()
+        with eager():
+            self.seed = int(paddle.randint(0, 2**31 - 1, [1]).numpy()[0])
+        self.act = contract.activation(act, _ACTIVATIONS, F)
+        self.shaped = False
+        self.device: str | None = None
+        self.dtype: Any = None
+        self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
+        for name in (*self.PARAMETERS, *self.BUFFERS):
+            setattr(self, name, None)
+
+    def forward(self, inputs: Tensor) -> Any:
+        if not self.shaped:
+            self.materialise(self.shapes_for(inputs))
+        if inputs.dtype != self.weight.dtype and not (self.TAKES_INDICES or paddle.is_floating_point(inputs)):
+            inputs = inputs.astype(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
+        outputs = self.compute(inputs)
+        return outputs if self.act is None else self.act(outputs)
+
+    def materialise(self, shapes: Shapes) -> None:  # also while a program is being built
+        generator = np.random.default_rng(self.seed)
+        zero = paddle.nn.initializer.Constant(0.0)
+        with eager():
+            for name in self.own_parameters:
+                parameter = self.create_parameter(list(shapes[name]), dtype=self.dtype, default_initializer=zero)
+                values = self._drawn(name, shapes[name], generator)
+                parameter.set_value(paddle.to_tensor(values, dtype=parameter.dtype, place=parameter.place))
+                setattr(self, name, parameter)
+            for name in self.BUFFERS:
+                values = self._drawn(name, shapes[name], generator)
+                delattr(self, name)
+                self.register_buffer(name, paddle.to_tensor(values, dtype=self.weight.dtype))
+            if self.device is not None:
+                self.to(device=self.device)
+        self.shaped = True
+
+    def _drawn(self, name: str, shape: tuple[int, ...], generator: np.random.Generator) -> NDArray[Any]:
+        match self.initial(name, shape):
+            case contract.Constant(value):
+                return np.full(shape, value)
+            case contract.Uniform(limit):
+                return generator.uniform(-limit, limit, shape)
+            case contract.Normal(std):
+                return generator.normal(0.0, std, shape)
+            case contract.Orthogonal(gain):
+                return (
+                    _orthogonal(shape[::-1], gain, generator).T
+                    if self.TRANSPOSED
+                    else _orthogonal(shape, gain, generator)
+                )
+
+
+def _orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> NDArray[Any]:
+    """`[out, ...]` with orthonormal rows, or columns where there are more rows, times `gain`; uniform among these."""
+    rows, columns = shape[0], prod(shape[1:])
+    tall, triangle = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
+    tall *= np.sign(np.diag(triangle))  # QR fixes the signs; undone, the distribution is uniform (Mezzadri 2007)
+    return gain * (tall if rows >= columns else tall.T).reshape(shape)
+
+
+class Fc(contract.Fc, LazyLayer):
+    TRANSPOSED: ClassVar[bool] = True
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        if inputs.ndim != self.num_flatten_dims + 1:
+            inputs = paddle.flatten(inputs, start_axis=self.num_flatten_dims)
+        if self.num_flatten_dims == 1 and self.bias is not None:
+            # Faster than F.linear, forth and back. (paddle.addmm is faster still, but ends the process where the bias
+            # needs no gradient, as in paddle.grad by the inputs; 3.3.1.)
+            outputs: Tensor = paddle.matmul(inputs, self.weight) + self.bias  # type: ignore[no-untyped-call]  # paddle's
+            return outputs
+        return F.linear(inputs, self.weight, self.bias)
+
+
+class Conv2d(contract.Conv2d, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Embedding(contract.Embedding, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.embedding(inputs, self.weight)
+
+
+class BatchNorm(contract.BatchNorm, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.batch_norm(
+            inputs,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=self.training,
+            momentum=self.momentum,
+            epsilon=self.epsilon,
+        )
+
+
+fc, conv_2d, conv2d, embedding, batch_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: str = "float32",
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+) -> Tensor:
+    """A parameter that is trained with the model of which it is an attribute.
+
+        self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
+
+    Args:
+        shape: `[]` for a single number.
+        dtype: such as `"float32"`.
+        is_bias: begins with zeros; others begin uniformly (Glorot & Bengio 2010).
+        default_initializer: in place of that a number, or a function that returns an array of the shape.
+
+    Raises:
+        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+    """
+    sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
+    initializers: Any = paddle.nn.initializer
+    match initial:
+        case contract.Constant(value):
+            draw = initializers.Constant(value)
+        case contract.Uniform(limit):
+            draw = initializers.Uniform(-limit, limit)
+        case _:
+            draw = initializers.Assign(initial.astype(kind))
+    with eager():
+        parameter: Tensor = paddle.create_parameter(list(sizes), kind, default_initializer=draw)
+    return parameter
+
+
+_Dims = int | Sequence[int] | None
+
+relu, tanh, sigmoid = F.relu, F.tanh, F.sigmoid
+abs, exp, log, sqrt, square = paddle.abs, paddle.exp, paddle.log, paddle.sqrt, paddle.square
+
+
+def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_size: bool = True) -> Tensor:
+    """An input of the program that is being built; only parl-paddle has programs.
+
+    Args:
+        name: its key in the executor's `feed`.
+        shape: of one sample; the batch dimension is put in front.
+        dtype: of the array that is fed.
+        append_batch_size: False takes `shape` as it is.
+
+    Raises:
+        ModelContractError: no program is being built.
+    """
+    if not in_program():
+        raise ModelContractError(
+            f"layers.data({name!r}) describes an input of a program; call it in the build_program(self) of an agent, "
+            "or give the algorithm tensors"
+        )
+    placeholder: Tensor = paddle.static.data(name, [None, *shape] if append_batch_size else list(shape), dtype)
+    return placeholder
+
+
+def softmax(input: Tensor, axis: int = -1) -> Tensor:
+    """Exponentials normalised along `axis`."""
+    return F.softmax(input, axis=axis)
+
+
+def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
+    """Maximum over `dim`; over everything by default."""
+    return paddle.max(input, axis=dim, keepdim=keep_dim)
+
+
+def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
+    """Minimum over `dim`; over everything by default."""
+    return paddle.min(input, axis=dim, keepdim=keep_dim)
+
+
+def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
+    """Product over `dim`; over everything by default."""
+    return paddle.prod(input, axis=dim, keepdim=keep_dim)
+
+
+def one_hot(input: Tensor, depth: int) -> Tensor:
+    """Rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    index = paddle.squeeze(input, axis=-1) if input.ndim > 1 and input.shape[-1] == 1 else input
+    return F.one_hot(index.astype("int64"), depth)
+
+
+def cast(x: Tensor, dtype: Any) -> Tensor:
+    """The same numbers in another dtype.
+
+    Raises:
+        HyperparameterError: the name of the dtype is unknown.
+    """
+    if isinstance(dtype, str):
+        contract.check_dtype(dtype)
+    return paddle.cast(x, dtype)
+
+
+def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
+    """-log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
+
+
+def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """The same from logits, without overflow; `[n, 1]`."""
+    return -paddle.index_sample(log_softmax(logits), label.reshape([-1, 1]).astype("int64"))
+
+
+def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors one after the other along `axis`."""
+    return paddle.concat(list(input), axis=axis)
+
+
+def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors side by side along a new `axis`."""
+    return paddle.stack(list(x), axis=axis)
+
+
+def flatten(x: Tensor, axis: int = 1) -> Tensor:
+    """A matrix: dimensions before `axis` become rows, the others columns."""
+    if axis == 0:
+        return paddle.reshape(x, [1, -1])
+    columns = paddle.flatten(x, start_axis=axis) if x.ndim > axis + 1 else x
+    return paddle.flatten(columns, stop_axis=axis - 1) if axis > 1 else columns
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
+    return paddle.reshape(x, list(shape))
+
+
+def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
+    """With a dimension of size one at each of `axes`."""
+    return paddle.unsqueeze(input, axis=list(axes))
+
+
+def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
+    """Dimensions in the order `perm`."""
+    return paddle.transpose(x, perm=list(perm))
+
+
+def gather(input: Tensor, index: Tensor) -> Tensor:
+    """Rows of `input` at `index` `[n]`."""
+    return paddle.gather(input, index.reshape([-1]))
+
+
+def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
+    """Zero entries with probability `dropout_prob` and scale the others up, unless `is_test`."""
+    return F.dropout(x, p=dropout_prob, training=not is_test)
+
+
+def pool2d(
+    input: Tensor,
+    pool_size: int | tuple[int, int] = -1,
+    pool_type: str = "max",
+    pool_stride: int | tuple[int, int] = 1,
+    pool_padding: int | tuple[int, int] = 0,
+    global_pooling: bool = False,
+) -> Tensor:
+    """Maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+
+    Raises:
+        HyperparameterError: an unknown `pool_type`.
+    """
+    size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
+    if contract.check_pool_type(pool_type) == "max":
+        return F.max_pool2d(input, size, pool_stride, pool_padding)
+    return F.avg_pool2d(input, size, pool_stride, pool_padding, exclusive=True)

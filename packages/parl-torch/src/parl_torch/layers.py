@@ -1,0 +1,326 @@
+"""`parl.layers` on PyTorch: lazily shaped layers, and the functions that PARL 1.x's manual uses beside them.
+
+What they take, and what needs no tensor code of PyTorch's own, is in `parl_core.layers`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+from typing import cast as typed
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from parl_core import layers as contract
+from parl_core.layers import (
+    Initial,
+    Initializer,
+    Shapes,
+    argmax,
+    clip,
+    elementwise_add,
+    elementwise_div,
+    elementwise_max,
+    elementwise_min,
+    elementwise_mul,
+    elementwise_sub,
+    mean,
+    reduce_mean,
+    reduce_sum,
+    square_error_cost,
+    squeeze,
+)
+
+__all__ = [
+    "abs",
+    "argmax",
+    "batch_norm",
+    "cast",
+    "clip",
+    "concat",
+    "conv2d",
+    "conv_2d",
+    "create_parameter",
+    "cross_entropy",
+    "dropout",
+    "elementwise_add",
+    "elementwise_div",
+    "elementwise_max",
+    "elementwise_min",
+    "elementwise_mul",
+    "elementwise_sub",
+    "embedding",
+    "exp",
+    "fc",
+    "flatten",
+    "gather",
+    "log",
+    "mean",
+    "one_hot",
+    "pool2d",
+    "reduce_max",
+    "reduce_mean",
+    "reduce_min",
+    "reduce_prod",
+    "reduce_sum",
+    "relu",
+    "reshape",
+    "sigmoid",
+    "softmax",
+    "softmax_with_cross_entropy",
+    "sqrt",
+    "square",
+    "square_error_cost",
+    "squeeze",
+    "stack",
+    "tanh",
+    "transpose",
+    "unsqueeze",
+]
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,  # the layer's own output; a second block of memory would cost SAC's updates 5 %
+    "sigmoid": torch.sigmoid,
+    "softmax": partial(torch.softmax, dim=-1),
+    "swish": F.silu,
+    "tanh": torch.tanh,
+}
+
+
+class LazyLayer(nn.Module, contract.LazyLayer):
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+
+    def __init__(self, act: str | None = None, bias: bool = True) -> None:
+        super().__init__()
+        self.seed = int(torch.randint(2**62, ()).item())
+        self.act = contract.activation(act, _ACTIVATIONS, F)
+        self.shaped = False
+        self.own_parameters = tuple(name for name in self.PARAMETERS if name != "bias" or bias)
+        for name in self.PARAMETERS:
+            made = name in self.own_parameters
+            self.register_parameter(name, typed(nn.Parameter, nn.UninitializedParameter()) if made else None)
+        for name in self.BUFFERS:
+            self.register_buffer(name, torch.empty(0))
+
+    def forward(self, inputs: Tensor) -> Any:
+        if not self.shaped:
+            self.materialise(self.shapes_for(inputs))
+        if not (inputs.is_floating_point() or self.TAKES_INDICES):
+            inputs = inputs.to(self.weight.dtype)  # pixels, counts, one-hot rows: what else could be meant
+        outputs = self.compute(inputs)
+        return outputs if self.act is None else self.act(outputs)
+
+    @torch.no_grad()
+    def materialise(self, shapes: Shapes) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        for name in self.own_parameters:
+            parameter = getattr(self, name)
+            if isinstance(parameter, nn.UninitializedParameter):
+                parameter.materialize(shapes[name])
+                parameter.copy_(_drawn(self.initial(name, shapes[name]), shapes[name], generator))
+        for name in self.BUFFERS:
+            values = _drawn(self.initial(name, shapes[name]), shapes[name], generator)
+            setattr(self, name, values.to(getattr(self, name)))
+        self.shaped = True
+
+
+def _drawn(initial: Initial, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    values = torch.empty(shape)
+    match initial:
+        case contract.Constant(value):
+            return values.fill_(value)
+        case contract.Uniform(limit):
+            return values.uniform_(-limit, limit, generator=generator)
+        case contract.Normal(std):
+            return values.normal_(0.0, std, generator=generator)
+        case contract.Orthogonal(gain):
+            orthogonal: Tensor = nn.init.orthogonal_(values, gain, generator=generator)
+            return orthogonal
+
+
+class Fc(contract.Fc, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        if inputs.dim() != self.num_flatten_dims + 1:
+            inputs = inputs.flatten(self.num_flatten_dims)
+        return F.linear(inputs, self.weight, self.bias)
+
+
+class Conv2d(contract.Conv2d, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.conv2d(inputs, self.weight, self.bias, self.stride, self.padding, self.dilation, self.groups)
+
+
+class Embedding(contract.Embedding, LazyLayer):
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.embedding(inputs, self.weight)
+
+
+class BatchNorm(contract.BatchNorm, LazyLayer):
+    running_mean: Tensor
+    running_var: Tensor
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        return F.batch_norm(
+            inputs,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            training=self.training,
+            momentum=1.0 - self.momentum,  # PyTorch counts the other way round
+            eps=self.epsilon,
+        )
+
+
+fc, conv_2d, conv2d, embedding, batch_norm = Fc, Conv2d, Conv2d, Embedding, BatchNorm
+
+
+def create_parameter(
+    shape: Sequence[int],
+    dtype: str = "float32",
+    is_bias: bool = False,
+    default_initializer: Initializer | None = None,
+) -> nn.Parameter:
+    """A parameter that is trained with the model of which it is an attribute.
+
+        self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
+
+    Args:
+        shape: `[]` for a single number.
+        dtype: such as `"float32"`.
+        is_bias: begins with zeros; others begin uniformly (Glorot & Bengio 2010).
+        default_initializer: in place of that a number, or a function that returns an array of the shape.
+
+    Raises:
+        HyperparameterError: the shape, the dtype or the initial values mean nothing.
+    """
+    sizes, kind, initial = contract.new_parameter(shape, dtype, is_bias, default_initializer)
+    values = torch.empty(sizes, dtype=getattr(torch, kind))
+    match initial:
+        case contract.Constant(value):
+            return nn.Parameter(values.fill_(value))
+        case contract.Uniform(limit):
+            return nn.Parameter(values.uniform_(-limit, limit))
+        case _:
+            return nn.Parameter(torch.tensor(initial, dtype=values.dtype))
+
+
+_Dims = int | Sequence[int] | None
+
+relu, tanh, sigmoid = torch.relu, torch.tanh, torch.sigmoid
+abs, exp, log, sqrt, square = torch.abs, torch.exp, torch.log, torch.sqrt, torch.square
+
+
+def softmax(input: Tensor, axis: int = -1) -> Tensor:
+    """Exponentials normalised along `axis`."""
+    return torch.softmax(input, dim=axis)
+
+
+def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
+    """Maximum over `dim`; over everything by default."""
+    return torch.amax(input, dim=_axes(dim), keepdim=keep_dim)
+
+
+def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
+    """Minimum over `dim`; over everything by default."""
+    return torch.amin(input, dim=_axes(dim), keepdim=keep_dim)
+
+
+def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
+    """Product over `dim`; over everything by default."""
+    return torch.prod(input) if dim is None else torch.prod(input, dim=dim, keepdim=keep_dim)
+
+
+def one_hot(input: Tensor, depth: int) -> Tensor:
+    """Rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    index = input.squeeze(-1) if input.dim() > 1 and input.shape[-1] == 1 else input
+    return F.one_hot(index.long(), depth).float()
+
+
+def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
+    """The same numbers in another dtype.
+
+    Raises:
+        HyperparameterError: the name of the dtype is unknown.
+    """
+    return x.to(getattr(torch, contract.check_dtype(dtype)) if isinstance(dtype, str) else dtype)
+
+
+def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
+    """-log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
+
+
+def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
+    """The same from logits, without overflow; `[n, 1]`."""
+    return -torch.log_softmax(logits, dim=-1).gather(1, label.reshape(-1, 1).long())
+
+
+def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors one after the other along `axis`."""
+    return torch.cat(list(input), dim=axis)
+
+
+def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """Tensors side by side along a new `axis`."""
+    return torch.stack(list(x), dim=axis)
+
+
+def flatten(x: Tensor, axis: int = 1) -> Tensor:
+    """A matrix: dimensions before `axis` become rows, the others columns."""
+    rows = 1
+    for size in x.shape[:axis]:
+        rows *= size
+    return x.reshape(rows, -1)
+
+
+def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """The same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
+    return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
+
+
+def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
+    """With a dimension of size one at each of `axes`."""
+    for axis in sorted(axes):
+        input = torch.unsqueeze(input, axis)
+    return input
+
+
+def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
+    """Dimensions in the order `perm`."""
+    return x.permute(*perm)
+
+
+def gather(input: Tensor, index: Tensor) -> Tensor:
+    """Rows of `input` at `index` `[n]`."""
+    return input.index_select(0, index.reshape(-1).long())
+
+
+def dropout(x: Tensor, dropout_prob: float, is_test: bool = False) -> Tensor:
+    """Zero entries with probability `dropout_prob` and scale the others up, unless `is_test`."""
+    return F.dropout(x, dropout_prob, training=not is_test)
+
+
+def pool2d(
+    input: Tensor,
+    pool_size: int | tuple[int, int] = -1,
+    pool_type: str = "max",
+    pool_stride: int | tuple[int, int] = 1,
+    pool_padding: int | tuple[int, int] = 0,
+    global_pooling: bool = False,
+) -> Tensor:
+    """Maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+
+    Raises:
+        HyperparameterError: an unknown `pool_type`.
+    """
+    size: Any = tuple(input.shape[2:]) if global_pooling else pool_size
+    if contract.check_pool_type(pool_type) == "max":
+        return F.max_pool2d(input, size, pool_stride, pool_padding)
+    return F.avg_pool2d(input, size, pool_stride, pool_padding, count_include_pad=False)
+
+
+def _axes(dim: _Dims) -> int | tuple[int, ...]:
+    return () if dim is None else dim if isinstance(dim, int) else tuple(dim)
