@@ -218,7 +218,7 @@ class Agent:
         """
         try:
             result = method(
-                *(self._tensors(value) for value in args),
+                *map(self._tensors, args),
                 **{name: self._tensors(value) for name, value in kwargs.items()},
             )
         except Exception as error:

@@ -1,4 +1,4 @@
-"""One function for each kind of check at the door; inside, values are trusted.
+"""Checks of what users pass: one function for each kind. Values that passed are trusted inside.
 
 Every message says which argument it was, what it was, what is allowed, and what to do.
 """
@@ -150,7 +150,7 @@ def first_method(model: Implements, methods: Sequence[str], algo: str) -> str:
 
 
 def listed_parameters(model: Any, method: str) -> list[Any]:
-    """The parameters that `model.get_actor_params()` or another method of its kind lists.
+    """Return the parameters that `model.get_actor_params()` or another method of its kind lists.
 
     Raises:
         ModelContractError: it lists none, or what are no parameters of the model, which would never be trained.
@@ -199,7 +199,7 @@ def check_rows(what: str, arrays: Mapping[str, NDArray[Any]]) -> int:
 
 
 def first_not_finite(array: NDArray[Any]) -> tuple[int, ...] | None:
-    """The index of the first number that is NaN or infinite; None where all are finite."""
+    """Return the index of the first number that is NaN or infinite; None where all are finite."""
     finite = np.isfinite(array)
     return None if finite.all() else tuple(int(i) for i in np.argwhere(~finite)[0])
 
@@ -210,9 +210,8 @@ def check_finite(source: str, figures: Mapping[str, float]) -> None:
     Raises:
         DivergedError: it names the figures, and what usually helps.
     """
-    spoiled = {name: value for name, value in figures.items() if not math.isfinite(value)}
-    if spoiled:
-        named = ", ".join(f"{name} is {value}" for name, value in spoiled.items())
+    if not all(map(math.isfinite, figures.values())):
+        named = ", ".join(f"{name} is {value}" for name, value in figures.items() if not math.isfinite(value))
         raise DivergedError(
             f"{source}: {named}. The weights of this process are spoiled; go back to the last checkpoint, lower the "
             "learning rate or clip gradients, and look for NaN or huge values in observations and rewards"

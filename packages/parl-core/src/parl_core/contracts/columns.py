@@ -1,6 +1,5 @@
 """Columns of a batch: arrays with one entry a row, checked, and of the dtype that an algorithm computes with."""
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -134,7 +133,6 @@ def transition_columns(
     next_obs: Any,
     terminal: Any,
     *,
-    to_action: Callable[[str, Any], NDArray[Any]],
     weights: Any = None,
     discount: Any = None,
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -143,11 +141,10 @@ def transition_columns(
     Args:
         algorithm: name, for messages.
         obs: `[n, ...]`, or a dictionary of such.
-        action: what `to_action` takes.
+        action: `[n]` or `[n, act_dim]`, checked and converted.
         reward: `[n]` or `[n, 1]`.
         next_obs: as `obs`.
         terminal: bool or float `[n]` or `[n, 1]`.
-        to_action: checks and converts the actions, given their name and the values.
         weights: numbers of at least 0, `[n]` or `[n, 1]`; None for not given.
         discount: numbers in [0, 1], likewise.
 
@@ -160,7 +157,7 @@ def transition_columns(
     """
     columns = {
         "obs": observations(obs),
-        "action": to_action("action", action),
+        "action": action,
         "reward": finite_column("reward", reward),
         "next_obs": observations(next_obs),
         "terminal": flags_column("terminal", terminal),
@@ -170,18 +167,12 @@ def transition_columns(
         extra["weights"] = weights_column("weights", weights)
     if discount is not None:
         extra["discount"] = weights_column("discount", discount, 1.0)
-    check_rows(
-        f"{algorithm}.learn",
-        {path: leaf for name, part in (columns | extra).items() for path, leaf in leaves(name, part).items()},
-    )
-    _check_same_shapes(leaves("obs", columns["obs"]), leaves("obs", columns["next_obs"]))
+    before, after = leaves("obs", columns["obs"]), leaves("next_obs", columns["next_obs"])
+    others = {name: columns[name] for name in ("action", "reward", "terminal")}
+    check_rows(f"{algorithm}.learn", before | others | after | extra)
+    for name, array in before.items():
+        # A layer that takes its shape from the first batch would take next observations of another shape.
+        later = after.get(f"next_{name}", array)
+        if later.shape != array.shape:
+            raise ValueError(f"next_{name} must have the shape of {name}, {array.shape}, got {later.shape}")
     return tuple(columns.values()), extra
-
-
-def _check_same_shapes(before: Mapping[str, NDArray[Any]], after: Mapping[str, NDArray[Any]]) -> None:
-    """Refuse next observations of another shape, which a layer that takes its shape from the first batch would take."""
-    for path in before.keys() & after.keys():
-        if before[path].shape != after[path].shape:
-            raise ValueError(
-                f"next_{path} must have the shape of {path}, {before[path].shape}, got {after[path].shape}"
-            )

@@ -155,11 +155,10 @@ class ContinuousActorCritic(CountingUpdates):
         columns, extra = transition_columns(
             type(self).__name__,
             obs,
-            action,
+            unit_box("action", action),
             reward,
             next_obs,
             terminal,
-            to_action=unit_box,
             weights=weights,
             discount=discount,
         )

@@ -130,7 +130,7 @@ class DQN(CountingUpdates):
         self._after_each_update(self._count_update)
         return loss if weights is None else (loss, td_error)
 
-    def sync_target(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
+    def sync_target(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
         """Copy the weights of `model` into `target_model`.
 
         Args:
@@ -195,11 +195,10 @@ class DQN(CountingUpdates):
         columns, extra = transition_columns(
             type(self).__name__,
             obs,
-            action,
+            actions_column("action", action, self._choices(obs)),
             reward,
             next_obs,
             terminal,
-            to_action=lambda name, values: actions_column(name, values, self._choices(obs)),
             weights=weights,
             discount=discount,
         )

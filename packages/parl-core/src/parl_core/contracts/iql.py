@@ -166,7 +166,7 @@ class IQL(CountingUpdates):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Check and convert the arrays of `learn`."""
         columns, _ = transition_columns(
-            type(self).__name__, obs, action, reward, next_obs, terminal, to_action=unit_box
+            type(self).__name__, obs, unit_box("action", action), reward, next_obs, terminal
         )
         if not self._pairs_checked:
             self._require_pairs({"q_value": "the pair (Q1, Q2)"}, columns[0], columns[1])

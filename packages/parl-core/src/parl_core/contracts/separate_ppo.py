@@ -188,7 +188,7 @@ class SeparatePPO(PPO):
         """The same as `value_predict`."""
         return self.value_predict(obs)
 
-    def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the documents' signature
+    def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
         """Make the current policy the old one.
 
         Args:
