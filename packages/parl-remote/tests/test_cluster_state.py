@@ -13,7 +13,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.instructions import DropNode, Instruction, ToClient, ToNode
+from parl_remote.master.cluster_tables import DropNode, Instruction, ToClient, ToNode
 from parl_remote.messages import (
     Heartbeat,
     LeaseAssigned,

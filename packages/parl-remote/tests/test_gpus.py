@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote.master.gpus import GpuShares
+from parl_remote.master.node_pool import GpuShares
 from parl_remote.system.host_gpus import visible_gpus
 
 

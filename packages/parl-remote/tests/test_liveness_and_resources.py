@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from parl_remote.master.liveness import Liveness
+from parl_remote.master.cluster_tables import Liveness
 from parl_remote.resources import Resources
 
 beats = st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=50)

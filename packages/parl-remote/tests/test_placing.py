@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.gpus import GpuShares
-from parl_remote.master.instructions import Instruction, ToClient, ToNode
-from parl_remote.master.room_index import RoomIndex
+from parl_remote.master.cluster_tables import Instruction, ToClient, ToNode
+from parl_remote.master.node_pool import FreeIndex, GpuShares
 from parl_remote.messages import (
     LeaseAssigned,
     LeaseGranted,
@@ -211,7 +210,7 @@ def test_no_gpu_is_given_beyond_what_it_has_and_all_of_it_comes_back(asked: list
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.none() | st.integers(0, 5).map(float)), max_size=60), st.integers(0, 5))
 def test_an_index_of_rooms_gives_those_with_enough_in_order(moves: list[tuple[int, float | None]], need: int) -> None:
-    index: RoomIndex[int] = RoomIndex()
+    index: FreeIndex[int] = FreeIndex()
     amounts: dict[int, float] = {}
     for node, amount in moves:
         if amount is None:

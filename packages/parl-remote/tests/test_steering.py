@@ -10,7 +10,7 @@ import pytest
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteError
 from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.instructions import Instruction, ToClient, ToNode
+from parl_remote.master.cluster_tables import Instruction, ToClient, ToNode
 from parl_remote.messages import (
     Bye,
     Failed,

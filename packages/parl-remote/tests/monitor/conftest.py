@@ -29,9 +29,10 @@ from parl_remote.monitor.model import (
     LogChunk,
     NodeInfo,
     Snapshot,
+    Unknown,
+    Unreachable,
     WaitingInfo,
 )
-from parl_remote.monitor.source import Unknown, Unreachable
 from parl_remote.monitor.store import Store
 
 TOKEN = "the-token-of-the-tests"

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 from parl_remote.errors import AuthenticationFailed
-from parl_remote.monitor import peers
-from parl_remote.monitor.guard import allowed_target
-from parl_remote.monitor.peers import Peers
+from parl_remote.monitor import guard
+from parl_remote.monitor.guard import Peers, allowed_target
 from parl_remote.monitor.sessions import Sessions, Tries, token_of
 
 KILL = "/api/v1/actors/lease-1/kill"
@@ -48,7 +47,7 @@ def test_the_kernel_knows_whose_connection_it_is(
         raise OSError("not here")
 
     if not offers_netlink:
-        monkeypatch.setattr(peers, "_ask_kernel", not_offered)
+        monkeypatch.setattr(guard, "_ask_kernel", not_offered)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         server = socket.create_server((host, 0), family=family)
@@ -73,7 +72,7 @@ def test_a_connection_of_another_user_is_known_as_his(offers_netlink: bool, monk
         raise OSError("not here")
 
     if not offers_netlink:
-        monkeypatch.setattr(peers, "_ask_kernel", not_offered)
+        monkeypatch.setattr(guard, "_ask_kernel", not_offered)
     program = (
         "import encodings.idna, os, socket, sys; os.setuid(12345);"
         "one = socket.create_connection(('127.0.0.1', int(sys.argv[1])));"
@@ -97,7 +96,7 @@ def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(
     def not_offered(*_: object) -> int:
         raise OSError("not here")
 
-    monkeypatch.setattr(peers, "_ask_kernel", not_offered)
+    monkeypatch.setattr(guard, "_ask_kernel", not_offered)
     lines = [
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode",
         "   0: 0100007F:1FC9 0100007F:C350 01 00000000:00000000 00:00000000 00000000  1000        0 1 1",

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from parl_remote.monitor.collector import Collector
 from parl_remote.monitor.metrics import metrics_of
+from parl_remote.monitor.server import Collector
 from parl_remote.monitor.store import totals_of
 
 

@@ -1,8 +1,8 @@
-r"""What the master decides about nodes, clients, leases and who waits. Events in, instructions out.
+r"""The master's decisions about nodes, clients, leases and who waits. Events in, instructions out.
 
     node joined, lost, alive     client joined, lost       lease requested, cancelled, released, ended       tick
                  \                      |                               |                                 /
-                  KnownNodes   KnownClients             LeaseGrants, LeaseEnds                Draining
+            members: KnownNodes, Draining, KnownClients        leases: LeaseGrants, LeaseEnds, ActorFinders
                                    `-------------- ClusterTables ---------------' --> ClusterView
 
 No I/O and no clock of its own: the master's loop passes the time in and carries the instructions out, and tests do
@@ -13,23 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 from parl_remote.death import DeathCause
-from parl_remote.master.cluster_tables import ClusterTables
+from parl_remote.master.cluster_tables import ClusterTables, DropNode, Instruction
 from parl_remote.master.cluster_view import ClusterView
-from parl_remote.master.instructions import DropNode, Instruction
-from parl_remote.master.known_clients import KnownClients
-from parl_remote.master.known_nodes import KnownNodes
-from parl_remote.master.lease_ends import LeaseEnds
-from parl_remote.master.lease_grants import LeaseGrants
+from parl_remote.master.leases import ActorFinders, LeaseEnds, LeaseGrants
+from parl_remote.master.members import Draining, KnownClients, KnownNodes
 from parl_remote.messages import Heartbeat, LeaseRequest, NodeJoin, Status
-
-if TYPE_CHECKING:
-    from parl_remote.master.actor_finders import ActorFinders
-    from parl_remote.master.draining import Draining
-    from parl_remote.messages.naming import FindActor
-    from parl_remote.messages.overview import ActorNumbers, DrainNode, KillActor
+from parl_remote.messages.naming import FindActor
+from parl_remote.messages.overview import ActorNumbers, DrainNode, KillActor
 
 __all__ = ["ClusterState"]
 
@@ -65,7 +57,6 @@ class ClusterState:
         own_node_id: str = "",
         epoch: float = 0.0,
     ) -> None:
-        self._own_node_id = own_node_id
         self._now = started
         self.tables = tables = ClusterTables(liveness_limit_s)
         self.view = ClusterView(tables, cluster_id=cluster_id, started=started)
@@ -73,23 +64,22 @@ class ClusterState:
         self._ends = LeaseEnds(tables)
         self._nodes = KnownNodes(tables, self._ends, epoch=epoch)
         self._clients = KnownClients(tables, self._grants, self._ends, grace_s=client_grace_s)
-        self._draining: Draining | None = None
-        self._finders: ActorFinders | None = None
+        self._draining = Draining(tables, own_node_id)
+        self._finders = ActorFinders(tables)
 
     # -- nodes ---------------------------------------------------------------------------------------------------
 
     def node_joined(
         self, joined: NodeJoin, now: float, *, pid: int = 0, versions: Mapping[str, str] = MappingProxyType({})
     ) -> list[Instruction]:
-        """A worker offers itself: a new one, one that comes back, or one of the master's former life.
+        """Take in a worker that joins: a new one, one that comes back, or one from before the master was restarted.
 
         Raises:
             RemoteProtocolError: The leases that it brings along do not fit into what it offers.
         """
         self._now = now
         node, out = self._nodes.joined(joined, now, pid, versions)
-        if self._draining is not None:
-            self._draining.came_back(node)
+        self._draining.came_back(node)
         return self._settled(out)
 
     def node_alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
@@ -101,13 +91,12 @@ class ClusterState:
         self._nodes.counted(node_id, numbers)
 
     def node_lost(self, node_id: str, reason: str, now: float | None = None) -> list[Instruction]:
-        """A worker is gone, and its actors with it; unknown ones are ignored."""
+        """Take out a worker that is gone, and its actors with it; unknown ones are ignored."""
         self._now = self._now if now is None else now
         node = self.tables.pool.get(node_id)
         if node is None:
             return []
-        if self._draining is not None:
-            self._draining.forget(node_id)
+        self._draining.forget(node_id)
         return self._settled(self._nodes.forget(node, reason, self._now))
 
     # -- clients -------------------------------------------------------------------------------------------------
@@ -121,7 +110,7 @@ class ClusterState:
         self._clients.joined(client_id, name, pid, now, host_id)
 
     def client_away(self, client_id: str, now: float) -> list[Instruction]:
-        """A program's connection broke without a goodbye; unknown ones are ignored.
+        """Note that a program's connection broke without a goodbye; unknown ones are ignored.
 
         Its actors go on until it is really gone: their workers, to which it is connected as well, see that at once. One
         that comes back in time asks again for what it waited for.
@@ -130,17 +119,17 @@ class ClusterState:
         return self._settled(self._clients.away(client_id, now))
 
     def client_holds(self, client_id: str, held: Iterable[str]) -> list[Instruction]:
-        """A program that came back says which leases it knows of: the others are free."""
+        """End the leases that a program which came back does not know of."""
         return self._settled(self._clients.holds(client_id, held))
 
     def client_lost(self, client_id: str) -> list[Instruction]:
-        """A program is gone: its actors end, save detached ones, and its room is free; unknown ones are ignored."""
+        """Take out a program that is gone: its actors end, save detached ones; unknown ones are ignored."""
         return self._settled(self._clients.lost(client_id))
 
     # -- leases --------------------------------------------------------------------------------------------------
 
     def lease_requested(self, client_id: str, request: LeaseRequest, now: float) -> list[Instruction]:
-        """A client wants room for an actor: grant it, queue it, or say why not.
+        """Grant a client's request for room, queue it, or refuse it with the reason.
 
         Raises:
             RemoteProtocolError: The request's number is in use, or its timeout is negative.
@@ -149,11 +138,11 @@ class ClusterState:
         return self._settled(self._grants.requested(client_id, request, now))
 
     def lease_cancelled(self, client_id: str, request_id: int) -> list[Instruction]:
-        """A client no longer waits; if the answer is already on its way, it stands."""
+        """Withdraw a request; if the answer is already on its way, it stands."""
         return self._settled(self._grants.cancelled(client_id, request_id))
 
     def lease_released(self, client_id: str, lease_id: str) -> list[Instruction]:
-        """A client is done with a lease; one that is already gone, or of another client, is ignored."""
+        """End a lease for its client; one that is already gone, or of another client, is ignored."""
         lease = self.tables.leases.get(lease_id)
         if lease is None:
             given_up = self.tables.will_not_come_back(client_id, lease_id)
@@ -163,7 +152,7 @@ class ClusterState:
         return self._settled(self._ends.revoke(lease_id, "released by its owner"))
 
     def lease_ended(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
-        """An actor ended on its worker; one of another node is ignored, and one that was released is only recorded."""
+        """End the lease of an actor that ended on its worker; one of another node is ignored."""
         return self._settled(self._ends.reported(node_id, lease_id, cause))
 
     # -- from outside (see `messages.overview`, `messages.naming`) -----------------------------------------------
@@ -174,10 +163,6 @@ class ClusterState:
         Raises:
             RemoteError: There is none.
         """
-        if self._finders is None:
-            from parl_remote.master.actor_finders import ActorFinders
-
-            self._finders = ActorFinders(self.tables)
         return self._finders.ask(client_id, asked)
 
     def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
@@ -196,10 +181,6 @@ class ClusterState:
             RemoteProtocolError: The time makes no sense.
         """
         self._now = now
-        if self._draining is None:
-            from parl_remote.master.draining import Draining
-
-            self._draining = Draining(self.tables, self._own_node_id)
         return self._settled(self._draining.requested(client_id, asked, now))
 
     # -- time ----------------------------------------------------------------------------------------------------
@@ -218,17 +199,16 @@ class ClusterState:
             out += self.node_lost(node_id, reason)
         out += self._clients.out_of_time(now)
         out += self._grants.out_of_time(now)
-        if self._draining is not None:
-            out += self._draining.due(now)
+        out += self._draining.due(now)
         return self._settled(out)
 
     def next_deadline(self) -> float | None:
-        """When `tick` has something to do at the earliest, None if nothing is in sight."""
+        """Return when `tick` has something to do at the earliest, None if nothing is in sight."""
         times = (
             self.tables.alive.next_check(),
             self.tables.queue.next_deadline(),
             self._clients.next_deadline(),
-            self._draining.next_deadline() if self._draining is not None else None,
+            self._draining.next_deadline(),
         )
         return min((time for time in times if time is not None), default=None)
 
@@ -237,12 +217,10 @@ class ClusterState:
         return self.view.status(request_id, now, detail=detail, dropped=dropped, nodes=nodes)
 
     def _settled(self, out: list[Instruction]) -> list[Instruction]:
-        """An event's instructions, and what follows: drained nodes leave, who waits may have its turn."""
-        if self._draining is not None:
-            for node in self._draining.empty():
-                out.append(self._draining.let_go(node))
-                out += self._nodes.forget(node, "it was drained", self._now)
+        """Return an event's instructions and those that follow: drained nodes leave, requests that wait are placed."""
+        for node in self._draining.empty():
+            out.append(self._draining.let_go(node))
+            out += self._nodes.forget(node, "it was drained", self._now)
         out += self._grants.place_waiting(self._now)
-        if self._finders is not None:
-            out += self._finders.settle()
+        out += self._finders.settle()
         return out

@@ -1,29 +1,201 @@
-"""All that the master knows, in tables that fit together: nodes, clients, leases, names, who waits, who was lost.
+"""All that the master knows, in tables that fit together, and the instructions that follow from an event.
 
     client 1 --- n Lease n --- 1 Node        record() and free() keep both ends, the names and the amounts in step
 
-`ClusterState` decides what events mean for them; `ClusterView` reads them for status and lists.
+Beside nodes, clients and leases: names of actors, who waits, the last actors that were lost, and signs of life.
+`ClusterState` decides what events mean for the tables; `ClusterView` reads them for status and lists.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections import OrderedDict, deque
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Generic, TypeAlias, TypeVar
 
 from parl_remote.death import DeathCause, DeathKind, DeathRecord
-from parl_remote.master.actor_names import ActorNames
-from parl_remote.master.death_log import DeathLog
-from parl_remote.master.lease_queue import LeaseQueue
-from parl_remote.master.liveness import Liveness
 from parl_remote.master.node_pool import Node, NodePool
+from parl_remote.master.placing import LeaseQueue
+from parl_remote.messages import LeaseRequest, Message
+from parl_remote.messages.overview import ActorNumbers
+from parl_remote.records import Record, record
 from parl_remote.resources import Resources
 
-if TYPE_CHECKING:
-    from parl_remote.messages.overview import ActorNumbers
+__all__ = ["Client", "ClusterTables", "DropNode", "Instruction", "Lease", "Liveness", "ToClient", "ToNode"]
 
-__all__ = ["Client", "ClusterTables", "Lease"]
+
+_Peer = TypeVar("_Peer", bound=Hashable)
+
+
+class Liveness(Generic[_Peer]):
+    """When each peer was heard last.
+
+    Peers are kept in the order in which they were heard, so that a sign of life and the search for silent ones cost
+    the same with ten peers as with ten thousand.
+    """
+
+    def __init__(self, limit_s: float) -> None:
+        """Start with no peers.
+
+        Args:
+            limit_s: Silence longer than this is death, in seconds.
+        """
+        if not limit_s > 0:
+            raise ValueError(f"the limit must be above 0 seconds, not {limit_s!r}")
+        self.limit_s = limit_s
+        self._heard: OrderedDict[_Peer, float] = OrderedDict()
+
+    def heard(self, peer: _Peer, now: float) -> None:
+        """Note a sign of life of a new or known peer."""
+        self._heard[peer] = now
+        self._heard.move_to_end(peer)
+
+    def forget(self, peer: _Peer) -> None:
+        """Stop watching a peer; unknown ones are ignored."""
+        self._heard.pop(peer, None)
+
+    def silent_s(self, peer: _Peer, now: float) -> float:
+        """Return how long a watched peer has been silent."""
+        return now - self._heard[peer]
+
+    def expired(self, now: float) -> list[_Peer]:
+        """Remove and return who was silent for longer than the limit."""
+        dead = []
+        while self._heard:
+            peer, heard = next(iter(self._heard.items()))
+            if now - heard <= self.limit_s:
+                break
+            del self._heard[peer]
+            dead.append(peer)
+        return dead
+
+    def pardon(self, now: float) -> None:
+        """Count everybody's silence from now on: it was the listener who slept."""
+        for peer in self._heard:
+            self._heard[peer] = now
+
+    def next_check(self) -> float | None:
+        """Return the earliest time at which a peer could be lost, None if there is none."""
+        return next(iter(self._heard.values())) + self.limit_s if self._heard else None
+
+
+_LOST_KEPT = 1000
+_RELEASED_KEPT = 200  # ends that somebody wanted are many and tell little
+
+
+class DeathLog:
+    """Records of ends, the latest ones.
+
+    Attributes:
+        total: How many actors have been lost, also those that are no longer kept.
+    """
+
+    def __init__(self) -> None:
+        self._lost: deque[tuple[int, DeathRecord]] = deque(maxlen=_LOST_KEPT)
+        self._released: deque[tuple[int, DeathRecord]] = deque(maxlen=_RELEASED_KEPT)
+        self._order = itertools.count()
+        self.total = 0
+
+    def add(self, record: DeathRecord) -> None:
+        """Keep a record."""
+        if record.cause.kind.is_loss:
+            self.total += 1
+            self._lost.append((next(self._order), record))
+        else:
+            self._released.append((next(self._order), record))
+
+    def latest(
+        self, limit: int, *, client_id: str = "", lease_id: str = "", released: bool = False
+    ) -> tuple[DeathRecord, ...]:
+        """Up to `limit` records, the latest first; see `messages.overview.ListDeaths`."""
+        kept = sorted((*self._lost, *(self._released if released else ())), key=lambda entry: -entry[0])
+        wanted = (
+            record for _, record in kept if client_id in ("", record.client_id) and lease_id in ("", record.lease_id)
+        )
+        return tuple(itertools.islice(wanted, limit))
+
+
+@dataclass(slots=True)
+class NameHolder:
+    """Who has a name.
+
+    Attributes:
+        client_id: The client that asked for it.
+        request_id: Its request that waits for room; None once it was granted.
+        lease_id: The actor; empty while the first one waits for room.
+        is_lost: Whether that actor was lost, and the name is kept for the one that will replace it.
+    """
+
+    client_id: str
+    request_id: int | None
+    lease_id: str = ""
+    is_lost: bool = False
+
+
+class ActorNames:
+    """All names of a cluster."""
+
+    def __init__(self) -> None:
+        self._holders: dict[str, NameHolder] = {}
+
+    def get(self, name: str) -> NameHolder | None:
+        """Return who has a name."""
+        return self._holders.get(name)
+
+    def all(self) -> list[str]:
+        """Return every name that is taken."""
+        return list(self._holders)
+
+    def in_the_way_of(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
+        """Return who has the name that a request wants; None if it may have it.
+
+        A restart takes over the name of the actor that it replaces, and a program that of an actor it has lost.
+        """
+        holder = self._holders.get(request.actor_name) if request.actor_name else None
+        if holder is None:
+            return None
+        of_same_client = holder.client_id == client_id and holder.request_id is None
+        if of_same_client and (holder.is_lost or (request.replaces and holder.lease_id == request.replaces)):
+            return None
+        return holder
+
+    def ask(self, client_id: str, request: LeaseRequest) -> None:
+        """A request waits that may have its name."""
+        if request.actor_name:
+            before = self._holders.get(request.actor_name)
+            lease_id, is_lost = (before.lease_id, before.is_lost) if before else ("", False)
+            self._holders[request.actor_name] = NameHolder(client_id, request.request_id, lease_id, is_lost)
+
+    def give_up(self, client_id: str, request: LeaseRequest) -> None:
+        """A request no longer waits; the actor that it was to replace keeps the name if it still lives."""
+        holder = self._holders.get(request.actor_name) if request.actor_name else None
+        if holder is not None and (holder.client_id, holder.request_id) == (client_id, request.request_id):
+            if holder.lease_id and not holder.is_lost:
+                holder.request_id = None
+            else:
+                del self._holders[request.actor_name]
+
+    def assign(self, name: str, client_id: str, lease_id: str) -> None:
+        """An actor has its room, or was brought along by its worker; the first one of a name keeps it."""
+        if name:
+            self._holders[name] = NameHolder(client_id, None, lease_id)
+
+    def end(self, name: str, lease_id: str, *, comes_back: bool) -> None:
+        """An actor is gone, for good or to be made again."""
+        holder = self._holders.get(name) if name else None
+        if holder is None or holder.lease_id != lease_id:
+            return
+        if comes_back or holder.request_id is not None:
+            holder.is_lost = True
+        else:
+            del self._holders[name]
+
+    def forget_client(self, client_id: str) -> None:
+        """A program is gone: what is kept for actors that it would have made again is free."""
+        for name in [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]:
+            del self._holders[name]
+
 
 _SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are asked for again within minutes, if at all
 _NEVER_MADE_AGAIN = frozenset((DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT))
@@ -125,7 +297,7 @@ class ClusterTables:
         lease.node.leases[lease.lease_id] = None
 
     def free(self, lease_id: str, cause: DeathCause | None = None) -> Lease:
-        """A lease ends: of itself, with its cause, or because its client let go of it."""
+        """End a lease: with its cause, or because its client released it."""
         lease = self.leases.pop(lease_id)
         client = self.clients.get(lease.client_id)
         if client is not None:
@@ -157,12 +329,12 @@ class ClusterTables:
         )
 
     def owner_of(self, client_id: str) -> str:
-        """A client for people, empty if it is gone."""
+        """Return a client for people, empty if it is gone."""
         client = self.clients.get(client_id)
         return str(client) if client is not None and not client.is_absent else ""
 
     def called(self, text: str) -> Lease | None:
-        """The actor of that name or lease; a lease that was replaced leads to the one that replaced it."""
+        """Return the actor of that name or lease; a lease that was replaced leads to the one that replaced it."""
         holder = self.names.get(text)
         return self.leases.get(self._latest(holder.lease_id if holder is not None and not holder.is_lost else text))
 
@@ -174,11 +346,11 @@ class ClusterTables:
         return lease_id
 
     def is_coming_back(self, lease_id: str) -> bool:
-        """Whether the actor of that lease, or the last one in its place, was lost and is being made again."""
+        """Return whether the actor of that lease, or the last one in its place, was lost and is being made again."""
         return self._latest(lease_id) in self._coming_back
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
-        """A client makes an actor, or all of its, not again after all; whether it was to."""
+        """Note that a client does not make an actor, or any of its own, again; return whether it was to."""
         given_up = [old for old, whose in self._coming_back.items() if whose == client_id and lease_id in {None, old}]
         for old in given_up:
             del self._coming_back[old]
@@ -194,3 +366,30 @@ class ClusterTables:
     def leases_after(self, number: int) -> Iterator[Lease]:
         """Leases in their order, from the one after `number`."""
         return (lease for lease in self.leases.values() if lease.number > number)
+
+
+@record
+class ToClient(Record):
+    """Send this to a client."""
+
+    client_id: str
+    message: Message
+
+
+@record
+class ToNode(Record):
+    """Send this to a worker."""
+
+    node_id: str
+    message: Message
+
+
+@record
+class DropNode(Record):
+    """Close the connection to a worker that is lost."""
+
+    node_id: str
+    reason: str
+
+
+Instruction: TypeAlias = ToClient | ToNode | DropNode

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
 
 from parl_remote.errors import RemoteError
 from parl_remote.master.cluster_tables import ClusterTables, Lease
-from parl_remote.master.lease_queue import Waiting
 from parl_remote.master.node_pool import Node
-from parl_remote.master.placing import reasons
+from parl_remote.master.placing import Waiting, reasons
 from parl_remote.messages import ClientStatus, NodeStatus, Status, WaitingStatus
+from parl_remote.messages.overview import (
+    ActorList,
+    ActorNumbers,
+    ActorPhase,
+    ActorStatus,
+    Deaths,
+    LeaseWaiting,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeDetail,
+    NodeList,
+    NodePhase,
+    WhyWaiting,
+)
 from parl_remote.resources import Resources
-
-if TYPE_CHECKING:
-    from parl_remote.messages.overview import (
-        ActorList,
-        ActorStatus,
-        Deaths,
-        LeaseWaiting,
-        ListActors,
-        ListDeaths,
-        ListNodes,
-        NodeDetail,
-        NodeList,
-        WhyWaiting,
-    )
 
 __all__ = ["ClusterView"]
 
@@ -49,7 +48,7 @@ class ClusterView:
         self._started = started
 
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
-        """The cluster at this moment, see StatusRequest; `dropped` is the reception's count of bad peers."""
+        """Return the cluster at this moment, see StatusRequest; `dropped` is the reception's count of bad peers."""
         tables = self._tables
         absent = sum(client.is_absent for client in tables.clients.values())
         return Status(
@@ -69,8 +68,7 @@ class ClusterView:
         )
 
     def actors(self, asked: ListActors, now: float) -> ActorList:
-        """A page of actors."""
-        from parl_remote.messages.overview import ActorList
+        """Return a page of actors."""
 
         limit = min(max(1, asked.limit), _LONGEST_PAGE)
         wanted = (
@@ -84,8 +82,7 @@ class ClusterView:
         return ActorList(asked.request_id, rows, len(self._tables.leases), more)
 
     def nodes(self, asked: ListNodes, now: float, own_node_id: str) -> NodeList:
-        """A page of nodes; the master runs in `own_node_id`."""
-        from parl_remote.messages.overview import NodeList
+        """Return a page of nodes; the master runs in `own_node_id`."""
 
         count = len(self._tables.pool)
         start = min(max(0, asked.after), count)
@@ -95,8 +92,7 @@ class ClusterView:
         return NodeList(asked.request_id, rows, end if end < count else None)
 
     def deaths(self, asked: ListDeaths) -> Deaths:
-        """The latest actors that were lost."""
-        from parl_remote.messages.overview import Deaths
+        """Return the latest actors that were lost."""
 
         log = self._tables.deaths
         limit = min(max(1, asked.limit), _MOST_DEATHS)
@@ -104,12 +100,11 @@ class ClusterView:
         return Deaths(asked.request_id, latest, log.total)
 
     def why_waiting(self, client_id: str, asked: WhyWaiting, now: float) -> LeaseWaiting:
-        """Why a request is not granted yet.
+        """Return why a request is not granted yet.
 
         Raises:
             RemoteError: It is not waiting.
         """
-        from parl_remote.messages.overview import LeaseWaiting
 
         queue = self._tables.queue
         waiting = queue.get((client_id, asked.waiting))
@@ -136,7 +131,6 @@ class ClusterView:
         )
 
     def _node_detail(self, node: Node, now: float, own_node_id: str) -> NodeDetail:
-        from parl_remote.messages.overview import NodeDetail, NodePhase
 
         is_master = node.node_id == own_node_id
         closed = NodePhase.DRAINED if is_master and not node.leases else NodePhase.DRAINING
@@ -201,7 +195,6 @@ class ClusterView:
         )
 
     def _actor(self, lease: Lease, now: float) -> ActorStatus:
-        from parl_remote.messages.overview import ActorNumbers, ActorPhase, ActorStatus
 
         return ActorStatus(
             lease_id=lease.lease_id,

@@ -11,15 +11,15 @@ sends what it may not is refused and dropped by the reception; nothing that a pe
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from parl_remote.config import Limits
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.links.handshake import Link, Reception
 from parl_remote.links.loop import Loop, Timer
-from parl_remote.links.parts import Part, Parts
+from parl_remote.links.parts import Parts
 from parl_remote.master.cluster_state import ClusterState
-from parl_remote.master.instructions import DropNode, Instruction, ToClient
+from parl_remote.master.cluster_tables import DropNode, Instruction, ToClient
 from parl_remote.messages import (
     Bye,
     Heartbeat,
@@ -35,8 +35,19 @@ from parl_remote.messages import (
     StatusRequest,
     decode,
 )
+from parl_remote.messages.naming import FindActor
+from parl_remote.messages.overview import (
+    DrainNode,
+    KillActor,
+    ListActors,
+    ListDeaths,
+    ListNodes,
+    NodeNumbers,
+    WhyWaiting,
+)
 
 __all__ = ["Master"]
+
 
 _log = logging.getLogger("parl.remote")
 
@@ -88,7 +99,7 @@ class Master:
         self._last_beat = loop.now()
         self._stopping = False
         self.parts = Parts()
-        self.parts.add(_OVERVIEW, self._overview)
+        self.parts.add(_OVERVIEW, lambda: MasterOverview(state, loop.now, self._carry_out, reception.node_id))
         reception.serve(Role.MASTER, self)
         loop.call_later(limits.heartbeat_interval_s, self._beat)
 
@@ -232,13 +243,6 @@ class Master:
             del self._node_of[link]
             link.drop()  # without a goodbye, after which it would end: if it lives, it shall come back
 
-    def _overview(self) -> Part:
-        from parl_remote.master.overview import MasterOverview  # only where somebody looks or steers
-
-        return MasterOverview(
-            self._state, now=self._loop.now, carry_out=self._carry_out, own_node_id=self._reception.node_id
-        )
-
     def _beat(self) -> None:
         self._notice_sleep()
         self._last_beat = self._loop.now()
@@ -267,3 +271,61 @@ class Master:
         self._timer, self._timer_at = None, float("inf")
         self._notice_sleep()
         self._carry_out(self._state.tick(self._loop.now()))
+
+
+class MasterOverview:
+    """The part of the master that others look through and steer with, see `messages.overview` and `messages.naming`.
+
+    Args:
+        state: The cluster's bookkeeping.
+        now: The loop's clock.
+        carry_out: Carries instructions out.
+        own_node_id: The node that the master runs in.
+    """
+
+    def __init__(
+        self,
+        state: ClusterState,
+        now: Callable[[], float],
+        carry_out: Callable[[Iterable[Instruction]], None],
+        own_node_id: str,
+    ) -> None:
+        self._state = state
+        self._now = now
+        self._carry_out = carry_out
+        self._own_node_id = own_node_id
+
+    def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
+        """Answer a question or do what was asked; see `parts.Part`."""
+        peer = link.hello.id
+        if isinstance(message, NodeNumbers):
+            if link.hello.role is not Role.WORKER:
+                raise RemoteProtocolError("only workers say what their actors do")
+            self._state.node_counted(peer, message.actors)
+            return
+        if link.hello.role is not Role.CLIENT:
+            raise RemoteProtocolError(f"a worker may not send {type(message).__name__} to the master")
+        now = self._now()
+        match message:
+            case ListActors():
+                link.tell(self._state.view.actors(message, now))
+            case ListNodes():
+                link.tell(self._state.view.nodes(message, now, self._own_node_id))
+            case ListDeaths():
+                link.tell(self._state.view.deaths(message))
+            case WhyWaiting():
+                link.tell(self._state.view.why_waiting(peer, message, now))
+            case FindActor():
+                self._carry_out(self._state.find_requested(peer, message))
+            case KillActor():
+                self._carry_out(self._state.kill_requested(peer, message))
+            case DrainNode():
+                self._carry_out(self._state.drain_requested(peer, message, now))
+            case _:
+                raise RemoteProtocolError(f"the master cannot take {type(message).__name__}")
+
+    def closed(self, link: Link) -> None:
+        """Nothing: an answer to a peer that is gone goes nowhere."""
+
+    def close(self) -> None:
+        """Nothing is held here."""

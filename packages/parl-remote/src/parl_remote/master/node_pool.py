@@ -1,22 +1,154 @@
 """The nodes of a cluster and what is free on them: which one takes an actor, and which kind is short if none can.
 
+    kind "cpu":  0.5 -> {b}    3 -> {a, d}    8 -> {c}         `FreeIndex`, so that finding a node stays fast
+                 <-- pack: least first that is enough --    spread: most first -->
+
 Nodes that offer the same kinds of things (CPUs; CPUs and GPUs; ...) form a group; a group sorts its nodes by what they
-have free of each kind (`RoomIndex`). A node that is being drained stays in the pool, but in no group.
+have free of each kind. A node that is being drained stays in the pool, but in no group.
+
+Whole GPUs go to one actor each; fractions share the fullest GPU that still has room, so that whole ones stay free. The
+master decides, because only it knows all actors of a node before they are there, and sums of fractions say too little:
+of two GPUs with 0.4 free each, nobody can have 0.8.
 """
 
 from __future__ import annotations
 
+import bisect
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from typing import Generic, NamedTuple, TypeVar
 
-from parl_remote.master.gpus import GpuShares
-from parl_remote.master.lease_queue import Shape
-from parl_remote.master.room_index import RoomIndex
 from parl_remote.messages import Heartbeat, NodeJoin
 from parl_remote.placement import Placement
 from parl_remote.resources import Resources
 
-__all__ = ["Node", "NodePool"]
+__all__ = ["FreeIndex", "GpuShares", "Node", "NodePool"]
+
+
+_Node = TypeVar("_Node")
+
+
+class FreeIndex(Generic[_Node]):
+    """One kind's order."""
+
+    __slots__ = ("_amounts", "_nodes", "_places")
+
+    def __init__(self) -> None:
+        self._amounts: list[float] = []
+        self._nodes: dict[float, dict[_Node, None]] = {}
+        self._places: dict[_Node, float] = {}
+
+    def put(self, node: _Node, amount: float) -> None:
+        """Note how much a node has free now; a known one goes to the end of its new place's line."""
+        self.remove(node)
+        line = self._nodes.get(amount)
+        if line is None:
+            line = self._nodes[amount] = {}
+            bisect.insort(self._amounts, amount)
+        line[node] = None
+        self._places[node] = amount
+
+    def remove(self, node: _Node) -> None:
+        """Forget a node; unknown ones are ignored."""
+        amount = self._places.pop(node, None)
+        if amount is None:
+            return
+        line = self._nodes[amount]
+        del line[node]
+        if not line:
+            del self._nodes[amount]
+            del self._amounts[bisect.bisect_left(self._amounts, amount)]
+
+    @property
+    def most(self) -> float:
+        """The largest amount that a node has free, 0 if there is none."""
+        return self._amounts[-1] if self._amounts else 0.0
+
+    def from_most(self, need: float) -> Iterator[_Node]:
+        """Yield nodes with at least `need`, the one with the most first."""
+        for amount in reversed(self._amounts):
+            if amount < need:
+                return
+            yield from self._nodes[amount]
+
+    def from_least(self, need: float) -> Iterator[_Node]:
+        """Yield nodes with at least `need`, the one with the least first."""
+        for amount in self._amounts[bisect.bisect_left(self._amounts, need) :]:
+            yield from self._nodes[amount]
+
+
+_THOUSANDTHS = 1000
+
+
+class GpuShares:
+    """What is free of each GPU of a node, in thousandths.
+
+    Args:
+        names: The GPUs, as CUDA_VISIBLE_DEVICES names them.
+    """
+
+    __slots__ = ("_free",)
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self._free = dict.fromkeys(names, _THOUSANDTHS)
+
+    @property
+    def free(self) -> tuple[float, ...]:
+        """The free share of each, 0 to 1, in the order of their names."""
+        return tuple(free / _THOUSANDTHS for free in self._free.values())
+
+    def has(self, amount: float) -> bool:
+        """Return whether `take` would give GPUs; the sum of what is free says nothing about fractions."""
+        if amount < 1:
+            need = round(amount * _THOUSANDTHS)
+            return not need or any(free >= need for free in self._free.values())
+        return amount == int(amount) <= sum(free == _THOUSANDTHS for free in self._free.values())
+
+    def take(self, amount: float) -> tuple[str, ...]:
+        """GPUs for one actor.
+
+        Raises:
+            ValueError: There are not enough.
+        """
+        if not self.has(amount):
+            raise ValueError(f"there is no room for {amount:g} GPU, {self.free} are free")
+        if not amount:
+            return ()
+        if amount < 1:
+            need = round(amount * _THOUSANDTHS)
+            chosen = [min((free, name) for name, free in self._free.items() if free >= need)[1]]
+        else:
+            chosen = [name for name, free in self._free.items() if free == _THOUSANDTHS][: int(amount)]
+        self.claim(tuple(chosen), amount)
+        return tuple(chosen)
+
+    def claim(self, names: tuple[str, ...], amount: float) -> None:
+        """Take exactly these, for an actor that has them already; those that are not here are ignored."""
+        need = round(min(amount, 1) * _THOUSANDTHS)
+        for name in names:
+            if name in self._free:
+                self._free[name] = max(0, self._free[name] - need)
+
+    def give(self, names: tuple[str, ...], amount: float) -> None:
+        """Give back what `take(amount)` gave."""
+        need = round(min(amount, 1) * _THOUSANDTHS)
+        for name in names:
+            if name in self._free:
+                self._free[name] = min(_THOUSANDTHS, self._free[name] + need)
+
+
+class Shape(NamedTuple):
+    """What requests must have in common to be served alike.
+
+    Attributes:
+        resources: What the actor needs.
+        placement: Which of the nodes that have it takes the actor.
+        node: The only node that may, by its name or id; empty for any.
+    """
+
+    resources: Resources
+    placement: Placement = Placement.SPREAD
+    node: str = ""
 
 
 class Node:
@@ -68,11 +200,11 @@ class Node:
         return self.joined.gpus or tuple(map(str, range(int(self.total.gpu))))
 
     def is_called(self, text: str) -> bool:
-        """Whether `text` is its id or its name."""
+        """Return whether `text` is its id or its name."""
         return text in (self.joined.node_id, self.joined.name)
 
     def has_room(self, need: Resources) -> bool:
-        """Whether an actor can go here now."""
+        """Return whether an actor can go here now."""
         return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
 
@@ -98,11 +230,11 @@ class NodePool:
         return iter(self._nodes.values())
 
     def get(self, node_id: str) -> Node | None:
-        """The node of that id, if it is here."""
+        """Return the node of that id, if it is here."""
         return self._nodes.get(node_id)
 
     def called(self, text: str) -> list[Node]:
-        """The node of that id, or all of that name."""
+        """Return the node of that id, or all of that name."""
         by_id = self._nodes.get(text)
         return [by_id] if by_id else [node for node in self._nodes.values() if node.is_called(text)]
 
@@ -168,7 +300,7 @@ class NodePool:
             self._groups[node.total.kinds()].changed(node)
 
     def pick(self, shape: Shape, avoid: Collection[Node] = ()) -> Node | None:
-        """The node that an actor goes to: by its placement, of those that offer the fewest other kinds.
+        """Return the node that an actor goes to: by its placement, of those that offer the fewest other kinds.
 
         Actors without GPUs so leave the nodes that have some to those that want them.
 
@@ -187,7 +319,7 @@ class NodePool:
         return None
 
     def could_hold(self, shape: Shape) -> bool:
-        """Whether any node could take this if it were empty."""
+        """Return whether any node could take this if it were empty."""
         need = shape.resources
         if need.gpu > 1 and need.gpu != int(need.gpu):
             return False
@@ -196,7 +328,7 @@ class NodePool:
         return any(total.fits(need) for total in self._totals)
 
     def short_of(self, need: Resources) -> frozenset[str]:
-        """Which kinds no node has enough of now; all kinds of `need` if only their combination is lacking."""
+        """Return which kinds no node has enough of now; all kinds of `need` if only their combination is lacking."""
         kinds = need.kinds()
         short = frozenset(kind for kind in kinds if self.most_free(kind) < need.amount(kind))
         if not short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
@@ -204,7 +336,7 @@ class NodePool:
         return short or kinds
 
     def most_free(self, kind: str) -> float:
-        """The most that one node has free of a kind."""
+        """Return the most that one node has free of a kind."""
         return max((group.most_free(kind) for group in self._groups.values() if kind in group.kinds), default=0.0)
 
 
@@ -214,7 +346,7 @@ class _Group:
     def __init__(self, kinds: frozenset[str]) -> None:
         self.kinds = kinds
         self.nodes: set[Node] = set()
-        self._rooms: dict[str, RoomIndex[Node]] = {kind: RoomIndex() for kind in {"cpu", *kinds}}
+        self._free: dict[str, FreeIndex[Node]] = {kind: FreeIndex() for kind in {"cpu", *kinds}}
 
     def add(self, node: Node) -> None:
         self.nodes.add(node)
@@ -222,25 +354,25 @@ class _Group:
 
     def remove(self, node: Node) -> None:
         self.nodes.discard(node)
-        for room in self._rooms.values():
-            room.remove(node)
+        for index in self._free.values():
+            index.remove(node)
 
     def changed(self, node: Node) -> None:
-        for kind, room in self._rooms.items():
-            room.put(node, node.free.amount(kind))
+        for kind, index in self._free.items():
+            index.put(node, node.free.amount(kind))
 
     def pick(
         self, need: Resources, kinds: frozenset[str], placement: Placement, avoid: Collection[Node]
     ) -> Node | None:
         kind = min(kinds, key=_rarest_first) if kinds else "cpu"
-        room, wanted = self._rooms[kind], need.amount(kind)
-        if any(self._rooms[other].most < need.amount(other) for other in kinds):
+        index, wanted = self._free[kind], need.amount(kind)
+        if any(self._free[other].most < need.amount(other) for other in kinds):
             return None
-        nodes = room.from_least(wanted) if placement is Placement.PACK else room.from_most(wanted)
+        nodes = index.from_least(wanted) if placement is Placement.PACK else index.from_most(wanted)
         return next((node for node in nodes if node.has_room(need) and node not in avoid), None)
 
     def most_free(self, kind: str) -> float:
-        return self._rooms[kind].most
+        return self._free[kind].most
 
 
 def _rarest_first(kind: str) -> tuple[int, str]:

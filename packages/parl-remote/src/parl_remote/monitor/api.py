@@ -15,29 +15,230 @@ What cannot be done is `{"error": why}` with a status that fits. Unknown numbers
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
 
 from flask import Blueprint, abort, g, jsonify, request
 from flask.typing import ResponseReturnValue
 
-from parl_remote.monitor import listings
-from parl_remote.monitor.model import ActorInfo, Snapshot
-from parl_remote.monitor.query import BadQuery, Listing, Page, wish_of
-from parl_remote.monitor.source import Source, SourceError, Unknown, Unreachable
+from parl_remote.monitor.model import (
+    ActorInfo,
+    DeathInfo,
+    DriverInfo,
+    NodeInfo,
+    Snapshot,
+    Source,
+    SourceError,
+    Unknown,
+    Unreachable,
+)
 from parl_remote.monitor.store import Store, View
 
-__all__ = ["make_api"]
+__all__ = ["BadQuery", "Listing", "Wish", "make_api", "wish_of"]
+
+Row = TypeVar("Row")
+
+_MOST_A_PAGE = 500  # more than anyone reads, few enough to be made in milliseconds
+
+
+class BadQuery(ValueError):
+    """A query that asks for something that is not there; the message lists what is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a query asks for.
+
+    Attributes:
+        text: Words that must all occur in a row's texts, in any case.
+        sort: The field to sort by.
+        descending: Whether the largest comes first.
+        page: Which page, from 1.
+        per_page: Rows on a page.
+        exact: Fields and the value that each must have.
+    """
+
+    text: str = ""
+    sort: str = ""
+    descending: bool = False
+    page: int = 1
+    per_page: int = 50
+    exact: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[Row]):
+    """One page of a listing; `total` rows match, `all` are there."""
+
+    rows: list[Row]
+    total: int
+    all: int
+    page: int
+    pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing(Generic[Row]):
+    """How one kind of row is searched and sorted.
+
+    Attributes:
+        texts: What words are looked for in.
+        keys: Fields to sort by.
+        exact: Fields that may be asked for exactly.
+        default: Field and direction that a query without a wish gets.
+
+    Rows that are equal stay in the order in which they came, so that pages do not overlap.
+    """
+
+    texts: Callable[[Row], Sequence[str]]
+    keys: Mapping[str, Callable[[Row], Any]]
+    exact: Mapping[str, Callable[[Row], str]]
+    default: tuple[str, bool]
+
+    def pick(self, rows: Sequence[Row], wish: Wish) -> Page[Row]:
+        """Return the page that was asked for; one behind the last is the last.
+
+        Raises:
+            BadQuery: There is no such field.
+        """
+        name, descending = (wish.sort, wish.descending) if wish.sort else self.default
+        if name not in self.keys:
+            raise BadQuery(f"cannot sort by {name!r}; there are {', '.join(self.keys)}")
+        matching = self._matching(rows, wish)
+        values = list(map(self.keys[name], matching))
+        known = [i for i, value in enumerate(values) if value is not None]
+        known.sort(key=values.__getitem__, reverse=descending)
+        unknown = [i for i, value in enumerate(values) if value is None]  # come last, whichever way is up
+        ordered = [matching[i] for i in known + unknown]
+        pages = max(1, -(-len(ordered) // wish.per_page))
+        page = min(wish.page, pages)
+        start = (page - 1) * wish.per_page
+        return Page(ordered[start : start + wish.per_page], len(ordered), len(rows), page, pages)
+
+    def _matching(self, rows: Sequence[Row], wish: Wish) -> list[Row]:
+        matching = list(rows)
+        for name, value in wish.exact.items():
+            matching = [row for row in matching if self.exact[name](row) == value]
+        for word in wish.text.casefold().split():
+            matching = [row for row in matching if any(word in text.casefold() for text in self.texts(row))]
+        return matching
+
+
+def wish_of(arguments: Mapping[str, str], exact: Sequence[str]) -> Wish:
+    """Read a query string.
+
+    Args:
+        arguments: `q`, `sort`, `order` ("asc" or "desc"), `page`, `per_page` and the fields of `exact`.
+        exact: Names of fields that may be asked for exactly.
+
+    Raises:
+        BadQuery: A number or an order is none.
+    """
+    order = arguments.get("order", "asc")
+    if order not in {"asc", "desc"}:
+        raise BadQuery(f"order is 'asc' or 'desc', not {order[:40]!r}")
+    return Wish(
+        text=arguments.get("q", "")[:200],
+        sort=arguments.get("sort", ""),
+        descending=order == "desc",
+        page=_number(arguments, "page", 1, 10**6),
+        per_page=_number(arguments, "per_page", 50, _MOST_A_PAGE),
+        exact={name: arguments[name] for name in exact if arguments.get(name)},
+    )
+
+
+def _number(arguments: Mapping[str, str], name: str, default: int, most: int) -> int:
+    text = arguments.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= most):
+        raise BadQuery(f"{name} is a whole number from 1 to {most}, not {text[:40]!r}")
+    return int(text)
+
+
+NODES: Listing[NodeInfo] = Listing(
+    texts=lambda row: (row.name, row.node_id, row.address, row.state, *row.labels),
+    keys={
+        "name": lambda row: row.name,
+        "state": lambda row: row.state,
+        "cpu": lambda row: row.cpu_busy,
+        "cpus_used": lambda row: row.cpus_used,
+        "memory": lambda row: row.memory_used,
+        "gpu": lambda row: row.gpu_busy,
+        "gpus_used": lambda row: row.gpus_used,
+        "actors": lambda row: row.actors,
+        "load": lambda row: row.load,
+        "silent": lambda row: row.silent_s,
+    },
+    exact={"state": lambda row: row.state},
+    default=("name", False),
+)
+
+ACTORS: Listing[ActorInfo] = Listing(
+    texts=lambda row: (row.class_name, row.name, row.actor_id, row.owner_name, row.node_name, row.running),
+    keys={
+        "state": lambda row: row.state,
+        "class": lambda row: row.class_name.casefold(),
+        "name": lambda row: row.name.casefold() or None,
+        "owner": lambda row: row.owner_name.casefold() or None,
+        "node": lambda row: row.node_name,
+        "calls": lambda row: row.calls_per_s,
+        "busy": lambda row: row.busy,
+        "queued": lambda row: row.queued,
+        "cpu": lambda row: row.cpu,
+        "memory": lambda row: row.memory,
+        "age": lambda row: -row.started_at,
+        "errors": lambda row: row.errors,
+    },
+    exact={
+        "state": lambda row: row.state,
+        "node": lambda row: row.node_id,
+        "owner": lambda row: row.owner_id,
+        "class": lambda row: row.class_name,
+    },
+    default=("age", False),
+)
+
+DRIVERS: Listing[DriverInfo] = Listing(
+    texts=lambda row: (row.name, row.client_id, row.host),
+    keys={
+        "name": lambda row: row.name.casefold(),
+        "pid": lambda row: row.pid,
+        "host": lambda row: row.host,
+        "actors": lambda row: row.actors,
+        "waiting": lambda row: row.waiting,
+        "since": lambda row: row.since,
+    },
+    exact={},
+    default=("name", False),
+)
+
+DEATHS: Listing[DeathInfo] = Listing(
+    texts=lambda row: (row.class_name, row.name, row.actor_id, row.owner_name, row.node_name, row.text),
+    keys={
+        "at": lambda row: row.at,
+        "class": lambda row: row.class_name.casefold(),
+        "kind": lambda row: row.kind,
+        "node": lambda row: row.node_name,
+        "owner": lambda row: row.owner_name.casefold() or None,
+    },
+    exact={
+        "kind": lambda row: row.kind,
+        "node": lambda row: row.node_id,
+        "expected": lambda row: "yes" if row.expected else "no",
+    },
+    default=("at", True),
+)
+
 
 _WINDOW_S = (10.0, 900.0, 24 * 3600.0)  # least, default, most
 _LOG_BYTES = 64 * 1024  # a screen is some kilobytes; a page that follows asks every second or two
 _SPARK_POINTS = 40
 
-Row = TypeVar("Row")
-
 
 def make_api(store: Store, source: Source) -> Blueprint:
-    """The API as a blueprint.
+    """Return the API as a blueprint.
 
     Args:
         store: What is known.
@@ -85,7 +286,7 @@ def make_api(store: Store, source: Source) -> Blueprint:
 
     @api.get("/nodes")
     def nodes() -> ResponseReturnValue:
-        page = _pick(listings.NODES, snapshot().nodes)
+        page = _pick(NODES, snapshot().nodes)
         rows = [_fields(node) | {"gpu_busy": node.gpu_busy} for node in page.rows]
         if request.args.get("spark"):
             for row in rows:
@@ -126,7 +327,7 @@ def make_api(store: Store, source: Source) -> Blueprint:
     @api.get("/actors")
     def actors() -> ResponseReturnValue:
         found = view()
-        page = _pick(listings.ACTORS, found.snapshot.actors)
+        page = _pick(ACTORS, found.snapshot.actors)
         rows = [_with_age(actor, found.snapshot.at) for actor in page.rows]
         return _listing(page, rows, states=found.totals.states)
 
@@ -166,12 +367,12 @@ def make_api(store: Store, source: Source) -> Blueprint:
 
     @api.get("/drivers")
     def drivers() -> ResponseReturnValue:
-        page = _pick(listings.DRIVERS, snapshot().drivers)
+        page = _pick(DRIVERS, snapshot().drivers)
         return _listing(page, [_fields(driver) for driver in page.rows])
 
     @api.get("/deaths")
     def deaths() -> ResponseReturnValue:
-        page = _pick(listings.DEATHS, store.deaths())
+        page = _pick(DEATHS, store.deaths())
         return _listing(page, [_short(death) for death in page.rows])
 
     @api.get("/deaths/<actor_id>")

@@ -1,6 +1,8 @@
-"""The flask application: pages, API, metrics and probes over one store.
+"""The flask application: pages, the API, metrics and probes over one store, and the routes of PARL's own monitor.
 
 Source --Collector--> Store --> create_app(...) --> any WSGI server
+
+A page is an empty frame that its script fills from the API: nothing that a user has named is put into HTML here.
 """
 
 from __future__ import annotations
@@ -9,20 +11,163 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flask import Blueprint, Flask, Response, g, jsonify
+from flask import Blueprint, Flask, Response, abort, g, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 
 from parl_remote._version import __version__
 from parl_remote.monitor.api import make_api
-from parl_remote.monitor.guard import Guard
-from parl_remote.monitor.legacy import make_legacy
+from parl_remote.monitor.guard import Guard, allowed_target
 from parl_remote.monitor.metrics import CONTENT_TYPE, metrics_of
-from parl_remote.monitor.pages import make_pages
+from parl_remote.monitor.model import NodeInfo, Source
 from parl_remote.monitor.sessions import Sessions, Tries
-from parl_remote.monitor.source import Source
 from parl_remote.monitor.store import Store
 
 __all__ = ["create_app"]
+
+
+_GIB = 2**30
+
+
+def make_legacy(store: Store) -> Blueprint:
+    """These routes as a blueprint."""
+    legacy = Blueprint("legacy", __name__)
+
+    @legacy.get("/cluster")
+    def cluster() -> ResponseReturnValue:
+        view = store.view()
+        if view is None:
+            abort(503, "nothing is known of the cluster yet")
+        snapshot, totals = view.snapshot, view.totals
+        return jsonify(
+            workers=[_worker(store, node) for node in snapshot.nodes],
+            clients=[
+                {
+                    "client_id": one.client_id,
+                    "file_path": one.name,
+                    "actor_num": one.actors,
+                    "client_hostname": one.host,
+                }
+                for one in snapshot.drivers
+            ],
+            total_used_cpus=totals.cpus_used,
+            total_vacant_cpus=totals.cpus - totals.cpus_used,
+            total_used_gpus=totals.gpus_used,
+            total_vacant_gpus=totals.gpus - totals.gpus_used,
+        )
+
+    @legacy.get("/workers")
+    def workers() -> ResponseReturnValue:
+        return redirect(url_for("pages.nodes"))
+
+    @legacy.get("/clients")
+    def clients() -> ResponseReturnValue:
+        return redirect(url_for("pages.drivers"))
+
+    @legacy.get("/logs")
+    def logs() -> ResponseReturnValue:
+        return redirect(url_for("pages.actors", owner=request.args.get("client_id", "")))
+
+    return legacy
+
+
+def _worker(store: Store, node: NodeInfo) -> dict[str, Any]:
+    history = store.node_history(node.node_id, 120.0) or {}
+    loads = [value for value in history.get("load", []) if value is not None][-10:]
+    used, total = node.memory_used, node.memory_total
+    return {
+        "hostname": node.name,
+        "used_cpus": node.cpus_used,
+        "vacant_cpus": node.cpus - node.cpus_used,
+        "used_gpus": node.gpus_used,
+        "vacant_gpus": node.gpus - node.gpus_used,
+        "used_memory": None if used is None else round(used / _GIB, 2),
+        "vacant_memory": None if used is None or total is None else round((total - used) / _GIB, 2),
+        "load_value": loads,
+        "load_time": history.get("t", [])[-len(loads) :] if loads else [],
+    }
+
+
+def make_pages(guard: Guard, tries: Tries) -> Blueprint:
+    """Return the pages as a blueprint.
+
+    Args:
+        guard: Who is let in.
+        tries: How often somebody may be wrong at the login.
+    """
+    pages = Blueprint("pages", __name__)
+
+    @pages.get("/")
+    def overview() -> ResponseReturnValue:
+        return render_template("overview.html", here="overview")
+
+    @pages.get("/nodes")
+    def nodes() -> ResponseReturnValue:
+        return render_template("nodes.html", here="nodes")
+
+    @pages.get("/nodes/<node_id>")
+    def node(node_id: str) -> ResponseReturnValue:
+        return render_template("node.html", here="nodes", one=node_id)
+
+    @pages.get("/actors")
+    def actors() -> ResponseReturnValue:
+        return render_template("actors.html", here="actors")
+
+    @pages.get("/actors/<actor_id>")
+    def actor(actor_id: str) -> ResponseReturnValue:
+        return render_template("actor.html", here="actors", one=actor_id)
+
+    @pages.get("/drivers")
+    def drivers() -> ResponseReturnValue:
+        return render_template("drivers.html", here="drivers")
+
+    @pages.get("/deaths")
+    def deaths() -> ResponseReturnValue:
+        return render_template("deaths.html", here="deaths")
+
+    @pages.get("/deaths/<actor_id>")
+    def death(actor_id: str) -> ResponseReturnValue:
+        return render_template("death.html", here="deaths", one=actor_id)
+
+    @pages.get("/login")
+    def login() -> ResponseReturnValue:
+        target = allowed_target(request.args.get("next", "/"))
+        if g.visitor.known:
+            return redirect(target)
+        return render_template("login.html", here="login", next=target, problem="")
+
+    @pages.post("/login")
+    def sign_in() -> ResponseReturnValue:
+        target = allowed_target(request.form.get("next", "/"))
+        origin = request.headers.get("Origin", "null")
+        if origin != "null" and origin.partition("://")[2] != request.host:
+            abort(403, "the login comes from a page elsewhere")
+        who = request.remote_addr or ""
+        wait_s = tries.wait_s(who)
+        if wait_s > 0:
+            problem = f"Too many tries; wait {wait_s:.0f} seconds."
+            page = Response(render_template("login.html", here="login", next=target, problem=problem), 429)
+            page.headers["Content-Type"] = "text/html; charset=utf-8"
+            page.headers["Retry-After"] = str(int(wait_s) + 1)
+            return page
+        if not guard.sessions.knows(request.form.get("token", "")):
+            problem = "That is not this monitor's token."
+            return render_template("login.html", here="login", next=target, problem=problem), 403
+        tries.forgive(who)
+        answer = redirect(target)
+        answer.set_cookie(
+            guard.cookie, guard.sessions.open(), httponly=True, samesite="Strict", secure=request.is_secure, path="/"
+        )
+        return answer
+
+    @pages.post("/logout")
+    def logout() -> ResponseReturnValue:
+        guard.sessions.end(request.cookies.get(guard.cookie, ""))
+        answer = redirect(url_for("pages.overview"))
+        answer.delete_cookie(guard.cookie, path="/")
+        return answer
+
+    return pages
+
 
 _MOST_BODY = 16 * 1024  # the largest thing anyone sends is a reason
 
@@ -37,7 +182,7 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
     uid_of: Callable[[Mapping[str, Any]], int | None] | None = None,
 ) -> Flask:
-    """The monitor as a WSGI application.
+    """Return the monitor as a WSGI application.
 
     Args:
         store: What it shows; somebody else fills it.

@@ -52,7 +52,7 @@ _LOG_LINES = 10
 
 
 def is_installed() -> bool:
-    """Whether what the monitor needs is here."""
+    """Return whether what the monitor needs is here."""
     return not _missing()
 
 

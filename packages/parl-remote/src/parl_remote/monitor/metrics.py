@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 from parl_remote.monitor.model import NodeInfo
 from parl_remote.monitor.store import Store, View
 
-__all__ = ["CONTENT_TYPE", "ClusterCollector", "metrics_of"]
+__all__ = ["CONTENT_TYPE", "metrics_of"]
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 _NODE = ("node_id", "node")
@@ -27,7 +27,7 @@ class ClusterCollector(Collector):
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics; only `parl_monitor_up` while the cluster is not known."""
+        """Yield all metrics; only `parl_monitor_up` while the cluster is not known."""
         health = self._store.health()
         yield _gauge("parl_monitor_up", "Whether the master has answered lately.", float(health.ok))
         view = self._store.view()
@@ -64,7 +64,7 @@ class ClusterCollector(Collector):
 
 
 def metrics_of(store: Store) -> bytes:
-    """What `/metrics` answers."""
+    """Return what `/metrics` answers."""
     registry = CollectorRegistry()
     registry.register(ClusterCollector(store))
     return generate_latest(registry)

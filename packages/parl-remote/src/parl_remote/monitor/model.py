@@ -1,4 +1,6 @@
-"""What the monitor knows of a cluster at one moment: plain values, made by a `Source`, shown by everything else.
+"""What the monitor knows of a cluster at one moment, and the interface by which it is asked.
+
+    Store, API  -->  Source  <--  ClusterSource (a client of the master)  |  a fake one in tests
 
 All times are seconds since the epoch, all spans seconds, all sizes bytes, all shares ratios (1.0 is one whole CPU or
 the whole of a memory). None means that nobody has measured it.
@@ -7,6 +9,7 @@ the whole of a memory). None means that nobody has measured it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 __all__ = [
     "ActorInfo",
@@ -17,6 +20,10 @@ __all__ = [
     "LogChunk",
     "NodeInfo",
     "Snapshot",
+    "Source",
+    "SourceError",
+    "Unknown",
+    "Unreachable",
     "WaitingInfo",
 ]
 
@@ -253,3 +260,56 @@ class LogChunk:
     position: int
     start: int = 0
     ended: bool = False
+
+
+class SourceError(Exception):
+    """The cluster could not do what was asked; the message says why, for people."""
+
+
+class Unreachable(SourceError):
+    """Whoever had to answer does not; trying again later may help."""
+
+
+class Unknown(SourceError):
+    """There is no such actor or node any more."""
+
+
+class Source(Protocol):
+    """A cluster to look at. Every method may be called by any thread and takes at most a few seconds."""
+
+    def snapshot(self) -> Snapshot:
+        """Return the cluster now.
+
+        Raises:
+            Unreachable: The master does not answer.
+        """
+
+    def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
+        """Return a piece of what an actor has written.
+
+        Args:
+            actor_id: An actor of the last snapshot, or one whose log its node still has.
+            position: Where to start, as the chunk before said; None is `most_bytes` before the end.
+            most_bytes: How much to read.
+
+        Raises:
+            Unknown: There is no such actor, or its log is gone.
+            Unreachable: Its node does not answer.
+        """
+
+    def dump_stack(self, actor_id: str) -> str:
+        """Return what every thread of an actor does now, as Python's faulthandler prints it.
+
+        Raises:
+            Unknown: There is no such actor.
+            Unreachable: Its node does not answer.
+            SourceError: The process cannot say, with the reason.
+        """
+
+    def kill(self, actor_id: str, reason: str) -> None:
+        """End an actor's process.
+
+        Raises:
+            Unknown: There is no such actor.
+            Unreachable: The master does not answer.
+        """

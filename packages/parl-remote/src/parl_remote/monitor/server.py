@@ -3,6 +3,8 @@
     xparl --settings as JSON, a pipe--> python -m parl_remote.monitor --- client ---> master
           <--{"address": ...} or {"error": ...}--
 
+    Source --snapshot--> Collector --add | failed--> Store --> application
+
 One that was started with a cluster of this host ends with its node. Any other goes on looking for a master that does
 not answer, until somebody ends it.
 """
@@ -26,24 +28,91 @@ from parl_remote.codec import from_json
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.links.identity import host_name
-from parl_remote.monitor.collector import Collector
 from parl_remote.monitor.launch import MonitorSettings
 from parl_remote.monitor.link import ClusterSource
+from parl_remote.monitor.model import Source, SourceError
 from parl_remote.monitor.sessions import token_of
-from parl_remote.monitor.source import SourceError
 from parl_remote.monitor.store import Store
 from parl_remote.node.run_files import MonitorRecord, ProcessRecord, RunFiles, forget_monitor, write_record
 from parl_remote.node.starting import report_on
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.system import processes
 from parl_remote.system.facilities import is_portable
-from parl_remote.transport.addresses import Address
+from parl_remote.transport.addresses import EVERY_INTERFACE, Address
 
-__all__ = ["main", "run_monitor"]
+__all__ = ["Collector", "main", "run_monitor"]
+
+
+_SHARE = 0.05  # of the time that asking may take; the rest of it the master belongs to those who work
+_LONGEST_S = 15.0
+
+
+class Collector:
+    """A thread that keeps a store up to date.
+
+    Args:
+        source: Whom to ask.
+        store: Whom to tell.
+        interval_s: How often to ask at most.
+        clock: Any clock in seconds.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        store: Store,
+        interval_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._store = store
+        self._interval_s = interval_s
+        self._clock = clock
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="parl-monitor-collector", daemon=True)
+        self._reason = ""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self, wait_s: float) -> None:
+        """End, and wait for that so long."""
+        self._over.set()
+        self._thread.join(wait_s)
+
+    def collect(self) -> float:
+        """Ask once; returns how long to wait until the next time."""
+        started = self._clock()
+        try:
+            snapshot = self._source.snapshot()
+        except SourceError as error:
+            self._failed(str(error))
+            return self._interval_s
+        except Exception as error:  # whatever it is, the next snapshot may be better, and pages stay up
+            _log.exception("a snapshot of the cluster failed")
+            self._failed(f"{type(error).__name__}: {error}")
+            return self._interval_s
+        if self._reason:
+            _log.info("the master answers again")
+            self._reason = ""
+        wait_s = min(_LONGEST_S, max(self._interval_s, (self._clock() - started) / _SHARE))
+        self._store.add(snapshot, next_in_s=wait_s)
+        return wait_s
+
+    def _failed(self, reason: str) -> None:
+        if reason != self._reason:
+            _log.warning("no news of the cluster: %s", reason)
+            self._reason = reason
+        self._store.failed(reason)
+
+    def _run(self) -> None:
+        while not self._over.wait(self.collect()):
+            pass
+
 
 _log = logging.getLogger("parl.remote")
 
-_EVERYWHERE = frozenset({"0.0.0.0", "::"})
 _THREADS = 8  # requests are answered from memory; one that waits for a stack holds up one of them
 _GOODBYE_S = 1.0
 
@@ -143,18 +212,18 @@ def _serve(settings: MonitorSettings, store: Store, source: ClusterSource) -> An
 
 
 def _url(settings: MonitorSettings, server: Any) -> str:
-    host = host_name() if settings.host in _EVERYWHERE else settings.host
+    host = host_name() if settings.host in EVERY_INTERFACE else settings.host
     return f"http://{Address(host, _port_of(server))}"
 
 
 def _port_of(server: Any) -> int:
-    """The port that was found where 0 was asked for; of several sockets, as of "localhost", all have the same."""
+    """Return the port, found where 0 was asked for; several sockets, as of "localhost", have the same."""
     several = getattr(server, "effective_listen", None)
     return int(several[0][1] if several else server.effective_port)
 
 
 def _node_of(settings: MonitorSettings) -> ProcessRecord:
-    """The node of the cluster in the monitor's directory."""
+    """Return the node of the cluster in the monitor's directory."""
     directory = Path(settings.directory)
     for where, record in RunFiles([directory.parent]).clusters():
         if where == directory and record.process.alive():

@@ -51,11 +51,11 @@ class Sessions:
         self._lock = threading.Lock()
 
     def knows(self, token: str) -> bool:
-        """Whether this is the token; takes the same time whatever it is."""
+        """Return whether this is the token; takes the same time whatever it is."""
         return hmac.compare_digest(hashlib.sha256(token.strip().encode()).digest(), self._token)
 
     def open(self) -> str:
-        """A new session for somebody whose token was right; returns what goes into the cookie."""
+        """Open a session for a visitor whose token was right; return the value of the cookie."""
         cookie = secrets.token_urlsafe(_TOKEN_BYTES)
         now = self._now()
         with self._lock:
@@ -66,7 +66,7 @@ class Sessions:
         return cookie
 
     def of(self, cookie: str) -> Session | None:
-        """The session that a cookie belongs to, None if it has ended or never was."""
+        """Return the session that a cookie belongs to, None if it has ended or never was."""
         session = self._open.get(_digest(cookie))
         return session if session is not None and session.until > self._now() else None
 
@@ -112,7 +112,7 @@ class Tries:
 
 
 def token_of(path: Path) -> str:
-    """The token in a private file, a new one where there is none.
+    """Return the token in a private file, a new one where there is none.
 
     Raises:
         AuthenticationFailed: The file is not private to this user.

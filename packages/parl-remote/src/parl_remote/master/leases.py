@@ -1,23 +1,40 @@
-"""How requests for room become leases, or are refused with the reason.
+"""How requests for room become leases or are refused, how leases end, and who is told.
 
 LeaseRequest --room now--> LeaseAssigned to the worker, LeaseGranted to the client
              --no room---> the queue --room--> the same
                               `- out of time, or hopeless, or its name is taken --> LeaseRefused
+
+its owner lets go, or is gone   -> LeaseRevoked to the worker; room free at once, the end recorded when it comes
+its actor ends on its worker    -> LeaseLost to the owner
+somebody wants it killed        -> EndActor to the worker, and ActorKilled to the asker once it has ended
+
+Clients that look for an actor that waits for room, or is about to be made again, are answered here as well.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 
-from parl_remote.errors import RemoteProtocolError
-from parl_remote.master.cluster_tables import ClusterTables, Lease
-from parl_remote.master.instructions import Instruction, ToClient, ToNode
-from parl_remote.master.lease_queue import Waiting
+from parl_remote.death import DeathCause, DeathKind
+from parl_remote.errors import RemoteError, RemoteProtocolError
+from parl_remote.master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote.master.node_pool import Node
-from parl_remote.master.placing import next_placement, reasons
-from parl_remote.messages import LeaseAssigned, LeaseGranted, LeaseRefused, LeaseRequest, RefusalCode
+from parl_remote.master.placing import Waiting, next_placement, reasons
+from parl_remote.messages import (
+    Failed,
+    LeaseAssigned,
+    LeaseGranted,
+    LeaseLost,
+    LeaseRefused,
+    LeaseRequest,
+    LeaseRevoked,
+    RefusalCode,
+)
+from parl_remote.messages.naming import ActorFound, FindActor
+from parl_remote.messages.overview import ActorKilled, EndActor, KillActor
 
-__all__ = ["LeaseGrants"]
+__all__ = ["ActorFinders", "LeaseEnds", "LeaseGrants"]
 
 
 class LeaseGrants:
@@ -144,3 +161,121 @@ class LeaseGrants:
             f"choose another, or use that one: parl.get_actor({request.actor_name!r})"
         )
         return LeaseRefused(request.request_id, RefusalCode.NAME_TAKEN, reason, str(request.resources))
+
+
+class ActorFinders:
+    """Questions after actors that are open.
+
+    Args:
+        tables: What the master knows.
+    """
+
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        self._waiting: dict[str, list[tuple[str, int]]] = {}
+
+    def ask(self, client_id: str, asked: FindActor) -> list[Instruction]:
+        """Answer at once if that is possible.
+
+        Raises:
+            RemoteError: There is no such actor, and none will be.
+        """
+        sought = asked.actor_name or asked.lease_id
+        lease = self._tables.called(sought)
+        if lease is not None:
+            return [_found(client_id, asked.request_id, lease)]
+        if not self._is_expected(sought):
+            raise RemoteError(self._nobody(sought))
+        self._waiting.setdefault(sought, []).append((client_id, asked.request_id))
+        return []
+
+    def settle(self) -> list[Instruction]:
+        """Answer those for whom something has changed."""
+        out: list[Instruction] = []
+        for sought in list(self._waiting):
+            lease = self._tables.called(sought)
+            if lease is None and self._is_expected(sought):
+                continue
+            for client_id, request_id in self._waiting.pop(sought):
+                if lease is not None:
+                    out.append(_found(client_id, request_id, lease))
+                else:
+                    out.append(ToClient(client_id, Failed(request_id, self._nobody(sought))))
+        return out
+
+    def _is_expected(self, sought: str) -> bool:
+        return self._tables.names.get(sought) is not None or self._tables.is_coming_back(sought)
+
+    def _nobody(self, sought: str) -> str:
+        names = self._tables.names.all()
+        near = difflib.get_close_matches(sought, names, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"the cluster has {len(names)} named actors (`xparl list`)"
+        return f"there is no actor called {sought!r}; {hint}"
+
+
+def _found(client_id: str, request_id: int, lease: Lease) -> Instruction:
+    at = lease.node.joined
+    found = ActorFound(request_id, lease.lease_id, at.node_id, at.addresses, at.socket_dir, at.host_id)
+    return ToClient(client_id, found)
+
+
+_LEAVING_KEPT = 10_000
+
+
+class LeaseEnds:
+    """Ends of leases.
+
+    Args:
+        tables: What the master knows.
+    """
+
+    def __init__(self, tables: ClusterTables) -> None:
+        self._tables = tables
+        self._leaving: dict[str, Lease] = {}  # free already, and their workers have yet to say how their actors ended
+        self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: who wants to know when it has ended
+
+    def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
+        """End a lease that its client does not need any more."""
+        lease = self._tables.free(lease_id)
+        self._leaving[lease_id] = lease
+        if len(self._leaving) > _LEAVING_KEPT:
+            del self._leaving[next(iter(self._leaving))]
+        revoked = ToNode(lease.node.node_id, LeaseRevoked(lease_id, reason))
+        return [revoked, *self._answer_kills(lease, DeathCause(DeathKind.RELEASED, detail=reason))]
+
+    def lose(self, lease_id: str, cause: DeathCause) -> list[Instruction]:
+        """End a lease that is lost, and tell its client."""
+        lease = self._tables.free(lease_id, cause)
+        return [ToClient(lease.client_id, LeaseLost(lease_id, cause)), *self._answer_kills(lease, cause)]
+
+    def reported(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
+        """Note an actor's end on its worker; one of another node is ignored, a released one is only recorded."""
+        left = self._leaving.get(lease_id)
+        if left is not None and left.node.node_id == node_id:
+            del self._leaving[lease_id]
+            self._tables.deaths.add(self._tables.record_of(left, cause))
+        lease = self._tables.leases.get(lease_id)
+        return self.lose(lease_id, cause) if lease is not None and lease.node.node_id == node_id else []
+
+    def kill(self, client_id: str, asked: KillActor) -> list[Instruction]:
+        """Somebody wants an actor ended; the answer comes once it has.
+
+        Raises:
+            RemoteError: There is no such actor.
+        """
+
+        lease = self._tables.called(asked.actor)
+        if lease is None:
+            raise RemoteError(f"there is no actor {asked.actor!r}; `xparl list` shows those that there are")
+        self._kills.setdefault(lease.lease_id, []).append((client_id, asked.request_id))
+        lease.is_ending = True
+        detail = f"by {self._tables.owner_of(client_id)}" + (f", {asked.reason}" if asked.reason else "")
+        return [ToNode(lease.node.node_id, EndActor(lease.lease_id, DeathKind.KILLED_BY_USER, detail))]
+
+    def _answer_kills(self, lease: Lease, cause: DeathCause) -> list[Instruction]:
+        asked = self._kills.pop(lease.lease_id, None)
+        if asked is None:
+            return []
+
+        record = self._tables.record_of(lease, cause)
+        return [ToClient(client_id, ActorKilled(request_id, record)) for client_id, request_id in asked]
