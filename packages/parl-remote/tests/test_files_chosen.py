@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from parl_remote.files.chosen import choose
-from parl_remote.files.exclusions import Exclusions
+from parl_remote.files.selection import Exclusions, select_files
 
 
 @pytest.fixture
@@ -22,12 +21,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def names(project: Path, *patterns: str) -> list[str]:
-    return list(choose(patterns, str(project)))
+    return list(select_files(patterns, str(project)))
 
 
 def test_a_file_and_a_pattern_name_files(project: Path) -> None:
     assert names(project, "notes.txt", "data/*.csv") == ["data/a.csv", "data/b.csv", "notes.txt"]
-    assert choose(["notes.txt"], str(project)) == {"notes.txt": str(project / "notes.txt")}
+    assert select_files(["notes.txt"], str(project)) == {"notes.txt": str(project / "notes.txt")}
 
 
 def test_a_directory_brings_all_beneath_it_empty_directories_and_hidden_files_too(project: Path) -> None:
@@ -43,7 +42,7 @@ def test_a_directory_brings_all_beneath_it_empty_directories_and_hidden_files_to
     ]
     assert names(project, "data") == everything
     assert names(project, "./data/") == everything
-    assert choose(["data"], str(project))["data/empty/inner"] is None
+    assert select_files(["data"], str(project))["data/empty/inner"] is None
 
 
 def test_two_stars_match_at_any_depth(project: Path) -> None:
@@ -95,17 +94,17 @@ def test_what_is_no_pattern_is_refused(project: Path, pattern: str) -> None:
 @pytest.mark.parametrize("patterns", ["data", Path("data"), b"data"])
 def test_one_text_instead_of_a_list_is_refused_with_a_hint(project: Path, patterns: object) -> None:
     with pytest.raises(TypeError, match=r"did you mean \["):
-        choose(patterns, str(project))  # type: ignore[arg-type]
+        select_files(patterns, str(project))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("patterns", [7, [7], [b"data"], [None]])
 def test_other_types_are_refused(project: Path, patterns: object) -> None:
     with pytest.raises(TypeError, match="distributed_files"):
-        choose(patterns, str(project))  # type: ignore[arg-type]
+        select_files(patterns, str(project))  # type: ignore[arg-type]
 
 
 def test_paths_are_taken_as_texts_are(project: Path) -> None:
-    assert list(choose([Path("notes.txt")], str(project))) == ["notes.txt"]
+    assert list(select_files([Path("notes.txt")], str(project))) == ["notes.txt"]
 
 
 def test_links_are_followed_also_to_elsewhere(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -113,7 +112,7 @@ def test_links_are_followed_also_to_elsewhere(project: Path, tmp_path_factory: p
     (elsewhere / "far.txt").write_text("far")
     (project / "data/file").symlink_to(elsewhere / "far.txt")
     (project / "data/directory").symlink_to(elsewhere)
-    found = choose(["data"], str(project))
+    found = select_files(["data"], str(project))
     assert Path(found["data/file"] or "").read_text() == "far"
     assert Path(found["data/directory/far.txt"] or "").read_text() == "far"
 

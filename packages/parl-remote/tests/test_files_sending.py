@@ -14,7 +14,7 @@ import pytest
 
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.places import Places
-from parl_remote.files.progress import Progress
+from parl_remote.files.sending import Progress
 from parl_remote.messages import Done, LeaseGranted, Message
 from parl_remote.messages.files import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
 from parl_remote.transport import Buffer

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.files.blobs import Blobs, DamagedBlob
-from parl_remote.files.folder import make_folder
 from parl_remote.files.manifest import Entry, Manifest
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
@@ -30,7 +28,7 @@ from parl_remote.messages.files import (
     SeenPlace,
     StoreParts,
 )
-from parl_remote.worker.files import WorkerFiles
+from parl_remote.worker.files import Blobs, DamagedBlob, WorkerFiles, make_folder
 
 HASH = hashlib.sha256(b"x").hexdigest()
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from parl_remote.messages.links import GpuUse
-from parl_remote.system.nvml import Nvml
-from parl_remote.worker.gpu_meter import GpuMeter
+from parl_remote.worker.gpu_meter import GpuMeter, Nvml
 
 GIB = 2**30
 NOT_SUPPORTED = 3

@@ -18,9 +18,8 @@ from parl_remote.messages import LeaseAssigned
 from parl_remote.resources import Resources
 from parl_remote.system.host_load import HostLoad
 from parl_remote.system.host_memory import OutOfMemoryHint, host_memory, usable_memory
-from parl_remote.worker.actor_ends import ActorEnds
-from parl_remote.worker.actor_pool import PooledActor
-from parl_remote.worker.leases import WorkerLease
+from parl_remote.worker.actors import PooledActor, WorkerLease
+from parl_remote.worker.worker import ActorEnds
 
 MIB = 2**20
 SIGKILLED = DeathCause(DeathKind.SIGNAL, signal=9)

@@ -25,10 +25,7 @@ from parl_remote.messages import Hello, LeaseAssigned, Message, Role, decode
 from parl_remote.messages.logs import ActorsWrote, FollowActors, LogText, ReadLog
 from parl_remote.resources import Resources
 from parl_remote.system.output_streams import read_marks, write_marks
-from parl_remote.worker import log_book
-from parl_remote.worker.log_book import LogBook, LogEntry, bytes_in
-from parl_remote.worker.log_text import last_lines, next_lines, whole_characters
-from parl_remote.worker.logs import WorkerLogs
+from parl_remote.worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters
 
 
 def hello(client_id: str = "client-1", pid: int = 1) -> Hello:
@@ -84,7 +81,7 @@ def test_what_was_in_a_file_before_is_not_the_actors(tmp_path: Path, book: LogBo
 
 
 def test_a_log_that_is_cut_keeps_its_end_and_its_positions(entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_book, "_KEPT_WHEN_CUT", 10)
+    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 10)
     write(entry, b"0123456789abcdefghij")
     entry.cut()
     assert (entry.start, entry.size()) == (10, 20)
@@ -101,8 +98,8 @@ def test_a_log_that_is_cut_keeps_its_end_and_its_positions(entry: LogEntry, monk
 
 
 def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_book, "_LONGEST", 1000)
-    monkeypatch.setattr(log_book, "_KEPT_WHEN_CUT", 100)
+    monkeypatch.setattr("parl_remote.worker.logs._LONGEST", 1000)
+    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 100)
     now = 0.0
     loop = Loop(lambda: now)
     book = LogBook(loop)
@@ -119,7 +116,7 @@ def test_a_log_that_grows_too_long_is_cut_while_its_actor_runs(tmp_path: Path, m
 
 
 def test_marks_of_stderr_move_with_what_is_cut(entry: LogEntry, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_book, "_KEPT_WHEN_CUT", 10)
+    monkeypatch.setattr("parl_remote.worker.logs._KEPT_WHEN_CUT", 10)
     write(entry, b"aaEEaaaaaaaaaaaaEEaa")
     write_marks(entry.path, [(2, 4), (16, 18)])
     assert entry.errors(0, 20) == [(2, 4), (16, 18)]
@@ -148,7 +145,7 @@ def test_marks_are_found_in_the_middle_of_many(tmp_path: Path) -> None:
 def test_only_so_many_logs_of_actors_that_ended_are_kept(
     tmp_path: Path, book: LogBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_book, "_KEPT_ENDED", 3)
+    monkeypatch.setattr("parl_remote.worker.logs._KEPT_ENDED", 3)
     for number in range(5):
         path = tmp_path / f"actor-{number}.log"
         path.write_bytes(b"x\n")
@@ -159,7 +156,7 @@ def test_only_so_many_logs_of_actors_that_ended_are_kept(
 
 
 def test_files_in_a_directory_of_the_users_are_never_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_book, "_KEPT_ENDED", 0)
+    monkeypatch.setattr("parl_remote.worker.logs._KEPT_ENDED", 0)
     loop = Loop()
     book = LogBook(loop, keep=True)
     path = tmp_path / "actor-1.log"

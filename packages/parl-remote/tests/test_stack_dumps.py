@@ -17,8 +17,8 @@ from parl_remote.errors import RemoteError
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed
 from parl_remote.messages.stacks import DumpStack, StackDump
-from parl_remote.worker.actor_pool import PooledActor
-from parl_remote.worker.stacks import WorkerStacks
+from parl_remote.worker.actors import PooledActor
+from parl_remote.worker.watch import WorkerStacks
 
 BUSY = """
 import ctypes, sys, threading

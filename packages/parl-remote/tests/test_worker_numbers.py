@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from parl_remote.links.loop import Loop
 from parl_remote.messages.overview import ActorNumbers, ActorPhase
-from parl_remote.worker.leases import WorkerLeases
-from parl_remote.worker.numbers import WorkerNumbers, _differ
+from parl_remote.worker.actors import WorkerLeases
+from parl_remote.worker.watch import WorkerNumbers, _differ
 
 
 class Clock:

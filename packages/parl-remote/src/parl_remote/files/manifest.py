@@ -1,5 +1,7 @@
 """What a job's folder holds: paths, sizes and hashes, as text that can be checked before anything is written.
 
+An actor that runs in such a folder finds its manifest there, and passes all of it on to the actors that it makes.
+
     {"entries": [["work/data/a.csv", 5120, "9f86d0...", false], ["work/empty", 0, "", false]]}
 
 A path is relative, with "/" between its parts whatever the host's own habit; an entry without a hash is a directory.
@@ -10,14 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from parl_remote.errors import RemoteProtocolError
+from parl_remote.files.layout import WORK
 
-__all__ = ["LARGEST_MANIFEST", "Entry", "Manifest", "is_digest"]
+__all__ = ["LARGEST_MANIFEST", "MANIFEST", "Entry", "Manifest", "inherited", "is_digest"]
+
 
 LARGEST_MANIFEST = 256 * 2**20  # some two million files
 _LONGEST_PART = 255  # bytes; what file systems take
@@ -26,7 +32,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether it is a hash as this package writes them: 64 lower-case hexadecimal digits of SHA-256."""
+    """Return whether it is a hash as this package writes them: 64 lower-case hexadecimal digits of SHA-256."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -143,3 +149,46 @@ def _check_tree(entries: Sequence[Entry]) -> None:
             parent = parent.rpartition("/")[0]
     if both := files & directories:
         raise RemoteProtocolError(f"{min(both)[:80]!r} is to be a file and a directory")
+
+
+MANIFEST = ".manifest.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Inherited:
+    """The folder that this process runs in.
+
+    Attributes:
+        folder: Its path.
+        files: Where each of its files lies, None for a directory, by its path in the folder.
+    """
+
+    folder: str
+    files: Mapping[str, str | None]
+
+    def holds(self, path: str) -> bool:
+        """Return whether a path lies in the folder."""
+        return path.startswith(self.folder + os.sep)
+
+    @property
+    def sys_path(self) -> tuple[str, ...]:
+        """Where this process looks for modules in the folder, relative to that."""
+        return tuple(
+            os.path.relpath(entry, self.folder).replace(os.sep, "/") for entry in sys.path if self.holds(str(entry))
+        )
+
+
+def inherited() -> Inherited | None:
+    """Return the folder of this process, None if it has none."""
+    for entry in map(str, sys.path):
+        folder, name = os.path.split(entry)
+        if name == WORK and os.path.isfile(os.path.join(folder, MANIFEST)):
+            try:
+                with open(os.path.join(folder, MANIFEST), "rb") as file:
+                    entries = Manifest.parse(file.read()).entries
+            except (OSError, RemoteProtocolError):
+                continue  # an actor may write there what it likes
+            places = {entry.path: None if entry.is_directory else os.path.join(folder, entry.path) for entry in entries}
+            there = {path: file for path, file in places.items() if os.path.exists(file or os.path.join(folder, path))}
+            return Inherited(folder, there)
+    return None

@@ -1,35 +1,21 @@
 """Where an actor runs and what it can import: the program's own directories where they can be seen, else a folder.
 
-What it takes to send files is imported only by programs that need it.
+`sending` is imported by programs that need it: hashlib costs 5 ms of a program's start.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from parl_remote.files.layout import Place, here
 
 if TYPE_CHECKING:
     from parl_remote.files.sending import ProgramFiles, Worker
     from parl_remote.messages import LeaseGranted
 
-__all__ = ["Place", "Places", "here", "working_dir"]
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where an actor runs.
-
-    Attributes:
-        working_dir: The directory; empty for that of its worker.
-        sys_path: Where it looks for modules; None stands for the paths that its process has already.
-    """
-
-    working_dir: str
-    sys_path: tuple[str | None, ...]
+__all__ = ["Places"]
 
 
 class Places:
@@ -74,16 +60,3 @@ class Places:
         from parl_remote.files.sending import ProgramFiles
 
         return ProgramFiles(patterns, same_host_shortcut=self._shortcut)
-
-
-def here() -> Place:
-    """This program's own directory and modules."""
-    return Place(working_dir(), tuple(sys.path))
-
-
-def working_dir() -> str:
-    """The current directory, empty if it was removed."""
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""

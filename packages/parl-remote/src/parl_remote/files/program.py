@@ -10,15 +10,62 @@ a notebook          its cells are read; all *.py of the current directory travel
 from __future__ import annotations
 
 import contextlib
+import dis
+import inspect
 import os
 import sys
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Iterable, Iterator, Mapping
 
-from parl_remote.files.compiled import compiled_imports
 from parl_remote.shipping.import_closure import OwnFile, Seed, closure, loaded_modules
 from parl_remote.shipping.ownership import is_own
 
-__all__ = ["OwnCode", "own_code"]
+__all__ = ["OwnCode", "compiled_imports", "own_code"]
+
+
+def compiled_imports(namespace: Mapping[str, object]) -> tuple[str, ...]:
+    """Return names that may be modules, "a.b" for `from a import b` as well, sorted.
+
+    Args:
+        namespace: The variables of the main program; what it has imported itself is passed over.
+    """
+    module = namespace.get("__name__")
+    own = [value for value in list(namespace.values()) if getattr(value, "__module__", None) == module]
+    return tuple(sorted({name for value in own for code in _codes_of(value) for name in _imports_of(code)}))
+
+
+def _codes_of(value: object) -> Iterator[types.CodeType]:
+    """Yield the code of a function or property, of a class all that it defines."""
+    if isinstance(value, type):
+        inner = f"{value.__qualname__}."
+        for member in list(vars(value).values()):
+            if not isinstance(member, type) or member.__qualname__.startswith(inner):
+                yield from _codes_of(member)
+    elif isinstance(value, property):
+        for accessor in (value.fget, value.fset, value.fdel):
+            yield from _codes_of(accessor)
+    else:
+        function = inspect.unwrap(value) if callable(value) else getattr(value, "__func__", None)
+        code = getattr(function, "__code__", None)
+        if isinstance(code, types.CodeType):
+            yield from _with_inner(code)
+
+
+def _with_inner(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _with_inner(constant)
+
+
+def _imports_of(code: types.CodeType) -> Iterator[str]:
+    base = ""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname == "IMPORT_NAME":
+            base = str(instruction.argval)
+            yield base
+        elif instruction.opname == "IMPORT_FROM":
+            yield f"{base}.{instruction.argval}"
 
 
 class OwnCode:
@@ -47,7 +94,7 @@ def _state() -> object:
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """What changes when a file is written to, or a directory gets another one."""
+    """Return what changes when a file is written to, or a directory gets another one."""
     stamps = {}
     for path in paths:
         try:
@@ -60,7 +107,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def own_code(class_module: str) -> list[OwnFile]:
-    """Everything that an actor on another host may have to import.
+    """Return everything that an actor on another host may have to import.
 
     Args:
         class_module: Name of the module that the actor's class is defined in.
@@ -77,7 +124,7 @@ def own_code(class_module: str) -> list[OwnFile]:
 
 
 def _main_place() -> tuple[str, str, str]:
-    """Where the main program is, the root that its imports start from, and the package it is a module of."""
+    """Return where the main program is, the root that its imports start from, and the package it is a module of."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if file is None:  # a notebook, -c, stdin
@@ -112,7 +159,7 @@ def _main_seeds(package: str) -> Iterator[Seed]:
 
 
 def _unwritten_imports() -> tuple[str, ...]:
-    """What the main program imports, if it came from a pipe, a prompt or an archive, where its text cannot be read."""
+    """Return what a main program imports that came from a pipe, a prompt or an archive, so that its text is not there."""
     main = sys.modules.get("__main__")
     if main is None or hasattr(main, "In") or "-c" in sys.orig_argv[1:-1]:
         return ()
@@ -121,12 +168,12 @@ def _unwritten_imports() -> tuple[str, ...]:
 
 
 def _without_magic(cell: str) -> str:
-    """A cell without lines that are IPython's own and no Python."""
+    """Return a cell without lines that are IPython's own and no Python."""
     return "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
 
 
 def _beside(directory: str, root: str, package: str) -> Iterator[OwnFile]:
-    """The Python files beside the main program; PARL has always sent them."""
+    """Yield the Python files beside the main program; PARL has always sent them."""
     inner = f"{package.replace('.', '/')}/" if package else ""
     try:
         names = sorted(os.listdir(directory))

@@ -7,22 +7,23 @@ place(granted) -- the worker sees the program's directories?   yes: nothing to s
 
 from __future__ import annotations
 
+import hashlib
+import logging
 import os
+import stat
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.files.chosen import choose
-from parl_remote.files.contents import Contents
-from parl_remote.files.inherited import inherited
-from parl_remote.files.manifest import Manifest
-from parl_remote.files.places import Place, here, working_dir
-from parl_remote.files.plan import WORK, Plan, lay_out
+from parl_remote.files.layout import WORK, Place, Plan, here, lay_out, working_dir
+from parl_remote.files.manifest import Entry, Manifest, inherited
 from parl_remote.files.program import OwnCode
-from parl_remote.files.progress import Progress
+from parl_remote.files.selection import select_files
 from parl_remote.links.identity import host_id
 from parl_remote.messages import LeaseGranted, Message
 from parl_remote.messages.files import (
@@ -37,7 +38,138 @@ from parl_remote.messages.files import (
 from parl_remote.shipping.ownership import is_own
 from parl_remote.transport import Buffer
 
-__all__ = ["ProgramFiles"]
+__all__ = ["ProgramFiles", "Progress"]
+
+
+_log = logging.getLogger("parl.remote")
+
+_LARGE = 32 * 2**20  # below it there is nothing to wait for
+_EVERY_S = 0.1
+_WIDTH = 30
+
+
+class Progress:
+    """One upload.
+
+    Args:
+        what: Whereto, for people.
+        total: Bytes to come.
+    """
+
+    def __init__(self, what: str, total: int) -> None:
+        self._what = what
+        self._total = total
+        self._done = 0
+        self._shown_at = 0.0
+        self._speaks = total >= _LARGE
+        self._draws = self._speaks and sys.stderr is not None and sys.stderr.isatty()
+        if self._speaks and not self._draws:
+            _log.info("sending %s to %s", _mib(total), what)
+
+    def advance(self, size: int) -> None:
+        """So many bytes more have arrived."""
+        self._done += size
+        now = time.monotonic()
+        if self._draws and (now - self._shown_at > _EVERY_S or self._done >= self._total):
+            self._shown_at = now
+            share = min(1.0, self._done / self._total)
+            bar = "#" * round(share * _WIDTH)
+            sys.stderr.write(f"\rsending to {self._what} [{bar:<{_WIDTH}}] {_mib(self._done)} of {_mib(self._total)}")
+            sys.stderr.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._draws and self._shown_at:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+
+
+def _mib(size: int) -> str:
+    return f"{size / 2**20:.1f} MiB"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """What changes when a file is written to."""
+
+    size: int
+    changed_ns: int
+    inode: int
+    mode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> _State:
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino, stat.S_IMODE(status.st_mode))
+
+
+class Contents:
+    """What is known of files; one thread at a time."""
+
+    def __init__(self) -> None:
+        self._hashed: dict[str, tuple[_State, str]] = {}
+        self._sources: dict[str, str] = {}
+
+    def manifest(self, files: Mapping[str, str | None]) -> Manifest:
+        """Return the manifest of some files as they are now.
+
+        Args:
+            files: Where each lies, None for a directory, by its path in the manifest.
+
+        Raises:
+            OSError: One cannot be read.
+            RemoteProtocolError: A path cannot be one in a folder.
+        """
+        return Manifest.of(Entry(path) if file is None else self._entry(path, file) for path, file in files.items())
+
+    def pieces(self, digest: str, largest: int) -> Iterator[tuple[int, bytes]]:
+        """Yield a content's pieces with their offsets; one empty piece of an empty file.
+
+        Raises:
+            RemoteError: The file has changed since it was hashed.
+        """
+        file = self._sources[digest]
+        try:
+            with open(file, "rb", buffering=0) as opened:
+                if self._digest(file, os.fstat(opened.fileno())) != digest:
+                    raise _changed(file)
+                offset = 0
+                while piece := opened.read(largest):
+                    yield offset, piece
+                    offset += len(piece)
+                if offset == 0:
+                    yield 0, b""
+        except FileNotFoundError:
+            raise _changed(file) from None
+
+    def name(self, digest: str) -> str:
+        """Return a file that has this content."""
+        return self._sources[digest]
+
+    def _entry(self, path: str, file: str) -> Entry:
+        status = os.stat(file)
+        digest = self._digest(file, status)
+        self._sources[digest] = file
+        return Entry(path, status.st_size, digest, bool(status.st_mode & stat.S_IXUSR))
+
+    def _digest(self, file: str, status: os.stat_result) -> str:
+        state = _State.of(status)
+        known = self._hashed.get(file)
+        if known is None or known[0] != state:
+            with open(file, "rb", buffering=0) as opened:
+                known = state, hashlib.file_digest(opened, "sha256").hexdigest()
+            self._hashed[file] = known
+        return known[1]
+
+
+def _changed(file: str) -> RemoteError:
+    return RemoteError(
+        f"{file} was changed or removed since parl.connect() took note of it, and a worker that an actor is to run on "
+        "does not have it yet. Write files that change elsewhere, take them out with a pattern such as '!*.log', or "
+        "call parl.disconnect() and parl.connect() once they are complete."
+    )
+
 
 _BATCH = 4 * 2**20  # bytes in one message; large enough for the line, small enough for the worker's memory
 _MOST_PARTS = 2000  # in one message
@@ -79,14 +211,14 @@ class ProgramFiles:
         self._uploading: dict[str, threading.Lock] = {}
         self._seen: dict[tuple[str, tuple[SeenPlace, ...]], bool] = {}
         self._inherited = inherited()
-        self._only_chosen: Manifest | None = None
-        self._chosen: dict[str, str | None]
+        self._only_selected: Manifest | None = None
+        self._selected: dict[str, str | None]
         if self._inherited is None:
-            self._chosen = {f"{WORK}/{path}": file for path, file in choose(patterns, self._base).items()}
+            self._selected = {f"{WORK}/{path}": file for path, file in select_files(patterns, self._base).items()}
         else:
-            self._chosen = dict(self._inherited.files)
-        if self._chosen:
-            self._only_chosen = self._contents.manifest({**self._chosen, WORK: None})
+            self._selected = dict(self._inherited.files)
+        if self._selected:
+            self._only_selected = self._contents.manifest({**self._selected, WORK: None})
 
     def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
         """Have everything where an actor will run.
@@ -100,9 +232,9 @@ class ProgramFiles:
             RemoteError: It cannot be sent, or the worker cannot keep it.
         """
         if self._sees_us(granted, worker):
-            if self._only_chosen is None or self._inherited is not None:
+            if self._only_selected is None or self._inherited is not None:
                 return here()
-            folder = self._folder(granted, worker, self._only_chosen)
+            folder = self._folder(granted, worker, self._only_selected)
             own = (os.path.join(working_dir(), entry) for entry in sys.path)
             return Place(f"{folder}/{WORK}", (*own, f"{folder}/{WORK}"))
         with self._lock:
@@ -113,7 +245,7 @@ class ProgramFiles:
     # -- inner steps ---------------------------------------------------------------------------------------------
 
     def _sees_us(self, granted: LeaseGranted, worker: Worker) -> bool:
-        """Whether the worker has the program's own directories before its eyes."""
+        """Return whether the worker has the program's own directories before its eyes."""
         if not granted.node_addresses:
             return True  # a private cluster's worker is this program's child
         if not self._shortcut or granted.host_id != host_id():
@@ -126,21 +258,21 @@ class ProgramFiles:
         return self._seen[key]
 
     def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
-        """Code as it is now, and the chosen files as they were at `connect`."""
+        """Code as it is now, and the selected files as they were at `connect`."""
         code = self._code.of(class_module)
         paths: tuple[str, ...] = ()
         if self._inherited is not None:
             code = [own for own in code if not self._inherited.holds(own.file)]
             paths = self._inherited.sys_path
-        plan = lay_out(self._chosen, code, base=self._base, sys_path=sys.path, inherited=paths)
-        rest = {path: file for path, file in plan.files.items() if path not in self._chosen}
+        plan = lay_out(self._selected, code, base=self._base, sys_path=sys.path, inherited=paths)
+        rest = {path: file for path, file in plan.files.items() if path not in self._selected}
         entries = self._contents.manifest(rest).entries
-        if self._only_chosen is not None:
-            entries += tuple(entry for entry in self._only_chosen.entries if entry.path != WORK)
+        if self._only_selected is not None:
+            entries += tuple(entry for entry in self._only_selected.entries if entry.path != WORK)
         return plan, Manifest.of(entries)
 
     def _folder(self, granted: LeaseGranted, worker: Worker, manifest: Manifest) -> str:
-        """The manifest's folder at a worker, one upload to it at a time."""
+        """Return the manifest's folder at a worker, one upload to it at a time."""
         with self._lock:
             uploading = self._uploading.setdefault(granted.node_id, threading.Lock())
         with uploading:
@@ -210,7 +342,7 @@ def _store(granted: LeaseGranted, worker: Worker, batch: list[Part], pieces: lis
 
 
 def _own_directories() -> Iterator[str]:
-    """Where the program's own modules may be."""
+    """Yield where the program's own modules may be."""
     for entry in sys.path:
         path = os.path.join(working_dir(), entry)
         if is_own(os.path.join(path, "module.py")):

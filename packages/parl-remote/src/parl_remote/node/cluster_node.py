@@ -47,8 +47,7 @@ from parl_remote.transport.memory import MemoryListener
 from parl_remote.transport.unix import UnixListener, private_directory, sweep_directories
 from parl_remote.transport.zmq import ZmqChannel, ZmqListener
 from parl_remote.worker.gpu_meter import GpuMeter
-from parl_remote.worker.master_link import MasterLink, worker_hello
-from parl_remote.worker.rejoin import RejoiningLink
+from parl_remote.worker.master_link import MasterLink, RejoiningLink, worker_hello
 from parl_remote.worker.worker import Worker
 from parl_remote.worker.zygote import ActorSource, start_zygote
 

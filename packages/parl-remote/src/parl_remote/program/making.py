@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
-from parl_remote.files.places import Place, Places
+from parl_remote.files.layout import Place
+from parl_remote.files.places import Places
 from parl_remote.links.call_messages import Kind
 from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.options import ActorOptions

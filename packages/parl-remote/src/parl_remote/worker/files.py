@@ -5,31 +5,277 @@
 Disks can stall for seconds and starting actors must not, hence the thread, which is started by the first job. A
 client sends its next parts when the last ones are written, so that no more than these wait in memory. A disk
 that is full fails the request, with the figures; the worker goes on.
+
+    <directory>/incoming/<number>-<hash>   a content on its way; moved when it is whole and its hash is right
+    <directory>/<hash>                     kept, the least recently used ones removed beyond the limit
+    <parent>/<name>.partial/...            a job's folder, written with new files and new directories only
+    <parent>/<name>/...                    moved there when it is complete
+
+Nothing that a manifest says can lead out of a folder: its paths were checked, the folder is new, holds no links, and
+each file is made under the condition that nothing has its name. Contents are hashed once more while they are copied,
+so that a copy that was damaged since it came is noticed. Copies, not links: what one program writes is not what the
+next gets.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import functools
+import hashlib
+import io
+import itertools
 import logging
 import os
 import queue
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from parl_remote.errors import RemoteError, RemoteProtocolError
-from parl_remote.files.blobs import Blobs, DamagedBlob
-from parl_remote.files.folder import make_folder, remove_folder
-from parl_remote.files.manifest import LARGEST_MANIFEST, Manifest, is_digest
+from parl_remote.files.manifest import LARGEST_MANIFEST, MANIFEST, Entry, Manifest, is_digest
 from parl_remote.links.handshake import Link
 from parl_remote.links.identity import host_name
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Failed, Message
 from parl_remote.messages.files import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote.system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 
-__all__ = ["KEPT_BYTES", "TAKES", "WorkerFiles"]
+__all__ = ["Blobs", "DamagedBlob", "WorkerFiles", "make_folder"]
+
+
+class DamagedBlob(RemoteError):
+    """What was kept is not any more what it was: somebody or something has changed the worker's files.
+
+    Attributes:
+        digest: Its hash.
+    """
+
+    def __init__(self, digest: str) -> None:
+        super().__init__(f"the worker's copy of the content {digest} is damaged")
+        self.digest = digest
+
+
+class _Incoming:
+    """A content on its way."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.got = 0
+        self.hash = hashlib.sha256()
+        self.file = open(path, "xb", buffering=0)  # noqa: SIM115  # it stays open until the content is whole
+
+    def drop(self) -> None:
+        self.file.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Blobs:
+    """Contents by hash.
+
+    Args:
+        directory: Made when the first content comes.
+        limit: Bytes beyond which contents that nobody needs now are removed.
+    """
+
+    def __init__(self, directory: Path, limit: int) -> None:
+        self._directory = directory
+        self._limit = limit
+        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._incoming: dict[tuple[str, str], _Incoming] = {}
+        self._numbers = itertools.count(1)
+
+    @property
+    def total(self) -> int:
+        """Bytes that are kept."""
+        return sum(self._sizes.values())
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._sizes
+
+    def add(self, who: str, digest: str, size: int, offset: int, data: memoryview) -> None:
+        """Take the next part of a content.
+
+        Args:
+            who: Who sends it; two may send the same at once.
+            digest: Its hash.
+            size: Bytes of the whole.
+            offset: Where this part begins; 0 begins anew.
+            data: The part.
+
+        Raises:
+            RemoteProtocolError: Parts do not follow each other, or are more than was said.
+            RemoteError: The whole does not have the hash that it was sent under.
+            OSError: It cannot be written.
+        """
+        if not is_digest(digest):
+            raise RemoteProtocolError(f"{digest[:80]!r} is no SHA-256")
+        if digest in self._sizes:
+            self._give_up(who, digest)  # somebody else was quicker
+            return
+        coming = self._coming(who, digest, size, offset)
+        if coming.got != offset or coming.size != size or offset + len(data) > size:
+            raise RemoteProtocolError(f"{len(data)} bytes at {offset} of {size} do not follow on {coming.got}")
+        try:
+            while data:
+                written = coming.file.write(data)
+                coming.hash.update(data[:written])
+                coming.got += written
+                data = data[written:]
+        except OSError:
+            self._give_up(who, digest)
+            raise
+        if coming.got == size:
+            self._complete(who, digest, coming)
+
+    def read(self, digest: str) -> Path:
+        """Return where a content lies, for who checks it while reading; it counts as used now.
+
+        Raises:
+            DamagedBlob: It is not there.
+        """
+        if digest not in self._sizes:
+            raise DamagedBlob(digest)
+        self._sizes.move_to_end(digest)
+        return self._directory / digest
+
+    def discard(self, digest: str) -> None:
+        """Remove a content."""
+        self._sizes.pop(digest, None)
+        with contextlib.suppress(OSError):
+            (self._directory / digest).unlink()
+
+    def forget(self, who: str) -> None:
+        """Somebody will send nothing any more."""
+        for known, digest in [key for key in self._incoming if key[0] == who]:
+            self._give_up(known, digest)
+
+    def close(self) -> None:
+        """Nothing will be sent any more."""
+        for who, digest in list(self._incoming):
+            self._give_up(who, digest)
+
+    def shrink(self, needed: Collection[str], limit: int | None = None) -> None:
+        """Remove what was used least recently until the rest fits the limit; what is needed stays."""
+        excess = self.total - (self._limit if limit is None else limit)
+        for digest, size in list(self._sizes.items()):
+            if excess <= 0:
+                return
+            if digest not in needed:
+                self.discard(digest)
+                excess -= size
+
+    def _coming(self, who: str, digest: str, size: int, offset: int) -> _Incoming:
+        if offset == 0:
+            self._give_up(who, digest)
+            directory = self._directory / "incoming"
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._incoming[who, digest] = _Incoming(directory / f"{next(self._numbers)}-{digest}", size)
+        coming = self._incoming.get((who, digest))
+        if coming is None:
+            raise RemoteProtocolError(f"{offset} bytes of {digest} are missing")
+        return coming
+
+    def _complete(self, who: str, digest: str, coming: _Incoming) -> None:
+        if coming.hash.hexdigest() != digest:
+            self._give_up(who, digest)
+            raise RemoteError(f"the content {digest} came with another hash: the file was changed meanwhile")
+        del self._incoming[who, digest]
+        coming.file.close()
+        os.replace(coming.path, self._directory / digest)
+        self._sizes[digest] = coming.size
+
+    def _give_up(self, who: str, digest: str) -> None:
+        coming = self._incoming.pop((who, digest), None)
+        if coming is not None:
+            coming.drop()
+
+
+_CHUNK = 2**20
+
+
+def make_folder(folder: Path, manifest: Manifest, blobs: Blobs) -> None:
+    """Make a job's folder.
+
+    Args:
+        folder: Where; nothing is there yet.
+        manifest: What it holds.
+        blobs: The contents.
+
+    Raises:
+        DamagedBlob: A content is missing or damaged.
+        RemoteError: This host takes two names for one.
+        OSError: It cannot be written.
+    """
+    partial = folder.with_name(f"{folder.name}.partial")
+    remove_folder(partial)
+    partial.mkdir(parents=True, mode=0o700)
+    try:
+        made: set[str] = set()
+        for entry in manifest.entries:
+            _make_directory(partial, entry.path if entry.is_directory else entry.path.rpartition("/")[0], made)
+            if not entry.is_directory:
+                _write(partial / entry.path, entry, blobs.read(entry.digest))
+        with _new(partial / MANIFEST, MANIFEST, 0o600) as file:
+            file.write(manifest.content)
+        partial.rename(folder)
+    except BaseException:
+        remove_folder(partial)
+        raise
+
+
+def remove_folder(folder: Path) -> bool:
+    """Remove a folder with all that is in it; False if something is still there, because somebody writes there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _make_directory(top: Path, path: str, made: set[str]) -> None:
+    """Make a directory and those above it."""
+    missing = []
+    while path and path not in made:
+        missing.append(path)
+        path = path.rpartition("/")[0]
+    for path in reversed(missing):
+        try:
+            (top / path).mkdir(mode=0o700)
+        except FileExistsError:
+            raise _two_names(path) from None
+        made.add(path)
+
+
+def _write(path: Path, entry: Entry, source: Path) -> None:
+    hashed = hashlib.sha256()
+    with _new(path, entry.path, 0o700 if entry.runs else 0o600) as target:
+        try:
+            content = open(source, "rb", buffering=0)  # noqa: SIM115
+        except FileNotFoundError:
+            raise DamagedBlob(entry.digest) from None
+        with content:
+            while chunk := content.read(_CHUNK):
+                hashed.update(chunk)
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[target.write(rest) :]
+    if hashed.hexdigest() != entry.digest:
+        raise DamagedBlob(entry.digest)
+
+
+def _new(path: Path, name: str, mode: int) -> io.FileIO:
+    """Return a file that nothing had the name of."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
+    try:
+        return io.FileIO(os.open(path, flags, mode), "wb")
+    except FileExistsError:
+        raise _two_names(name) from None
+
+
+def _two_names(path: str) -> RemoteError:
+    return RemoteError(f"this host takes {path!r} and another name for the same, perhaps by upper and lower case")
+
 
 _log = logging.getLogger("parl.remote")
 

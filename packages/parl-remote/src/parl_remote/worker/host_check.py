@@ -100,7 +100,7 @@ class HostCheck:
 
 
 def report_of(asked: CheckHost, directory: Path) -> HostReport:
-    """How this host is."""
+    """Return how this host is."""
     missing = missing_modules(asked.modules, asked.paths)
     free = -1
     with contextlib.suppress(OSError):
@@ -131,7 +131,7 @@ def versions_that_matter() -> dict[str, str]:
 
 
 def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
-    """Those of the modules that could not be imported here; only the first part of a dotted name is looked for."""
+    """Return the modules that could not be imported here; only the first part of a dotted name is looked for."""
     importlib.invalidate_caches()
     elsewhere = [path for path in paths if os.path.isabs(path)]
     missing = []
@@ -147,7 +147,7 @@ def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ..
 
 
 def write_error(directory: Path) -> str:
-    """Why a small file cannot be written to a directory; empty if it can."""
+    """Return why a small file cannot be written to a directory; empty if it can."""
     path = directory / f".parl-check-{os.getpid()}-{threading.get_ident()}"
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -163,14 +163,14 @@ def write_error(directory: Path) -> str:
 
 
 def _most_descriptors() -> int:
-    """How many files a process may have open, -1 where that is not limited one by one."""
+    """Return how many files a process may have open, -1 where that is not limited one by one."""
     if "resource" in missing():  # on Windows
         return -1
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def shared_memory_free() -> int:
-    """Bytes free in /dev/shm, -1 if there is none."""
+    """Return bytes free in /dev/shm, -1 if there is none."""
     try:
         return shutil.disk_usage("/dev/shm").free
     except OSError:

@@ -58,7 +58,7 @@ class Relay:
         self._by_link[link] = self._by_actor[actor] = _Pair(link, actor)
 
     def carries(self, link: Link) -> bool:
-        """Whether a link belongs to a caller and an actor."""
+        """Return whether a link belongs to a caller and an actor."""
         return link in self._by_link
 
     def forward(self, link: Link, frames: list[memoryview]) -> None:

@@ -11,12 +11,16 @@ line: when it closes, the client's actors are killed at once, save detached ones
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from parl_remote.actor.last_word import LastWord
 from parl_remote.actor.nested import ClusterReach
+from parl_remote.actor.stats import last_method
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
@@ -39,20 +43,62 @@ from parl_remote.messages import (
     StopActor,
     decode,
 )
-from parl_remote.worker.actor_equipment import ActorEquipment
-from parl_remote.worker.actor_pool import ActorPool, PooledActor
-from parl_remote.worker.actor_watch import ActorWatch
-from parl_remote.worker.leases import WorkerLease, WorkerLeases
-from parl_remote.worker.log_book import LogBook, bytes_in
-from parl_remote.worker.numbers import WorkerNumbers
+from parl_remote.messages.overview import EndActor, ForgetUnstarted
+from parl_remote.system.host_memory import OutOfMemoryHint
+from parl_remote.system.thread_counts import chosen_number
+from parl_remote.transport.unix import UnixChannel
+from parl_remote.worker.actors import ActorProcess, ActorProcesses, WorkerLease, WorkerLeases
+from parl_remote.worker.borrowers import Borrowers
+from parl_remote.worker.logs import LogBook, WorkerLogs, bytes_in
+from parl_remote.worker.objects import WorkerObjects
 from parl_remote.worker.relay import Relay
+from parl_remote.worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
 from parl_remote.worker.zygote import ActorSource
 
-if TYPE_CHECKING:
-    from parl_remote.worker.actor_ends import ActorEnds
-    from parl_remote.worker.borrowers import Borrowers
+__all__ = ["ActorEnds", "Worker"]
 
-__all__ = ["Worker"]
+
+class ActorEquipment:
+    """What all actors of a node have in common.
+
+    Args:
+        limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
+        reach: How actors reach the cluster; None if they shall not.
+    """
+
+    def __init__(self, *, limit_threads: bool, reach: ClusterReach | None) -> None:
+        self._limit_threads = limit_threads
+        self._reach = reach
+
+    def hand_over(self, lease: WorkerLease, actor: ActorProcess) -> UnixChannel:
+        """Tell a spare whose it is; returns the worker's way to it.
+
+        Raises:
+            ChannelClosed: It has ended.
+            OSError: There is no descriptor for another connection.
+        """
+        start, assigned = lease.start, lease.assigned
+        assert start is not None  # it waits because it was asked for
+        settings: dict[str, object] = {
+            "class_name": start.class_name or "actor",
+            "log": str(actor.log),
+            "calls": actor.stats,
+            "environment": {"CUDA_VISIBLE_DEVICES": ",".join(assigned.gpus), **start.environment},
+            "working_dir": start.working_dir,
+            "threads": self._threads(start, assigned.resources.cpu),
+        }
+        if self._reach is not None:
+            settings |= {"cluster": self._reach, "lease_id": start.lease_id, "detached": assigned.detached}
+        channel = UnixChannel.connect(actor.address)
+        channel.send(pack(Kind.CONFIGURE, 0, 0, 0, [json.dumps(settings).encode()]))
+        return channel
+
+    def _threads(self, start: StartActor, cpu: float) -> int | None:
+        """Return how many an actor's libraries use: what its program says, else as many as it has CPUs."""
+        if not self._limit_threads:
+            return None
+        return chosen_number(start.environment) or max(1, int(cpu))
+
 
 _ORPHAN_START_S = 10.0  # how long StartActor may overtake the LeaseAssigned that it needs
 _ON_THE_WAY_S = 1.0  # how long StartActor may take that was sent before its client broke off
@@ -101,18 +147,21 @@ class Worker:
         self._waiting: deque[WorkerLease] = deque()
         self._equipment = ActorEquipment(limit_threads=limit_threads, reach=reach)
         self._watch = ActorWatch(loop, limits, lambda number, cause: self._end(self._in_use[number], cause))
-        self._ends: ActorEnds | None = None
+        self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
         self._numbers = WorkerNumbers(loop, self._leases, self._watch, to_master)
         self._relay = Relay(loop)
         self.logs = LogBook(loop, keep=keep_logs)
-        self._borrowers: Borrowers | None = None
+        leases = self._leases
+        self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner, loop)
         self.parts = Parts()
         self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
-        self.parts.add(("ReadLog", "FollowActors"), self._log_part)
-        self.parts.add(("DumpStack",), self._stack_part)
-        self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
-        self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), self._borrower_part)
-        self._pool = ActorPool(
+        self.parts.add(("ReadLog", "FollowActors"), lambda: WorkerLogs(loop, self.logs))
+        self.parts.add(("DumpStack",), lambda: WorkerStacks(loop, self._actor_on, self._processes.dump_stack))
+        self.parts.add(
+            ("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), lambda: WorkerObjects(loop, directory)
+        )
+        self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), lambda: self._borrowers)
+        self._processes = ActorProcesses(
             loop,
             directory=directory,
             log_directory=log_directory,
@@ -123,7 +172,7 @@ class Worker:
             on_refused=self._refuse_first,
             on_ended=self._actor_ended,
         )
-        self._pool.want(0)
+        self._processes.want(0)
 
     # -- the master's side ---------------------------------------------------------------------------------------
 
@@ -142,14 +191,11 @@ class Worker:
             self._steered(message)
 
     def running(self) -> tuple[RunningLease, ...]:
-        """The leases that run here, for a master that has to learn them again."""
+        """Return the leases that run here, for a master that has to learn them again."""
         self._numbers.tell_all_again()
         return self._leases.running(self._loop.now())
 
     def _steered(self, message: Message) -> None:
-        if type(message).__module__ != "parl_remote.messages.overview":  # imported where the first one comes
-            return
-        from parl_remote.messages.overview import EndActor, ForgetUnstarted
 
         match message:
             case EndActor(lease_id=lease_id) if lease := self._leases.get(lease_id):
@@ -218,8 +264,7 @@ class Worker:
             link.drop()  # it has ended meanwhile, and its client is told so
         else:
             self._relay.attach(link, lease.actor.address)
-            if self._borrowers is not None:
-                self._borrowers.attached(link.hello.id, lease_id)
+            self._borrowers.attached(link.hello.id, lease_id)
 
     def _refuse_early(self, lease_id: str) -> None:
         link, _ = self._early.pop(lease_id, (None, None))
@@ -229,35 +274,13 @@ class Worker:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _file_part(self) -> Part:
-        from parl_remote.worker.files import WorkerFiles  # most programs' actors see the program's own files
+        from parl_remote.worker.files import WorkerFiles  # hashlib costs a node's start 5 ms; few programs send files
 
         return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
 
-    def _stack_part(self) -> Part:
-        from parl_remote.worker.stacks import WorkerStacks  # only where somebody wants to see one
-
-        def find(lease_id: str) -> PooledActor | None:
-            lease = self._leases.get(lease_id)
-            return lease.actor if lease is not None else None
-
-        return WorkerStacks(self._loop, find, self._pool.dump_stack)
-
-    def _log_part(self) -> Part:
-        from parl_remote.worker.logs import WorkerLogs  # only where somebody wants to read logs
-
-        return WorkerLogs(self._loop, self.logs)
-
-    def _object_part(self) -> Part:
-        from parl_remote.worker.objects import WorkerObjects  # only where programs run on other hosts, and use `put`
-
-        return WorkerObjects(self._loop, self._directory)
-
-    def _borrower_part(self) -> Part:
-        from parl_remote.worker.borrowers import Borrowers  # only where actors get handles of others
-
-        leases = self._leases
-        self._borrowers = Borrowers(leases.way_to, leases.cause_of, leases.is_owner, self._loop)
-        return self._borrowers
+    def _actor_on(self, lease_id: str) -> ActorProcess | None:
+        lease = self._leases.get(lease_id)
+        return lease.actor if lease is not None else None
 
     # -- starting ------------------------------------------------------------------------------------------------
 
@@ -272,7 +295,7 @@ class Worker:
         self._serve_waiting()
 
     def _serve_waiting(self) -> None:
-        while self._waiting and (actor := self._pool.take()):
+        while self._waiting and (actor := self._processes.take()):
             lease = self._waiting.popleft()
             try:
                 self._equip(lease, actor)
@@ -280,9 +303,9 @@ class Worker:
                 self._waiting.appendleft(lease)
             except OSError as error:
                 self._waiting.appendleft(lease)
-                self._pool.kill(actor, DeathCause(DeathKind.KILLED_BY_USER, detail="it was not needed"))
+                self._processes.kill(actor, DeathCause(DeathKind.KILLED_BY_USER, detail="it was not needed"))
                 self._refuse_first(error.strerror or str(error))
-        self._pool.want(len(self._waiting))
+        self._processes.want(len(self._waiting))
 
     def _refuse_first(self, reason: str) -> None:
         """The host cannot have another actor: say so to the one who has waited longest."""
@@ -290,7 +313,7 @@ class Worker:
             cause = DeathCause(DeathKind.EXIT, detail=f"its host could not start it ({reason})")
             self._forget(self._waiting[0].lease_id, cause)
 
-    def _equip(self, lease: WorkerLease, actor: PooledActor) -> None:
+    def _equip(self, lease: WorkerLease, actor: ActorProcess) -> None:
         """Turn a spare into the lease's actor."""
         already = bytes_in(actor.log)
         lease.channel = self._equipment.hand_over(lease, actor)
@@ -309,7 +332,7 @@ class Worker:
         if lease.actor is None:
             self._forget(lease.lease_id, cause)
         elif lease.actor.number in self._in_use:
-            self._pool.kill(lease.actor, cause)
+            self._processes.kill(lease.actor, cause)
 
     def _ask_to_end(self, lease: WorkerLease, cause: DeathCause) -> bool:
         """Let an actor do what it was sent and then end; False if it cannot be asked."""
@@ -319,12 +342,12 @@ class Worker:
             lease.channel.send(pack(Kind.CLOSE, 0, 1, 0), 0.0)
         except (ChannelClosed, ResultTimeout):
             return False
-        self._pool.note(lease.actor, cause)
+        self._processes.note(lease.actor, cause)
         self._numbers.soon()
         return True
 
     def _forget(self, lease_id: str, cause: DeathCause) -> None:
-        """A lease is over; say so to master, client and borrowers."""
+        """End a lease, and tell master, client and borrowers."""
         lease = self._leases.end(lease_id, cause)
         if lease is None:
             return
@@ -332,30 +355,80 @@ class Worker:
             self._waiting.remove(lease)
         if lease.link is not None:
             lease.link.tell(ActorDied(lease_id, cause))
-        if self._borrowers is not None:
-            self._borrowers.actor_ended(lease_id, cause)
+        self._borrowers.actor_ended(lease_id, cause)
         self._to_master(LeaseEnded(lease_id, cause))
 
-    def _actor_ended(self, actor: PooledActor, cause: DeathCause) -> None:
+    def _actor_ended(self, actor: ActorProcess, cause: DeathCause) -> None:
         lease = self._in_use.pop(actor.number, None)
         watched = self._watch.remove(actor.number)
         if lease is not None and lease.channel is not None:
-            cause = self._reporter().report(cause, lease, actor, watched)
+            cause = self._ends.report(cause, lease, actor, watched)
             lease.channel.close()
             self.logs.ended(lease.lease_id)
             self._forget(lease.lease_id, cause)
-
-    def _reporter(self) -> ActorEnds:
-        if self._ends is None:
-            from parl_remote.worker.actor_ends import ActorEnds  # not in the way of the first actor
-
-            self._ends = ActorEnds(host_name(), self._watch.out_of_memory)
-        return self._ends
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Kill all actors and the zygote, and wait for them."""
         self.parts.close()
-        self._pool.close()
+        self._processes.close()
         self._relay.close()
+
+
+_MIB = 2**20
+_SIGKILL = 9
+_STILLBORN = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
+
+
+class ActorEnds:
+    """Writes the reports.
+
+    Args:
+        node: The node's name.
+        out_of_memory: Says whether a SIGKILL was probably the kernel's.
+    """
+
+    def __init__(self, node: str, out_of_memory: OutOfMemoryHint) -> None:
+        self._node = node
+        self._out_of_memory = out_of_memory
+
+    def report(self, cause: DeathCause, lease: WorkerLease, actor: ActorProcess, watched: Watched | None) -> DeathCause:
+        """Return all that is known of an end.
+
+        Args:
+            cause: What the zygote saw, or why the actor was killed; with the end of its log.
+            lease: Whose end it is.
+            actor: Its process.
+            watched: What was seen of it while it lived.
+        """
+        said = LastWord.heard(lease.channel) if lease.channel is not None else None
+        if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
+            cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
+        elif actor.cause is None:
+            cause = self._by_itself(cause, said, actor)
+        return dataclasses.replace(
+            cause,
+            last_call=cause.last_call or last_method(actor.stats),
+            memory=tuple(watched.memory) if watched is not None else (),
+            memory_limit=watched.memory_limit if watched is not None else None,
+            memory_peak=actor.peak,
+            node=self._node,
+            pid=actor.pid,
+            at=round(time.time(), 3),
+            lease_id=lease.lease_id,
+            class_name=lease.assigned.class_name,
+            name=lease.assigned.actor_name,
+            restarts=lease.assigned.restarts,
+        )
+
+    def _by_itself(self, cause: DeathCause, said: LastWord | None, actor: ActorProcess) -> DeathCause:
+        """Nobody here wanted it to end."""
+        if said is not None and cause.exit_code == 0:
+            return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
+        if cause.kind is DeathKind.SIGNAL and cause.signal == _SIGKILL and not cause.detail:
+            hint = self._out_of_memory()
+            if hint:
+                size = f"; it had used up to {actor.peak / _MIB:.0f} MiB"
+                return dataclasses.replace(cause, kind=DeathKind.OUT_OF_MEMORY, detail=hint + size)
+        return cause

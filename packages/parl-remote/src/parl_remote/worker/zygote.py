@@ -1,4 +1,4 @@
-"""The process that actors are forked from: warm, single-threaded, and the one who knows first when an actor ends.
+"""The process that actors are forked from: warm, single-threaded, and the first to know when an actor ends.
 
     worker --{"fork": n}-->  zygote --fork--> actor n, listening at <dir>/a<n>.sock
            --{"kill": n}-->         --SIGKILL--> actor n and its process group
@@ -8,27 +8,223 @@
 It has imported numpy and cloudpickle (and what `preload` names), so that an actor costs a fork and shares the memory.
 When the worker's end of the connection closes it kills all actors, clears the directory and ends; when it is killed
 itself, the kernel kills its actors (they asked for that).
+
+A node forks its zygote before it imports anything else, and both then import side by side. So this module imports
+little, and what the zygote alone needs is imported in its process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib
 import json
 import os
+import select
+import shutil
 import signal
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
+from parl_remote.actor.stack_dumps import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.system import processes
 from parl_remote.system.facilities import is_portable
-from parl_remote.worker.zygote_loop import zygote_main
+from parl_remote.system.thread_counts import chosen_by_user, set_variables
+from parl_remote.transport.unix import listening_socket
 
 if TYPE_CHECKING:
     from parl_remote.portable.spawner import Spawner
 
 __all__ = ["ActorSource", "ZygoteProcess", "main", "start_zygote"]
+
+
+_LARGEST_COMMAND = 65536
+
+# What an actor needs before it runs the first line of the user's; the user's modules begin with `import parl`.
+_WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote.decorator", "parl_remote.actor.process")
+
+
+# What an actor needs when it makes or receives another one; imported when nobody wants actors for a moment, because the
+# first actor of a program shall not wait for it.
+_LATER = ("parl_remote.program.client", "parl_remote.connecting", "parl_remote.messages.naming")
+_QUIET_MS = 250
+
+
+class _Zygote:
+    def __init__(self, control: socket.socket, directory: str, clear: bool) -> None:
+        self._control = control
+        self._directory = directory
+        self._clear = clear
+        self._poller = select.poll()
+        self._poller.register(control.fileno(), select.POLLIN)
+        self._pids: dict[int, int] = {}
+        self._by_pidfd: dict[int, int] = {}
+
+    def run(self) -> NoReturn:
+        control = self._control.fileno()
+        patience_ms: int | None = _QUIET_MS
+        while True:
+            ready = self._poller.poll(patience_ms)
+            if not ready:
+                patience_ms = None
+                _import_and_freeze(_LATER)
+            for fd, _ in ready:
+                if fd == control:
+                    self._obey()
+                elif fd in self._by_pidfd:
+                    self._reap(fd)
+
+    def _obey(self) -> None:
+        try:
+            command = json.loads(self._control.recv(_LARGEST_COMMAND) or b"{}")
+        except ConnectionError:
+            command = {}
+        if "fork" in command:
+            self._fork(command["fork"])
+        elif "kill" in command:
+            self._kill(command["kill"])
+        elif "dump" in command:
+            self._dump(command["dump"])
+        else:
+            self._end()
+
+    def _fork(self, number: int) -> None:
+        parent = os.getpid()
+        pid = 0
+        try:
+            with listening_socket(self._socket_of(number)) as listening:
+                pid = os.fork()
+                if not pid:
+                    _become_actor(listening, parent)
+            pidfd = os.pidfd_open(pid)
+        except OSError as error:  # there are no processes, no descriptors or no memory left
+            if pid:
+                _kill_group(pid)
+                os.waitpid(pid, 0)
+            self._unlink(number)
+            self.tell(refused=number, reason=error.strerror or str(error))
+            return
+        self._pids[number] = pid
+        self._by_pidfd[pidfd] = number
+        self._poller.register(pidfd, select.POLLIN)
+        self.tell(forked=number, pid=pid)
+
+    def _kill(self, number: int) -> None:
+        pid = self._pids.get(number)  # it is still our child, so the number cannot have gone to another process
+        if pid is not None:
+            _kill_group(pid)
+
+    def _dump(self, number: int) -> None:
+        pid = self._pids.get(number)  # as above; from anybody else the signal could reach a stranger, and end it
+        if pid is not None:
+            os.kill(pid, STACK_SIGNAL)
+
+    def _reap(self, pidfd: int) -> None:
+        number = self._by_pidfd.pop(pidfd)
+        self._poller.unregister(pidfd)
+        os.close(pidfd)
+        pid = self._pids.pop(number)
+        _kill_group(pid)  # what the actor has started goes with it; before waitpid, while the number is still ours
+        _, status, used = os.wait4(pid, 0)
+        self._unlink(number)
+        self.tell(ended=number, status=status, peak=used.ru_maxrss * 1024)
+
+    def _end(self) -> NoReturn:
+        for pid in self._pids.values():
+            _kill_group(pid)
+        for pid in self._pids.values():
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, 0)
+        if self._clear:
+            shutil.rmtree(self._directory, ignore_errors=True)
+        os._exit(0)
+
+    def _socket_of(self, number: int) -> str:
+        return f"{self._directory}/a{number}.sock"
+
+    def _unlink(self, number: int) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(self._socket_of(number))
+
+    def tell(self, **report: object) -> None:
+        try:
+            self._control.send(json.dumps(report).encode())
+        except ConnectionError:
+            self._end()
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)  # in case it had no time to make its group
+
+
+def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
+    """The child's side of the fork."""
+    from parl_remote.actor.process import run_actor
+
+    try:
+        os.setpgid(0, 0)
+        processes.set_name("parl:spare")
+        processes.close_descriptors_except({listening.fileno()})
+        if "numpy" in sys.modules:
+            # Else all actors would draw the same numbers. Thirty-two bits are what a user's own seed has, too.
+            sys.modules["numpy"].random.seed(int.from_bytes(os.urandom(4), "little"))
+        run_actor(listening, parent)
+    finally:
+        os._exit(1)
+
+
+def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> NoReturn:
+    """Be the zygote; never returns.
+
+    Args:
+        control: The connection to the worker.
+        directory: The node's private directory.
+        preload: Modules to import once for all actors.
+        clear: Whether to remove the directory when the worker is gone.
+    """
+    try:
+        processes.reset_signals()
+        ignore_stack_signal()
+        processes.set_name("parl:zygote")
+        if not chosen_by_user(os.environ):
+            set_variables(os.environ, 1)
+        failed = _import_and_freeze((*_WARM, *preload))
+        _tell_place(directory)
+        zygote = _Zygote(control, directory, clear)
+        zygote.tell(ready=os.getpid(), failed=failed)
+        zygote.run()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
+def _tell_place(directory: str) -> None:
+    """What all actors would otherwise find out by themselves."""
+    from parl_remote.data import object_places  # here, because a node imports this module and does not need that one
+
+    object_places.look_in(directory)
+
+
+def _import_and_freeze(names: tuple[str, ...]) -> dict[str, str]:
+    """Import modules for all actors to come; gives those that cannot be imported, and why."""
+    gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
+    failed = {}
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+    gc.freeze()  # collections in actors leave the shared pages alone
+    gc.enable()
+    return failed
+
 
 _LARGEST_REPORT = 65536
 _LAST_WORK_S = 1.0  # killing hundreds of actors takes some tenths of it on a busy machine
@@ -66,7 +262,7 @@ class ZygoteProcess:
         self._tell(dump=number)
 
     def reports(self) -> list[dict[str, object]] | None:
-        """What it has to say; None once it is gone."""
+        """Return what it has to say; None once it is gone."""
         reports: list[dict[str, object]] = []
         while True:
             try:
@@ -138,7 +334,7 @@ _PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.worker.zygote i
 
 
 def _spawn(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> int:
-    """A fork of a process with threads may hold their locks for ever; a new program does not."""
+    """Start a new program: a fork of a process with threads may hold their locks for ever."""
     descriptor = control.fileno()
     settings = json.dumps([descriptor, directory, preload, clear])
     os.set_inheritable(descriptor, True)

@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from parl_remote.files.chosen import choose
-from parl_remote.files.places import here, working_dir
-from parl_remote.files.plan import WORK, Plan, lay_out
+from parl_remote.files.layout import WORK, Plan, here, lay_out, working_dir
 from parl_remote.files.program import own_code
+from parl_remote.files.selection import select_files
 
 __all__ = ["Folder", "copied", "visible"]
 
@@ -52,7 +51,7 @@ def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfil
     """A copy of what `distributed_files` names; it goes when the directory object does.
 
     Args:
-        patterns: See `files.chosen`.
+        patterns: See `files.selection`.
         with_code: Whether the program's own modules are copied, too, because actors cannot see them.
 
     Raises:
@@ -61,9 +60,9 @@ def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfil
         OSError: A file cannot be copied.
     """
     base = working_dir()
-    chosen = {f"{WORK}/{path}": file for path, file in choose(patterns, base).items()}
+    selected = {f"{WORK}/{path}": file for path, file in select_files(patterns, base).items()}
     code = own_code("__main__") if with_code else []
-    plan = lay_out(chosen, code, base=base, sys_path=sys.path)
+    plan = lay_out(selected, code, base=base, sys_path=sys.path)
     directory = tempfile.TemporaryDirectory(prefix="parl-ray-", ignore_cleanup_errors=True)
     _copy(plan, Path(directory.name))
     if with_code:

@@ -1,4 +1,4 @@
-r"""Where everything lies in a job's folder, and what actors have in `sys.path`.
+r"""Where everything lies in a job's folder, where an actor runs, and what it has in `sys.path`.
 
     <folder>/work/...      the directory that actors run in: what distributed_files names, at the same relative paths,
                            and code whose root is the program's own directory or lies below it
@@ -11,12 +11,13 @@ is imported.
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from parl_remote.shipping.import_closure import OwnFile
 
-__all__ = ["WORK", "Plan", "lay_out"]
+__all__ = ["WORK", "Place", "Plan", "here", "lay_out", "working_dir"]
 
 WORK = "work"
 _CODE = "code"
@@ -36,7 +37,7 @@ class Plan:
 
 
 def lay_out(
-    chosen: Mapping[str, str | None],
+    selected: Mapping[str, str | None],
     code: Sequence[OwnFile],
     *,
     base: str,
@@ -46,11 +47,11 @@ def lay_out(
     """Arrange files and code.
 
     Args:
-        chosen: Files by their paths in the folder.
+        selected: Files by their paths in the folder.
         code: The user's own modules.
         base: The program's directory.
         sys_path: The program's own.
-        inherited: Paths in the folder that modules are looked for in first, among the chosen files.
+        inherited: Paths in the folder that modules are looked for in first, among the selected files.
     """
     taken = [path.split("/")[1] for path in inherited if path.startswith(f"{_CODE}/")]
     first = 1 + max((int(number) for number in taken if number.isdigit()), default=-1)
@@ -61,7 +62,7 @@ def lay_out(
     searched = list(inherited)
     for own in code:
         files[f"{places[own.root]}/{own.path}" if own.path else places[own.root]] = own.file
-    files.update(chosen)
+    files.update(selected)
     for place in (*(places[root] for root in roots), WORK):
         if place not in searched:
             searched.append(place)
@@ -69,8 +70,34 @@ def lay_out(
 
 
 def _place(root: str, number: int, base: str) -> str:
-    """A root's path in the folder."""
+    """Return a root's path in the folder."""
     if base and (root == base or root.startswith(base.rstrip(os.sep) + os.sep)):
         below = os.path.relpath(root, base).replace(os.sep, "/")
         return WORK if below == "." else f"{WORK}/{below}"
     return f"{_CODE}/{number}" if os.path.isdir(root) else f"{_CODE}/{number}/{os.path.basename(root)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an actor runs.
+
+    Attributes:
+        working_dir: The directory; empty for that of its worker.
+        sys_path: Where it looks for modules; None stands for the paths that its process has already.
+    """
+
+    working_dir: str
+    sys_path: tuple[str | None, ...]
+
+
+def here() -> Place:
+    """Return this program's own directory and modules."""
+    return Place(working_dir(), tuple(sys.path))
+
+
+def working_dir() -> str:
+    """Return the current directory, empty if it was removed."""
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

@@ -4,7 +4,9 @@
 
 Patterns are relative to the directory that the program runs in when it connects, and actors find the files at the
 same relative paths. A directory brings everything beneath it, empty directories too. What begins with "!" takes
-matches away again: without a "/" any file or directory of that name, with one a path from the program's directory.
+matches away again. Such a pattern without a "/" in its middle is a name at any depth; one with it is a path from the
+program's directory. One that ends in "/" means directories only. `*` and `?` stay within one part of a path, `**` is
+any number of parts.
 
 Symbolic links are followed: actors get what they lead to, also when that lies elsewhere. One that leads nowhere is
 left out of a directory, and one that leads to a directory above itself is refused. `__pycache__` and the directories
@@ -18,19 +20,84 @@ import logging
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PureWindowsPath
+from typing import NamedTuple
 
-from parl_remote.files.exclusions import Exclusions
+__all__ = ["Exclusions", "select_files"]
 
-__all__ = ["choose"]
+
+_TOKENS = re.compile(r"\*+|\?|\[!?\]?[^\]]*\]|.", re.DOTALL)
+
+
+class _Rule(NamedTuple):
+    pattern: re.Pattern[str]
+    of_name: bool
+    directories_only: bool
+
+
+class Exclusions:
+    """Tells which paths some patterns take away.
+
+    Args:
+        patterns: As above, without any mark before them.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self._rules = [_rule(pattern) for pattern in patterns]
+
+    def __call__(self, path: str, is_directory: bool) -> bool:
+        """Return whether a path is out, by itself or by a directory above it."""
+        if not self._rules:
+            return False
+        parts = path.split("/")
+        return any(
+            self._names("/".join(parts[:count]), is_directory or count < len(parts))
+            for count in range(1, len(parts) + 1)
+        )
+
+    def _names(self, path: str, is_directory: bool) -> bool:
+        name = path.rpartition("/")[2]
+        return any(
+            rule.pattern.fullmatch(name if rule.of_name else path) is not None
+            for rule in self._rules
+            if is_directory or not rule.directories_only
+        )
+
+
+def _rule(pattern: str) -> _Rule:
+    directories_only = pattern.endswith("/")
+    path = pattern.strip("/").removeprefix("./")
+    of_name = "/" not in path and not pattern.startswith("/")
+    return _Rule(re.compile(_expression(path), re.DOTALL), of_name, directories_only)
+
+
+def _expression(path: str) -> str:
+    parts = path.split("/")
+    expression = ""
+    for part in parts[:-1]:
+        expression += "(?:[^/]+/)*" if part == "**" else "".join(map(_token, _TOKENS.findall(part))) + "/"
+    last = parts[-1]
+    return expression + (".+" if last == "**" else "".join(map(_token, _TOKENS.findall(last))))
+
+
+def _token(token: str) -> str:
+    if token.startswith("*"):
+        return "[^/]*"
+    if token == "?":
+        return "[^/]"
+    if token.startswith("[") and len(token) > 2:
+        inner = token[1:-1].replace("\\", r"\\").replace("^", r"\^").replace("[", r"\[")
+        return f"[^{inner[1:]}]" if inner.startswith("!") else f"[{inner}]"
+    return re.escape(token)
+
 
 _log = logging.getLogger("parl.remote")
 
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn"})
 
 
-def choose(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[str, str | None]:
+def select_files(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[str, str | None]:
     """Find everything that the patterns name.
 
     Args:
@@ -106,7 +173,7 @@ def _take(relative: str, path: str, found: dict[str, str | None], is_left_out: E
 
 
 def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[str, str | None]]:
-    """A directory and everything in it; a loop of links is found by the directories on the way down."""
+    """Yield a directory and everything in it; a loop of links is found by the directories on the way down."""
     pending: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(name, path, frozenset())]
     while pending:
         name, path, above = pending.pop()
@@ -131,7 +198,7 @@ def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[st
 
 
 def _readable(name: str) -> str:
-    """The name itself, if another host can be told it."""
+    """Return the name itself, if another host can be told it."""
     try:
         name.encode()
     except UnicodeEncodeError:

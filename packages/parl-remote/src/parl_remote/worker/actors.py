@@ -1,8 +1,10 @@
-"""The processes of a worker's actors: ordered from the zygote ahead of time, killed through it, reported when they end.
+"""A worker's actors: their processes, ordered from the zygote ahead of time, and the leases that they run on.
 
-want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spare
+want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spare, for a lease
                   zygote --refused-> on_refused(why): the host has no more processes or the like
                   zygote --ended---> on_ended(actor, why)
+
+A lease is here from LeaseAssigned until its actor has ended; why the latest ones did is kept for those who ask late.
 """
 
 from __future__ import annotations
@@ -12,16 +14,20 @@ import dataclasses
 import logging
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from parl_remote.death import DeathCause, DeathKind
+from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
+from parl_remote.messages import LeaseAssigned, RunningLease, StartActor
 from parl_remote.system import processes
+from parl_remote.transport.unix import UnixChannel
 from parl_remote.worker.zygote import ActorSource
 
-__all__ = ["ActorPool", "PooledActor"]
+__all__ = ["ActorProcess", "ActorProcesses", "WorkerLease", "WorkerLeases"]
+
 
 _log = logging.getLogger("parl.remote")
 
@@ -31,7 +37,7 @@ _MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of i
 
 
 @dataclass(slots=True, eq=False)
-class PooledActor:
+class ActorProcess:
     """One process, spare or in use.
 
     Attributes:
@@ -53,8 +59,8 @@ class PooledActor:
     peak: int = 0
 
 
-class ActorPool:
-    """Actors' processes, one of them always started ahead.
+class ActorProcesses:
+    """The processes of a worker's actors, one of them always started ahead.
 
     Args:
         loop: The node's loop.
@@ -79,7 +85,7 @@ class ActorPool:
         log_tail_lines: int,
         on_spare: Callable[[], None],
         on_refused: Callable[[str], None],
-        on_ended: Callable[[PooledActor, DeathCause], None],
+        on_ended: Callable[[ActorProcess, DeathCause], None],
     ) -> None:
         self._loop = loop
         self._directory = directory
@@ -89,8 +95,8 @@ class ActorPool:
         self._on_spare = on_spare
         self._on_refused = on_refused
         self._on_ended = on_ended
-        self._actors: dict[int, PooledActor] = {}
-        self._spares: deque[PooledActor] = deque()
+        self._actors: dict[int, ActorProcess] = {}
+        self._spares: deque[ActorProcess] = deque()
         self._ordered = 0
         self._last_number = 0
         self._zygote_deaths = 0
@@ -106,21 +112,21 @@ class ActorPool:
             self._ordered += 1
             self._zygote.fork(self._last_number)
 
-    def take(self) -> PooledActor | None:
-        """A process for an actor, None if none is ready."""
+    def take(self) -> ActorProcess | None:
+        """Return a process for an actor, None if none is ready."""
         return self._spares.popleft() if self._spares else None
 
-    def kill(self, actor: PooledActor, cause: DeathCause) -> None:
+    def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
         """End an actor at once; its end is reported with this cause, or an earlier one."""
         if actor.cause is None:
             actor.cause = cause
         self._zygote.kill(actor.number)
 
-    def dump_stack(self, actor: PooledActor) -> None:
+    def dump_stack(self, actor: ActorProcess) -> None:
         """Have an actor print its stacks behind its page, see `stack_dumps`."""
         self._zygote.dump(actor.number)
 
-    def note(self, actor: PooledActor, cause: DeathCause) -> None:
+    def note(self, actor: ActorProcess, cause: DeathCause) -> None:
         """Report an actor's end with this cause, or an earlier one; somebody asks it to end by itself."""
         if actor.cause is None:
             actor.cause = cause
@@ -157,7 +163,7 @@ class ActorPool:
         self._zygote_deaths = 0
         log = self._log_directory / f"actor-{number}.log"
         place = f"{self._directory}/a{number}"
-        self._actors[number] = actor = PooledActor(number, pid, f"{place}.sock", log, f"{place}.calls")
+        self._actors[number] = actor = ActorProcess(number, pid, f"{place}.sock", log, f"{place}.calls")
         self._spares.append(actor)
 
     def _refused(self, reason: str) -> None:
@@ -172,7 +178,7 @@ class ActorPool:
         self._spares_wanted = _SPARES
         self._on_spare()
 
-    def _ended(self, actor: PooledActor, cause: DeathCause) -> None:
+    def _ended(self, actor: ActorProcess, cause: DeathCause) -> None:
         del self._actors[actor.number]
         if actor in self._spares:
             self._spares.remove(actor)
@@ -197,3 +203,115 @@ class ActorPool:
         for actor in list(self._actors.values()):
             self._ended(actor, cause)
         self._on_spare()
+
+
+_ENDS_KEPT = 500  # for borrowers that come too late; a cause with its log is some kilobytes
+
+
+@dataclass(slots=True, eq=False)
+class WorkerLease:
+    """One lease.
+
+    Attributes:
+        assigned: What the master said of it.
+        since: When that was, on the loop's clock.
+        link: The client that owns its actor, while it is connected.
+        start: What that client asked for; None before it did.
+        actor: The process, once there is one.
+        channel: The worker's own way to it, which carries its exit report.
+    """
+
+    assigned: LeaseAssigned
+    since: float
+    link: Link | None = None
+    start: StartActor | None = None
+    actor: ActorProcess | None = None
+    channel: UnixChannel | None = None
+
+    @property
+    def lease_id(self) -> str:
+        """Its id."""
+        return self.assigned.lease_id
+
+    @property
+    def client_id(self) -> str:
+        """Who asked for it."""
+        return self.assigned.client_id
+
+    @property
+    def outlives_its_client(self) -> bool:
+        """Whether its actor goes on when its client is gone."""
+        return self.assigned.detached and self.actor is not None
+
+    def as_running(self, now: float) -> RunningLease:
+        """For a master that has to learn of it again."""
+        one = self.assigned
+        return RunningLease(
+            lease_id=one.lease_id,
+            client_id=one.client_id,
+            resources=one.resources,
+            class_name=one.class_name,
+            actor_name=one.actor_name,
+            detached=one.detached,
+            restarts=one.restarts,
+            max_restarts=one.max_restarts,
+            gpus=one.gpus,
+            age_s=max(0.0, round(now - self.since, 3)),
+        )
+
+
+class WorkerLeases:
+    """All leases of one worker, by id."""
+
+    def __init__(self) -> None:
+        self._leases: dict[str, WorkerLease] = {}
+        self._ended: dict[str, DeathCause] = {}
+
+    def __iter__(self) -> Iterator[WorkerLease]:
+        return iter(list(self._leases.values()))
+
+    def __contains__(self, lease_id: str) -> bool:
+        return lease_id in self._leases
+
+    def get(self, lease_id: str) -> WorkerLease | None:
+        """Return the lease of that id, if it is here."""
+        return self._leases.get(lease_id)
+
+    def add(self, lease: WorkerLease) -> None:
+        """The master has assigned one."""
+        self._leases[lease.lease_id] = lease
+
+    def end(self, lease_id: str, cause: DeathCause) -> WorkerLease | None:
+        """End a lease and return it; None if it has ended already."""
+        lease = self._leases.pop(lease_id, None)
+        if lease is not None:
+            self._ended[lease_id] = cause
+            if len(self._ended) > _ENDS_KEPT:
+                del self._ended[next(iter(self._ended))]
+        return lease
+
+    def cause_of(self, lease_id: str) -> DeathCause | None:
+        """Return why a lease ended, if that was not long ago."""
+        return self._ended.get(lease_id)
+
+    def way_to(self, lease_id: str) -> tuple[str, UnixChannel] | None:
+        """Return the socket's path of a living actor, and the worker's own way to it."""
+        lease = self._leases.get(lease_id)
+        if lease is None or lease.actor is None or lease.channel is None or lease.actor.cause is not None:
+            return None
+        return lease.actor.address, lease.channel
+
+    def is_owner(self, lease_id: str, client_id: str) -> bool:
+        """Return whether a client has made the actor on a lease."""
+        lease = self._leases.get(lease_id)
+        return lease is not None and lease.client_id == client_id
+
+    def directories_in_use(self) -> set[str]:
+        """Return where actors run now."""
+        starts = [lease.start for lease in self._leases.values()]
+        return {start.working_dir for start in starts if start is not None and start.working_dir}
+
+    def running(self, now: float) -> tuple[RunningLease, ...]:
+        """Return those that a master has to learn of again: somebody uses them, or will."""
+        here = (lease for lease in self._leases.values() if lease.link is not None or lease.outlives_its_client)
+        return tuple(lease.as_running(now) for lease in here)
