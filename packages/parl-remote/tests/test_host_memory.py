@@ -18,7 +18,7 @@ from parl_remote.messages import LeaseAssigned
 from parl_remote.resources import Resources
 from parl_remote.system.host_load import HostLoad
 from parl_remote.system.host_memory import OutOfMemoryHint, host_memory, usable_memory
-from parl_remote.worker.actors import PooledActor, WorkerLease
+from parl_remote.worker.actors import ActorProcess, WorkerLease
 from parl_remote.worker.worker import ActorEnds
 
 MIB = 2**20
@@ -78,9 +78,9 @@ def test_next_to_no_memory_just_before_is_a_hint(host: Callable[..., Path]) -> N
     assert hint() == ""
 
 
-def lease_and_actor(tmp_path: Path) -> tuple[WorkerLease, PooledActor]:
+def lease_and_actor(tmp_path: Path) -> tuple[WorkerLease, ActorProcess]:
     assigned = LeaseAssigned("lease1", "c", Resources(cpu=1), "Actor", actor_name="boss", restarts=2)
-    return WorkerLease(assigned, 0.0), PooledActor(
+    return WorkerLease(assigned, 0.0), ActorProcess(
         1, 4711, "", tmp_path / "log", str(tmp_path / "calls"), peak=300 * MIB
     )
 

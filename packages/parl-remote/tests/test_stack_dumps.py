@@ -17,7 +17,7 @@ from parl_remote.errors import RemoteError
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed
 from parl_remote.messages.stacks import DumpStack, StackDump
-from parl_remote.worker.actors import PooledActor
+from parl_remote.worker.actors import ActorProcess
 from parl_remote.worker.watch import WorkerStacks
 
 BUSY = """
@@ -53,18 +53,18 @@ class Listener:
 
 
 @pytest.fixture
-def busy(tmp_path: Path) -> Iterator[PooledActor]:
+def busy(tmp_path: Path) -> Iterator[ActorProcess]:
     page = tmp_path / "a1.calls"
     process = subprocess.Popen([sys.executable, "-c", BUSY, str(page)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
-    yield PooledActor(1, process.pid, "", tmp_path / "log", str(page))
+    yield ActorProcess(1, process.pid, "", tmp_path / "log", str(page))
     process.kill()
     process.wait()
     process.stdout.close()
 
 
-def ask(actor: PooledActor | None, *links: Listener, loop: Loop | None = None) -> None:
+def ask(actor: ActorProcess | None, *links: Listener, loop: Loop | None = None) -> None:
     loop = loop or Loop()
     part = WorkerStacks(loop, lambda _: actor, lambda one: os.kill(one.pid, STACK_SIGNAL))
     for link in links:
@@ -74,7 +74,7 @@ def ask(actor: PooledActor | None, *links: Listener, loop: Loop | None = None) -
     loop.close()
 
 
-def test_an_actor_that_is_busy_in_c_code_prints_all_its_threads(busy: PooledActor) -> None:
+def test_an_actor_that_is_busy_in_c_code_prints_all_its_threads(busy: ActorProcess) -> None:
     link = Listener()
     ask(busy, link)
     (answer,) = link.told
@@ -85,7 +85,7 @@ def test_an_actor_that_is_busy_in_c_code_prints_all_its_threads(busy: PooledActo
     assert read_stats(busy.stats) is not None, "the page of its calls is still there"
 
 
-def test_a_second_dump_does_not_show_the_first_one_again(busy: PooledActor) -> None:
+def test_a_second_dump_does_not_show_the_first_one_again(busy: ActorProcess) -> None:
     first, second = Listener(), Listener()
     ask(busy, first)
     ask(busy, second)
@@ -93,13 +93,13 @@ def test_a_second_dump_does_not_show_the_first_one_again(busy: PooledActor) -> N
     assert second.told[0].text.count("most recent call first") == 2  # its two threads
 
 
-def test_two_who_ask_at_once_get_the_same_dump(busy: PooledActor) -> None:
+def test_two_who_ask_at_once_get_the_same_dump(busy: ActorProcess) -> None:
     links = Listener(), Listener()
     ask(busy, *links)
     assert links[0].told == links[1].told
 
 
-def test_an_actor_that_is_stopped_is_said_to_be(busy: PooledActor) -> None:
+def test_an_actor_that_is_stopped_is_said_to_be(busy: ActorProcess) -> None:
     os.kill(busy.pid, signal.SIGSTOP)
     link = Listener()
     ask(busy, link)
