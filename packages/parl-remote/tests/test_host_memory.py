@@ -16,8 +16,7 @@ from parl_remote import ActorLost
 from parl_remote.death import DeathCause, DeathKind, MemorySample
 from parl_remote.messages import LeaseAssigned
 from parl_remote.resources import Resources
-from parl_remote.system.host_load import HostLoad
-from parl_remote.system.host_memory import OutOfMemoryHint, host_memory, usable_memory
+from parl_remote.system.host import HostLoad, OutOfMemoryHint, host_memory, usable_memory
 from parl_remote.worker.actors import ActorProcess, WorkerLease
 from parl_remote.worker.worker import ActorEnds
 

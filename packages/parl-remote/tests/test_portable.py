@@ -20,11 +20,11 @@ import psutil
 import pytest
 
 from parl_remote.errors import ChannelClosed
-from parl_remote.portable.door import Door, connect_through, nobody_behind
-from parl_remote.portable.poller import IN, OUT, PortablePoller
 from parl_remote.portable.processes import ended_within, started
+from parl_remote.portable.sockets import LoopbackListener, connect_loopback, is_abandoned
 from parl_remote.portable.spawner import Spawner
 from parl_remote.system import facilities
+from parl_remote.system.polling import IN, OUT, PortablePoller
 from parl_remote.transport.unix import UnixChannel
 
 HERE = Path(__file__).parent
@@ -102,41 +102,41 @@ def paths(*first: Path) -> str:
 
 
 @pytest.fixture
-def door(tmp_path: Path) -> Iterator[Door]:
-    made = Door(str(tmp_path / "door.sock"))
+def listener(tmp_path: Path) -> Iterator[LoopbackListener]:
+    made = LoopbackListener(str(tmp_path / "listener.sock"))
     yield made
     made.close()
 
 
-def let_in(door: Door) -> socket.socket:
+def let_in(listener: LoopbackListener) -> socket.socket:
     """The next one who has proved himself."""
     with selectors.DefaultSelector() as selector:
-        selector.register(door.fileno(), selectors.EVENT_READ)
+        selector.register(listener.fileno(), selectors.EVENT_READ)
         assert selector.select(WAIT_S)
-    return door.accept()[0]
+    return listener.accept()[0]
 
 
-def port_of(door: Door) -> int:
-    return int(json.loads(Path(door.getsockname()).read_text())["port"])
+def port_of(listener: LoopbackListener) -> int:
+    return int(json.loads(Path(listener.getsockname()).read_text())["port"])
 
 
 def test_this_linux_lacks_nothing() -> None:
     assert facilities.missing() == ()
 
 
-def test_the_file_of_a_door_is_its_owner_s_alone(door: Door) -> None:
-    assert stat.S_IMODE(Path(door.getsockname()).stat().st_mode) == 0o600
+def test_the_file_of_a_door_is_its_owner_s_alone(listener: LoopbackListener) -> None:
+    assert stat.S_IMODE(Path(listener.getsockname()).stat().st_mode) == 0o600
 
 
-def test_a_file_that_others_can_read_is_not_trusted(door: Door) -> None:
-    Path(door.getsockname()).chmod(0o644)
+def test_a_file_that_others_can_read_is_not_trusted(listener: LoopbackListener) -> None:
+    Path(listener.getsockname()).chmod(0o644)
     with pytest.raises(PermissionError, match="not private"):
-        connect_through(door.getsockname(), wait=True)
+        connect_loopback(listener.getsockname(), wait=True)
 
 
-def test_both_ends_of_a_proved_connection_talk(door: Door) -> None:
-    here = UnixChannel(connect_through(door.getsockname(), wait=True))
-    there = UnixChannel(let_in(door))
+def test_both_ends_of_a_proved_connection_talk(listener: LoopbackListener) -> None:
+    here = UnixChannel(connect_loopback(listener.getsockname(), wait=True))
+    there = UnixChannel(let_in(listener))
     here.send([b"question"])
     assert bytes(there.receive(WAIT_S)[0]) == b"question"
     sending = threading.Thread(target=there.send, args=([b"header", bytes(10_000_000)],))
@@ -150,22 +150,22 @@ def test_both_ends_of_a_proved_connection_talk(door: Door) -> None:
     here.close()
 
 
-def test_whoever_only_knows_the_port_is_turned_away(door: Door) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(door)), WAIT_S) as stranger:
+def test_whoever_only_knows_the_port_is_turned_away(listener: LoopbackListener) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S) as stranger:
         stranger.sendall(bytes(64))
         assert stranger.recv(1) == b""
     with pytest.raises(BlockingIOError):
-        door.accept()
+        listener.accept()
 
 
-def test_one_who_says_nothing_holds_up_nobody(door: Door) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(door)), WAIT_S):
-        connect_through(door.getsockname(), wait=True).close()
-        let_in(door).close()
+def test_one_who_says_nothing_holds_up_nobody(listener: LoopbackListener) -> None:
+    with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S):
+        connect_loopback(listener.getsockname(), wait=True).close()
+        let_in(listener).close()
 
 
 def _hear_through(file: Path, wait: bool) -> None:
-    channel = UnixChannel(connect_through(str(file), wait=wait))
+    channel = UnixChannel(connect_loopback(str(file), wait=wait))
     try:
         channel.receive(WAIT_S)
     finally:
@@ -174,11 +174,11 @@ def _hear_through(file: Path, wait: bool) -> None:
 
 @pytest.mark.parametrize("wait", [True, False])
 def test_somebody_else_at_the_port_cannot_pose_as_the_listener(tmp_path: Path, wait: bool) -> None:
-    door = Door(str(tmp_path / "door.sock"))
-    record = Path(door.getsockname()).read_text()
-    door.close()
+    listener = LoopbackListener(str(tmp_path / "listener.sock"))
+    record = Path(listener.getsockname()).read_text()
+    listener.close()
     with socket.create_server(("127.0.0.1", 0)) as impostor:
-        file = tmp_path / "door.sock"
+        file = tmp_path / "listener.sock"
         file.touch(0o600)
         file.write_text(json.dumps({**json.loads(record), "port": impostor.getsockname()[1]}))
 
@@ -194,14 +194,14 @@ def test_somebody_else_at_the_port_cannot_pose_as_the_listener(tmp_path: Path, w
 
 
 def test_a_door_that_is_closed_is_gone(tmp_path: Path) -> None:
-    door = Door(str(tmp_path / "door.sock"))
-    record = Path(door.getsockname()).read_bytes()
-    assert not nobody_behind(tmp_path / "door.sock")
-    door.close()
-    assert not (tmp_path / "door.sock").exists()
-    (tmp_path / "door.sock").touch(0o600)
-    (tmp_path / "door.sock").write_bytes(record)
-    assert nobody_behind(tmp_path / "door.sock")
+    listener = LoopbackListener(str(tmp_path / "listener.sock"))
+    record = Path(listener.getsockname()).read_bytes()
+    assert not is_abandoned(tmp_path / "listener.sock")
+    listener.close()
+    assert not (tmp_path / "listener.sock").exists()
+    (tmp_path / "listener.sock").touch(0o600)
+    (tmp_path / "listener.sock").write_bytes(record)
+    assert is_abandoned(tmp_path / "listener.sock")
 
 
 def test_pollers_nest() -> None:
@@ -252,7 +252,7 @@ def test_a_spawned_process_listens_is_killed_and_reported(tmp_path: Path) -> Non
     spawner = Spawner(tmp_path, ("no_such_module",), clear=False)
     spawner.fork(1)
     assert "no_such_module" in str(reports(spawner, "failed")["failed"])
-    connect_through(str(tmp_path / "a1.sock"), wait=True).close()
+    connect_loopback(str(tmp_path / "a1.sock"), wait=True).close()
     spawner.fork(2)
     assert reports(spawner, "forked")["forked"] in {1, 2}
     spawner.kill(1)

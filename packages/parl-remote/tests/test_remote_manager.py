@@ -356,7 +356,7 @@ def test_a_connection_that_breaks_is_made_again_and_the_object_stays_as_it_is(
     handle = manager.get_remote(PATIENCE_S)
     assert handle.add(1) == 2
     serving._channel._lost = "cut by the test"  # type: ignore[attr-defined]  # as zmq's monitor would have it
-    serving._channel._bell.ring()  # type: ignore[attr-defined]
+    serving._channel._waker.wake()  # type: ignore[attr-defined]
     losses, value = [], None
     while value is None and len(losses) < 200:
         try:

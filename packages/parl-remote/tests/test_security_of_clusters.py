@@ -113,8 +113,7 @@ import importlib, sys
 import parl_remote.node.cluster_node, parl_remote.node.private_process, parl_remote.node.private_node
 from parl_remote.messages.wire import all_kinds
 all_kinds()
-for name in ("worker.borrowers", "worker.files",
-             "worker.logs", "worker.numbers", "worker.objects", "worker.stacks"):
+for name in ("worker.borrowers", "worker.files", "worker.logs", "worker.objects", "worker.watch"):
     importlib.import_module(f"parl_remote.{name}")
 loaded = [name for name in sys.modules if name in ("cloudpickle", "parl_remote.data.serialize")]
 assert not loaded, loaded

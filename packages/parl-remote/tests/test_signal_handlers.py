@@ -12,7 +12,7 @@ import pytest
 
 import parl_remote
 from parl_remote.errors import ChannelClosed
-from parl_remote.system.interruptions import is_raised_by_handler
+from parl_remote.system.polling import is_raised_by_handler
 from parl_remote.transport.unix import UnixChannel
 
 

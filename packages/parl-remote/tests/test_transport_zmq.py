@@ -26,7 +26,7 @@ from parl_remote.security import ClusterKey
 from parl_remote.transport import Closed, Event, Opened, Received
 from parl_remote.transport.addresses import Address
 from parl_remote.transport.zmq import ZmqChannel, ZmqListener
-from parl_remote.transport.zmq.wire import Kind, pack, pack_bare, unpack
+from parl_remote.transport.zmq.sockets import Kind, pack, pack_bare, unpack
 
 KEY = ClusterKey.generate()
 _NO_CLUSTER = r"no PARL cluster|not as a PARL cluster does|something else listens there"

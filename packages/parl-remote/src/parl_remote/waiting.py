@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from parl_remote.system.pollers import wait_for_input
+from parl_remote.system.polling import wait_for_input
 
 if TYPE_CHECKING:
     from parl_remote.future import RemoteFuture

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from parl_remote.actor.concurrency import How
 from parl_remote.actor.host import ActorHost
 from parl_remote.actor.runners import Runner, ThreadRunner
-from parl_remote.system.bell import Bell
-from parl_remote.system.pollers import IN, Poller
+from parl_remote.system.polling import IN, Poller, Waker
 
 if TYPE_CHECKING:
     import asyncio
@@ -68,7 +67,7 @@ class ThreadServing:
         self._process = process
         self._threads = ThreadRunner(host, limit)
         self.runner: Runner = self._threads
-        self._read_ahead = Bell()
+        self._read_ahead = Waker()
         process.poller.register(self._read_ahead.fileno(), IN)
 
     def postpones(self) -> bool:
@@ -77,13 +76,13 @@ class ThreadServing:
 
     def wake(self) -> None:
         """Have the main thread look."""
-        self._read_ahead.ring()
+        self._read_ahead.wake()
 
     def serve(self) -> None:
         """Serve until the end; what was taken is answered before."""
         while not self._process.over:
             self._process.take_in(None)
-            self._read_ahead.quiet()
+            self._read_ahead.clear()
         self._threads.drain()
 
 

@@ -43,7 +43,7 @@ from parl_remote.death import DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote.system import processes
-from parl_remote.system.pollers import IN, new_poller
+from parl_remote.system.polling import IN, new_poller
 from parl_remote.system.thread_counts import limit_numeric_threads
 from parl_remote.transport import Buffer
 from parl_remote.transport.unix import Listening, UnixChannel, is_own_user

@@ -15,9 +15,14 @@ import signal
 from pathlib import Path
 
 from parl_remote.actor.stats import PAGE_BYTES
-from parl_remote.system.facilities import CLOSE_ON_EXEC, NO_FOLLOW, is_portable
+from parl_remote.system.facilities import CLOSE_ON_EXEC, NO_FOLLOW
 
-__all__ = ["STACK_SIGNAL", "StackFile", "allow_stack_dumps", "ignore_stack_signal", "why_no_stack"]
+__all__ = [
+    "STACK_SIGNAL",
+    "StackFile",
+    "allow_stack_dumps",
+    "ignore_stack_signal",
+]
 
 # One that nobody else uses: the usual ones belong to the user's code.
 STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
@@ -90,28 +95,3 @@ def _without_origin(text: str) -> str:
             kept.append(line)
         skipping = skipping or line.endswith(" in run_actor")
     return "\n".join(kept) + "\n"
-
-
-def why_no_stack(pid: int) -> str:
-    """What a process does that did not print its stacks, as the kernel sees it."""
-    if is_portable():
-        from parl_remote.portable.processes import state_of
-
-        return f"process {pid} is {state_of(pid)}"
-    try:
-        status = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-        where = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip("0\n ")
-    except (OSError, IndexError):
-        return f"process {pid} is gone"
-    state = _STATES.get(status, f"in state {status}")
-    return f"process {pid} is {state}{f', in the kernel at {where}' if where else ''}"
-
-
-_STATES = {
-    "T": "stopped by a signal (SIGCONT lets it go on)",
-    "t": "held by a debugger",
-    "D": "waiting for a device or a file system, and takes no signals meanwhile",
-    "R": "running",
-    "S": "sleeping",
-    "Z": "ending",
-}

@@ -30,8 +30,7 @@ from parl_remote.program.rendezvous import ClusterAddress, given_key
 from parl_remote.resources import Resources
 from parl_remote.security import ClusterKey, write_private_file
 from parl_remote.system.facilities import cpu_count
-from parl_remote.system.host_gpus import visible_gpus
-from parl_remote.system.host_memory import usable_memory
+from parl_remote.system.host import usable_memory, visible_gpus
 from parl_remote.transport.addresses import EVERY_INTERFACE, Address, is_loopback, own_address_toward
 
 __all__ = ["Offer", "connect_command", "key_command", "start_command"]

@@ -27,7 +27,7 @@ from parl_remote.node.run_files import (
     forget_monitor,
     signal_process,
 )
-from parl_remote.system.facilities import is_portable
+from parl_remote.system import processes
 from parl_remote.transport.addresses import Address
 
 __all__ = ["stop_all", "stop_command"]
@@ -85,26 +85,9 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
 
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
     """Yield what these processes, and what they have started, run now; a number alone would say too little later."""
-    if is_portable():
-        from parl_remote.portable.processes import descendants
-
-        for root in roots:
-            for pid in descendants(root.pid) if root.alive() else ():
-                with contextlib.suppress(ProcessLookupError):
-                    yield ProcessRecord.of(pid)
-        return
-    children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
-                parent = int(file.read().rpartition(b")")[2].split()[1])
-                children.setdefault(parent, []).append(int(entry))
-    waiting = [root.pid for root in roots if root.alive()]
-    while waiting:
-        for pid in children.get(waiting.pop(), ()):
-            waiting.append(pid)
-            with contextlib.suppress(ProcessLookupError):
-                yield ProcessRecord.of(pid)
+    for pid in processes.descendants([root.pid for root in roots if root.alive()]):
+        with contextlib.suppress(ProcessLookupError):
+            yield ProcessRecord.of(pid)
 
 
 def _end_the_rest(family: Iterable[ProcessRecord]) -> None:

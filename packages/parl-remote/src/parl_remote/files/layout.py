@@ -14,8 +14,10 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from parl_remote.shipping.import_closure import OwnFile
+if TYPE_CHECKING:  # programs of one machine import this module, and read no source files
+    from parl_remote.shipping.import_closure import OwnFile
 
 __all__ = ["WORK", "Place", "Plan", "here", "lay_out", "working_dir"]
 

@@ -159,7 +159,7 @@ def _main_seeds(package: str) -> Iterator[Seed]:
 
 
 def _unwritten_imports() -> tuple[str, ...]:
-    """Return what a main program imports that came from a pipe, a prompt or an archive, so that its text is not there."""
+    """Return the imports of a main program that came from a pipe, a prompt or an archive, where it has no text."""
     main = sys.modules.get("__main__")
     if main is None or hasattr(main, "In") or "-c" in sys.orig_argv[1:-1]:
         return ()

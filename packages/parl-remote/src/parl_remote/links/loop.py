@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from parl_remote.system.bell import Bell
+from parl_remote.system.polling import Waker
 from parl_remote.transport import Pollable
 
 __all__ = ["Loop", "Timer"]
@@ -60,8 +60,8 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._calls: deque[Action] = deque()
-        self._bell: Bell | None = Bell()
-        self._selector.register(self._bell, selectors.EVENT_READ, None)
+        self._waker: Waker | None = Waker()
+        self._selector.register(self._waker, selectors.EVENT_READ, None)
         self._stopped = False
 
     def now(self) -> float:
@@ -97,9 +97,9 @@ class Loop:
     def call_soon(self, action: Action) -> None:
         """Run `action` in the loop at its next turn; any thread and any signal handler may call this."""
         self._calls.append(action)
-        bell = self._bell
-        if bell is not None:  # a closed loop needs no waking
-            bell.ring()
+        waker = self._waker
+        if waker is not None:  # a closed loop needs no waking
+            waker.wake()
 
     def run(self) -> None:
         """Serve until `stop`."""
@@ -110,8 +110,8 @@ class Loop:
         """Wait for something, at most `timeout_s` seconds, and serve everything that is there."""
         for key, _ in self._selector.select(self._patience(timeout_s)):
             if key.data is None:
-                if self._bell is not None:
-                    self._bell.quiet()
+                if self._waker is not None:
+                    self._waker.clear()
             elif key.data in self._sources:  # an earlier handler of this turn may have removed it
                 self._sources[key.data][1]()
         for source, on_ready in list(self._sources.values()):
@@ -131,7 +131,7 @@ class Loop:
     def close(self) -> None:
         """Give back the descriptors; sources stay open, they have their own owners. A second call does nothing."""
         self._selector.close()
-        self._bell = None
+        self._waker = None
 
     def _patience(self, timeout_s: float | None) -> float | None:
         if self._calls or any(source.pending() for source, _ in self._sources.values()):

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.links.loop import Loop
-from parl_remote.system.bell import Bell
+from parl_remote.system.polling import Waker
 from parl_remote.transport import Buffer, Listener
 
 __all__ = ["PeerChannel"]
@@ -34,7 +34,7 @@ class PeerChannel:
         self._peer = peer
         self._inbox: deque[list[memoryview]] = deque()
         self._changed = threading.Condition()
-        self._bell = Bell()
+        self._waker = Waker()
         self._over = ""
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002  # it never waits
@@ -60,12 +60,12 @@ class PeerChannel:
                 raise ChannelClosed(self._over)
             taken = [self._inbox.popleft() for _ in range(min(most, len(self._inbox)))]
             if not self._inbox and not self._over:
-                self._bell.quiet()
+                self._waker.clear()
         return taken
 
     def fileno(self) -> int:
         """Readable while there are messages, and for good once the peer is gone."""
-        return self._bell.fileno()
+        return self._waker.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -83,14 +83,14 @@ class PeerChannel:
         """Take a message from the peer."""
         with self._changed:
             self._inbox.append(frames)
-            self._bell.ring()
+            self._waker.wake()
             self._changed.notify_all()
 
     def hang_up(self, reason: str) -> None:
         """The peer is gone."""
         with self._changed:
             self._over = self._over or reason
-            self._bell.ring()
+            self._waker.wake()
             self._changed.notify_all()
 
     def _send(self, frames: list[bytes]) -> None:

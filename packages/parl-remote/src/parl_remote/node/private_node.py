@@ -24,8 +24,7 @@ from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.master import Master
 from parl_remote.messages import Bye, NodeJoin, Role, decode
 from parl_remote.resources import Resources
-from parl_remote.system.host_gpus import visible_gpus
-from parl_remote.system.host_memory import usable_memory
+from parl_remote.system.host import usable_memory, visible_gpus
 from parl_remote.system.thread_counts import chosen_by_user
 from parl_remote.transport.memory import MemoryListener
 from parl_remote.transport.unix import UnixListener

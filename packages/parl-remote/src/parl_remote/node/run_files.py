@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import time
@@ -26,8 +25,7 @@ from parl_remote.codec import from_json, to_json
 from parl_remote.errors import AuthenticationFailed, RemoteProtocolError
 from parl_remote.links.identity import host_id, host_name
 from parl_remote.security import ClusterKey, make_private_dir, read_private_file, write_private_file
-from parl_remote.system.facilities import is_portable
-from parl_remote.system.pollers import IN, wait_once
+from parl_remote.system import processes
 
 __all__ = [
     "ClusterRecord",
@@ -59,39 +57,18 @@ class ProcessRecord:
         Raises:
             ProcessLookupError: There is none.
         """
-        return cls(pid, _start_ticks(pid), host_id())
+        return cls(pid, processes.start_of(pid), host_id())
 
     def alive(self) -> bool:
         """Return whether it still runs, here."""
         try:
-            return self.host_id == host_id() and _start_ticks(self.pid) == self.started
+            return self.host_id == host_id() and processes.start_of(self.pid) == self.started
         except ProcessLookupError:
             return False
 
     def ended_within(self, seconds: float | None) -> bool:
         """Wait for its end, None for as long as it takes; True once it has ended."""
-        if is_portable():
-            from parl_remote.portable.processes import ended_within
-
-            return ended_within(self.pid, self.started, seconds)
-        descriptor = self.open()
-        if descriptor is None:
-            return True
-        try:
-            return bool(wait_once(descriptor, IN, None if seconds is None else max(0.0, seconds) * 1000))
-        finally:
-            os.close(descriptor)
-
-    def open(self) -> int | None:
-        """Return a descriptor of the process (Linux), readable once it has ended; None if it has ended already."""
-        try:
-            descriptor = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return None
-        if self.alive():  # what the descriptor refers to cannot have changed between
-            return descriptor
-        os.close(descriptor)
-        return None
+        return self.host_id != host_id() or processes.ended_within(self.pid, self.started, seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,32 +237,4 @@ def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
 
 def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
     """Send a signal to exactly the process on record; False if it has ended."""
-    if is_portable():
-        from parl_remote.portable.processes import send_signal
-
-        return send_signal(record.pid, record.started, int(number))
-    descriptor = record.open()
-    if descriptor is None:
-        return False
-    try:
-        signal.pidfd_send_signal(descriptor, number)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
-
-
-def _start_ticks(pid: int) -> int:
-    if is_portable():
-        from parl_remote.portable.processes import started
-
-        return started(pid)
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError as error:
-        raise ProcessLookupError(f"there is no process {pid}") from error
-    if fields[0] in {b"Z", b"X"}:
-        raise ProcessLookupError(f"process {pid} has ended")
-    return int(fields[19])
+    return record.host_id == host_id() and processes.send_signal(record.pid, record.started, number)

@@ -24,7 +24,7 @@ from parl_remote.errors import RemoteError
 from parl_remote.resources import Resources
 from parl_remote.system import processes
 from parl_remote.system.facilities import NO_FOLLOW, is_portable
-from parl_remote.system.pollers import IN, wait_once
+from parl_remote.system.polling import IN, wait_once
 
 __all__ = ["NodeSettings", "report_on", "start_program"]
 

@@ -1,20 +1,17 @@
-"""What /proc and pidfd tell on Linux, asked of psutil, which knows every system."""
+"""The portable fill of `system.processes` and `system.host`: what /proc and pidfd tell on Linux, asked of psutil."""
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Iterator
-
-import psutil
+from typing import Any
 
 __all__ = [
     "cpu_seconds",
     "descendants",
     "ended_within",
-    "host_times",
     "is_stopped",
-    "load_average",
-    "memory_of_host",
     "resident_bytes",
     "send_signal",
     "started",
@@ -25,8 +22,17 @@ _LOOK_AGAIN_S = 0.05
 _PER_SECOND = 100  # start times are kept as hundredths, as Linux counts them
 
 
+@functools.cache
+def _psutil() -> Any:
+    """Import psutil at the first use: it costs 10 ms, and Linux needs it for nothing here."""
+    import psutil
+
+    return psutil
+
+
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped the process."""
+    """Return whether somebody has stopped the process."""
+    psutil = _psutil()
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
     except psutil.Error:
@@ -34,7 +40,8 @@ def is_stopped(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """What the process does, in a word."""
+    """Return what the process does, in a word."""
+    psutil = _psutil()
     try:
         return str(psutil.Process(pid).status())
     except psutil.Error:
@@ -42,7 +49,8 @@ def state_of(pid: int) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes of a process in memory, less what it shares where that is told; 0 if it is gone."""
+    """Return bytes of a process in memory, less what it shares where that is told; 0 if it is gone."""
+    psutil = _psutil()
     try:
         memory = psutil.Process(pid).memory_info()
     except psutil.Error:
@@ -52,15 +60,17 @@ def resident_bytes(pid: int) -> int:
 
 def cpu_seconds(pid: int) -> float:
     """CPU time that a process has used; 0 if it is gone."""
+    psutil = _psutil()
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
         return 0.0
-    return round(times.user + times.system, 2)
+    return round(float(times.user + times.system), 2)
 
 
 def host_times() -> tuple[int, int]:
     """Time that the host's CPUs have been idle, and in all, in hundredths of a second."""
+    psutil = _psutil()
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     guests = getattr(times, "guest", 0.0) + getattr(times, "guest_nice", 0.0)  # counted in `user` already
@@ -68,33 +78,37 @@ def host_times() -> tuple[int, int]:
 
 
 def load_average() -> float:
-    """How many processes have wanted to run at once over the last minute; psutil counts where the system does not."""
+    """Return how many processes wanted to run at once over the last minute, counted by psutil if need be."""
+    psutil = _psutil()
     return float(psutil.getloadavg()[0])
 
 
 def memory_of_host() -> tuple[int, int]:
-    """Bytes that are available, and in all."""
+    """Return bytes that are available, and in all."""
+    psutil = _psutil()
     memory = psutil.virtual_memory()
     return int(memory.available), int(memory.total)
 
 
 def started(pid: int) -> int:
-    """When a process began, as a number that no later process of this host with its number has.
+    """Return when a process began, as a number that no later process of this host with its number has.
 
     Raises:
         ProcessLookupError: There is none, or it has ended.
     """
+    psutil = _psutil()
     try:
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             raise ProcessLookupError(f"process {pid} has ended")
-        return round(process.create_time() * _PER_SECOND)
+        return round(float(process.create_time()) * _PER_SECOND)
     except psutil.Error as error:
         raise ProcessLookupError(f"there is no process {pid}") from error
 
 
 def ended_within(pid: int, began: int, seconds: float | None) -> bool:
     """Wait for the end of the process that began then; one that nobody has reaped yet has ended, too."""
+    psutil = _psutil()
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         try:
@@ -112,6 +126,7 @@ def ended_within(pid: int, began: int, seconds: float | None) -> bool:
 
 def send_signal(pid: int, began: int, number: int) -> bool:
     """Send a signal to the process that began then; False if it has ended. Windows ends it, whatever the signal."""
+    psutil = _psutil()
     try:
         process = psutil.Process(pid)
         if started(pid) != began:
@@ -125,7 +140,8 @@ def send_signal(pid: int, began: int, number: int) -> bool:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """The processes that this one and its children have started, as far as they still run."""
+    """Yield the processes that this one and its children have started, as far as they still run."""
+    psutil = _psutil()
     try:
         for child in psutil.Process(pid).children(recursive=True):
             yield int(child.pid)

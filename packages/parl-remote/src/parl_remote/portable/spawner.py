@@ -1,16 +1,20 @@
 """Actors' processes without fork: programs of their own, for which nothing is warm. Stands in for `zygote`.
 
-    worker --fork(n)--> Popen: python, `portable.spawned`     {"forked": n, "pid": p} once it listens at <dir>/a<n>.sock
+    worker --fork(n)--> Popen: python, `main` of this module  {"forked": n, "pid": p} once it listens at <dir>/a<n>.sock
            --kill(n)--> SIGKILL to its process group, or TerminateProcess to it and what it has started
     a thread for each   reads its first line, then waits for its end --> {"ended": n, "status": s, "peak": b}
 
-Each has the reading end of a pipe as its stdin, whose other end only this process holds: when this process is gone,
-however it ended, they see that and end, too.
+    stdin of a program    a pipe that carries nothing: its end is the end of the worker, and then of the program
+    stdout of a program   one line, {"ready": pid, "failed": {module: why}}, once it listens; then the same as stderr
+
+The worker alone holds the other end of that pipe: when it is gone, however it ended, its actors see that and end, too.
+From `run_actor` on such a program is as any other actor's process.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -21,12 +25,15 @@ import threading
 from collections import deque
 from pathlib import Path
 
+from parl_remote.actor.stack_dumps import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.portable.processes import descendants
-from parl_remote.system.bell import Bell
+from parl_remote.system.polling import Waker
+from parl_remote.system.thread_counts import chosen_by_user, set_variables
 
-__all__ = ["Spawner"]
+__all__ = ["Spawner", "main"]
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.portable.spawned import main; main(sys.argv[1])"
+
+_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.portable.spawner import main; main(sys.argv[1])"
 _LAST_WORK_S = 5.0  # to reap what was killed
 
 
@@ -44,7 +51,7 @@ class Spawner:
         self._directory = str(directory)
         self._preload = preload
         self._clear = clear
-        self._bell = Bell()
+        self._waker = Waker()
         self._reports: deque[dict[str, object]] = deque()
         self._lock = threading.Lock()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
@@ -54,7 +61,7 @@ class Spawner:
 
     def fileno(self) -> int:
         """Readable while there are reports."""
-        return self._bell.fileno()
+        return self._waker.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -89,7 +96,6 @@ class Spawner:
 
     def dump(self, number: int) -> None:
         """Have actor `number` print its stacks, where there are signals for that."""
-        from parl_remote.actor.stack_dumps import STACK_SIGNAL
 
         with self._lock:
             process = self._running.get(number)
@@ -97,8 +103,8 @@ class Spawner:
                 process.send_signal(STACK_SIGNAL)
 
     def reports(self) -> list[dict[str, object]] | None:
-        """What there is to say; never None, because this is the worker itself."""
-        self._bell.quiet()
+        """Return what there is to say; never None, because this is the worker itself."""
+        self._waker.clear()
         reports: list[dict[str, object]] = []
         while self._reports:
             report = self._reports.popleft()
@@ -165,7 +171,7 @@ class Spawner:
 
     def _report(self, **report: object) -> None:
         self._reports.append(report)
-        self._bell.ring()
+        self._waker.wake()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
@@ -183,3 +189,46 @@ def _kill_group(process: subprocess.Popen[bytes]) -> None:
     if hasattr(os, "killpg"):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
+
+
+_WARM = ("numpy", "cloudpickle", "parl", "parl_remote.decorator")
+_STDOUT, _STDERR = 1, 2
+
+
+def main(settings_json: str) -> None:
+    """Be an actor's process; never returns.
+
+    Args:
+        settings_json: Where to listen, what to import ahead, whether to clear the node's directory when that is gone.
+    """
+    path, preload, clear = json.loads(settings_json)
+    directory = os.path.dirname(path)
+    ignore_stack_signal()
+    life = os.dup(0)
+    threading.Thread(target=_end_with, args=(life, directory if clear else ""), name="parl-life", daemon=True).start()
+    if not chosen_by_user(os.environ):
+        set_variables(os.environ, 1)
+    failed = {}
+    for name in (*_WARM, *preload):
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed[name] = f"{type(error).__name__}: {error}"
+
+    from parl_remote.actor.process import run_actor  # numpy comes with it, which reads the variables set above;
+    from parl_remote.transport.unix import listen_at  # and the node, which imports this module, unpickles nothing
+
+    listening = listen_at(path)
+    os.write(_STDOUT, json.dumps({"ready": os.getpid(), "failed": failed}).encode() + b"\n")
+    os.dup2(_STDERR, _STDOUT)
+    sys.argv[:] = [""]
+    run_actor(listening, os.getppid())
+
+
+def _end_with(life: int, directory: str) -> None:
+    """Wait for the end of the worker, which writes nothing."""
+    while os.read(life, 1):
+        pass
+    if directory:
+        shutil.rmtree(directory, ignore_errors=True)
+    os._exit(1)

@@ -1,8 +1,8 @@
 """What this operating system offers: all that the fast ways need, as Linux has it, or only what every system has.
 
                      everything is there (Linux)             something is missing: the portable fill
-    local sockets    unix, checked by the peer's user        TCP on loopback, checked by a token     portable.door
-    waiting          epoll, which nests                      selectors and a thread                  portable.poller
+    local sockets    unix, checked by the peer's user        TCP on loopback, checked by a secret    portable.sockets
+    waiting          epoll, which nests                      selectors and a thread                  system.polling
     actors start     by fork from a warm process             as programs, some ahead                 portable.spawner
     large frames     shared memory                           through the socket
     processes        /proc, pidfd                            psutil                                  portable.processes
@@ -41,7 +41,7 @@ _NEEDED_MODULES = ("fcntl", "resource", "termios")
 
 @functools.cache
 def missing() -> tuple[str, ...]:
-    """What the fast ways need and this system has not, such as "os.fork"; empty on Linux."""
+    """Return what the fast ways need and this system has not, such as "os.fork"; empty on Linux."""
     names = [f"{place.__name__}.{name}" for place, wanted in _NEEDED for name in wanted if not hasattr(place, name)]
     names += [name for name in _NEEDED_MODULES if not _can_import(name)]
     if not os.path.exists("/proc/self/stat"):
@@ -51,7 +51,7 @@ def missing() -> tuple[str, ...]:
 
 @functools.cache
 def is_portable() -> bool:
-    """Whether this process uses only what every system has; decided once, at the first use."""
+    """Return whether this process uses only what every system has; decided once, at the first use."""
     return portable_wanted() or bool(missing())
 
 
@@ -64,12 +64,12 @@ def _can_import(name: str) -> bool:
 
 
 def own_user() -> int | None:
-    """The user's number, None on systems where users have none."""
+    """Return the user's number, None on systems where users have none."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def cpu_count() -> int:
-    """The CPUs that this process may use, as far as the system says; all of them otherwise."""
+    """Return the CPUs that this process may use, as far as the system says; all of them otherwise."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

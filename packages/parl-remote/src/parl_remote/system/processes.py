@@ -1,7 +1,15 @@
-"""What the operating system has to do for actors: signals, death with the parent, names, logs, exit causes.
+"""Processes and the operating system: signals, death with the parent, names, logs, causes of exits, what others do.
 
-Only `zygote` and `zygote_loop` call fork. What Linux does by itself and other systems do not, is left out there or done
-by `portable.processes`.
+What differs between Linux and other systems is chosen here: /proc and pidfd, or `portable.processes`, or nothing. Only
+`worker.zygote` calls fork.
+
+Both streams of an actor go to one file, in the order in which they came; marks tell which parts came by `sys.stderr`:
+
+    sys.stdout --> fd 1 -----------------> actor-7.log
+    sys.stderr --> fd 2 -----------------> actor-7.log          | start u64 | length u32 | for each write
+                    `-- where it went ---> .actor-7.log.streams
+
+What programs that an actor starts write to their stderr, and what C code does, is not marked and counts as stdout.
 """
 
 from __future__ import annotations
@@ -13,17 +21,16 @@ import functools
 import io
 import os
 import signal
+import struct
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from parl_remote.death import DeathCause, DeathKind
+from parl_remote.portable import processes as portable
 from parl_remote.system.facilities import CLOSE_ON_EXEC, is_portable, missing
-from parl_remote.system.output_streams import mark_stderr
-from parl_remote.system.pollers import IN, wait_once
-
-with contextlib.suppress(ImportError):  # neither is there on Windows
-    import fcntl
-    import resource
+from parl_remote.system.polling import IN, wait_once
 
 __all__ = [
     "beyond_standard",
@@ -33,18 +40,112 @@ __all__ = [
     "ends_within",
     "ignore_hang_up",
     "is_stopped",
+    "marks_of",
     "raise_descriptor_limit",
+    "read_marks",
     "redirect_output",
     "reset_signals",
     "resident_bytes",
     "set_name",
     "tail",
+    "write_marks",
 ]
+
+
+_MARK = struct.Struct("<QI")
+_AT_ONCE = 1000 * _MARK.size
+
+
+class _MarkedStderr(io.FileIO):
+    """Descriptor 2, which must have been opened for itself: only then is its position where its last write ended."""
+
+    def __init__(self, marks: Path) -> None:
+        super().__init__(2, "w", closefd=False)
+        self._path = marks
+        self._marks = -1
+
+    def write(self, data: Any, /) -> int:
+        written = super().write(data)
+        with contextlib.suppress(OSError):  # a full disk, or the user has put a pipe in its place
+            end = os.lseek(2, 0, os.SEEK_CUR)
+            if self._marks < 0:
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC
+                self._marks = os.open(self._path, flags, 0o600)
+            os.write(self._marks, _MARK.pack(end - written, written))
+        return written
+
+
+def mark_stderr(log: Path) -> None:
+    """Have Python's stderr leave marks beside the log that descriptor 2 was opened for."""
+    raw = io.BufferedWriter(_MarkedStderr(marks_of(log)))
+    sys.stderr = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
+
+
+def marks_of(log: Path) -> Path:
+    """Return where the marks of a log are; there is no such file before the first one."""
+    return log.with_name(f".{log.name}.streams")
+
+
+def read_marks(log: Path, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return the parts of a range of a log's bytes that came by stderr, as (start, stop), in order."""
+    found: list[tuple[int, int]] = []
+    try:
+        with open(marks_of(log), "rb") as file:
+            file.seek(_first_after(file, start) * _MARK.size)
+            while data := file.read(_AT_ONCE):
+                for at, length in _MARK.iter_unpack(data[: len(data) // _MARK.size * _MARK.size]):
+                    if at >= stop:
+                        return found
+                    if at + length > start:
+                        found.append((max(at, start), min(at + length, stop)))
+    except OSError:  # it has not written to stderr
+        pass
+    return found
+
+
+def write_marks(log: Path, spans: list[tuple[int, int]]) -> None:
+    """Write the marks of a log anew; no spans leave no file."""
+    if not spans:
+        marks_of(log).unlink(missing_ok=True)
+        return
+    descriptor = os.open(marks_of(log), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "wb") as file:
+        file.write(b"".join(_MARK.pack(start, stop - start) for start, stop in spans))
+
+
+def _first_after(file: io.BufferedReader, position: int) -> int:
+    """Return the number of the first mark that may reach beyond a position; marks are in order, save for races."""
+    low, high = 0, file.seek(0, os.SEEK_END) // _MARK.size
+    while low < high:
+        middle = (low + high) // 2
+        file.seek(middle * _MARK.size)
+        at, length = _MARK.unpack(file.read(_MARK.size))
+        if at + length <= position:
+            low = middle + 1
+        else:
+            high = middle
+    return max(0, low - 1)
+
+
+with contextlib.suppress(ImportError):  # neither is there on Windows
+    import fcntl
+    import resource
+
 
 _TAIL_BYTES = 2**18  # fifty lines of usual length several times over
 _LINE_SHOWN = 500  # characters; the last lines of thousands of actors are kept
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
+
+
+_STATES = {
+    "T": "stopped by a signal (SIGCONT lets it go on)",
+    "t": "held by a debugger",
+    "D": "waiting for a device or a file system, and takes no signals meanwhile",
+    "R": "running",
+    "S": "sleeping",
+    "Z": "ending",
+}
 
 
 @functools.cache
@@ -94,7 +195,7 @@ def ignore_hang_up() -> None:
 
 
 def beyond_standard(descriptor: int) -> int:
-    """The same file under a number from 3 up, the given one closed.
+    """Return the same file under a number from 3 up, the given one closed.
 
     A program that was started without stdin or stdout gives their numbers to what it opens first, and a child that is
     to inherit that gets its own stdin or stdout in its place.
@@ -141,7 +242,7 @@ def redirect_output(path: str) -> None:
 
 
 def death_of(status: int) -> DeathCause:
-    """The cause that a wait status tells."""
+    """Return the cause that a wait status tells."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return DeathCause(DeathKind.SIGNAL, signal=-code)
@@ -149,7 +250,7 @@ def death_of(status: int) -> DeathCause:
 
 
 def tail(path: str | Path, lines: int) -> tuple[str, ...]:
-    """The last lines of a text file, none if it cannot be read; very long ones are cut and say so."""
+    """Return the last lines of a text file, none if it cannot be read; very long ones are cut and say so."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -168,11 +269,9 @@ def tail(path: str | Path, lines: int) -> tuple[str, ...]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether somebody has stopped the process with a signal; one that a debugger holds does not count."""
+    """Return whether somebody has stopped the process with a signal; one that a debugger holds does not count."""
     if is_portable():
-        from parl_remote.portable.processes import is_stopped as stopped
-
-        return stopped(pid)
+        return portable.is_stopped(pid)
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b") ")[2][:1] == b"T"
@@ -197,18 +296,120 @@ def ends_within(child: int, seconds: float) -> bool:
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes of a process in memory, 0 if it is gone.
+    """Return bytes of a process in memory, 0 if it is gone.
 
     Without pages of files and of memory that processes share: they are there once, however many have them mapped, and
     an actor shall not end because it looks at a value of `put`.
     """
     if is_portable():
-        from parl_remote.portable.processes import resident_bytes as resident
-
-        return resident(pid)
+        return portable.resident_bytes(pid)
     try:
         with open(f"/proc/{pid}/statm", "rb") as file:
             _, pages, shared, *_ = file.read().split()
         return (int(pages) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError):
         return 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time that a process has used, 0 if it is gone."""
+    if is_portable():
+        return portable.cpu_seconds(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b") ")[2].split()
+        return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def descendants(roots: Sequence[int]) -> Iterator[int]:
+    """Yield the numbers of what some processes, and those that these have started, run now."""
+    if is_portable():
+        for root in roots:
+            yield from portable.descendants(root)
+        return
+    children: dict[int, list[int]] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{entry}/stat", "rb") as file:
+                parent = int(file.read().rpartition(b")")[2].split()[1])
+                children.setdefault(parent, []).append(int(entry))
+    waiting = list(roots)
+    while waiting:
+        for pid in children.get(waiting.pop(), ()):
+            waiting.append(pid)
+            yield pid
+
+
+def start_of(pid: int) -> int:
+    """Return when a process began, as a number that no later process of this host with its number has.
+
+    Raises:
+        ProcessLookupError: There is none, or it has ended.
+    """
+    if is_portable():
+        return portable.started(pid)
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError as error:
+        raise ProcessLookupError(f"there is no process {pid}") from error
+    if fields[0] in {b"Z", b"X"}:
+        raise ProcessLookupError(f"process {pid} has ended")
+    return int(fields[19])
+
+
+def ended_within(pid: int, began: int, seconds: float | None) -> bool:
+    """Wait for the end of the process that began then (`start_of`), None for as long as it takes."""
+    if is_portable():
+        return portable.ended_within(pid, began, seconds)
+    descriptor = _opened(pid, began)
+    if descriptor is None:
+        return True
+    try:
+        return bool(wait_once(descriptor, IN, None if seconds is None else max(0.0, seconds) * 1000))
+    finally:
+        os.close(descriptor)
+
+
+def send_signal(pid: int, began: int, number: signal.Signals) -> bool:
+    """Send a signal to exactly the process that began then (`start_of`); False if it has ended."""
+    if is_portable():
+        return portable.send_signal(pid, began, int(number))
+    descriptor = _opened(pid, began)
+    if descriptor is None:
+        return False
+    try:
+        signal.pidfd_send_signal(descriptor, number)
+    except ProcessLookupError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _opened(pid: int, began: int) -> int | None:
+    """Return a descriptor of the process, readable once it has ended; None if it has ended already."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return None
+    with contextlib.suppress(ProcessLookupError):
+        if start_of(pid) == began:  # what the descriptor refers to cannot have changed between
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def state_of(pid: int) -> str:
+    """Return what a process does, as the kernel sees it: "process 12 is asleep, in the kernel at ..."."""
+    if is_portable():
+        return f"process {pid} is {portable.state_of(pid)}"
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
+        where = Path(f"/proc/{pid}/wchan").read_text(errors="replace").strip("0\n ")
+    except (OSError, IndexError):
+        return f"process {pid} is gone"
+    state = _STATES.get(status, f"in state {status}")
+    return f"process {pid} is {state}{f', in the kernel at {where}' if where else ''}"

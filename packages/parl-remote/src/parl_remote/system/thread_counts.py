@@ -28,13 +28,13 @@ _MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_th
 
 
 def chosen_number(environment: Mapping[str, str]) -> int | None:
-    """The number that an environment says for all libraries, or else for one of them."""
+    """Return the number that an environment says for all libraries, or else for one of them."""
     numbers = (text.partition(",")[0].strip() for text in chosen_variables(environment).values())
     return next((int(number) for number in numbers if number.isdecimal() and int(number) > 0), None)
 
 
 def chosen_by_user(environment: Mapping[str, str]) -> bool:
-    """Whether the environment has a number of threads that must be respected."""
+    """Return whether the environment has a number of threads that must be respected."""
     return bool(chosen_variables(environment))
 
 

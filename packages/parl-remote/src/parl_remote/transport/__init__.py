@@ -52,10 +52,10 @@ class Pollable(Protocol):
     """Something that an event loop can wait for."""
 
     def fileno(self) -> int:
-        """A descriptor that becomes readable when there is something to do."""
+        """Return a descriptor that becomes readable when there is something to do."""
 
     def pending(self) -> bool:
-        """Whether there is something to do although the descriptor may not be readable.
+        """Return whether there is something to do although the descriptor may not be readable.
 
         A loop asks before it waits, because a transport may have read ahead.
         """
@@ -99,7 +99,7 @@ class Listener(Pollable, Protocol):
         """Where peers connect: "host:port", a path, or a name within this process."""
 
     def poll(self) -> list[Event]:
-        """What happened since the last call, in order for each peer; never waits."""
+        """Return what happened since the last call, in order for each peer; never waits."""
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
         """Queue one message for a peer; never waits.

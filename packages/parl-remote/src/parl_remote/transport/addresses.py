@@ -40,7 +40,7 @@ class Address:
 
 
 def advertised_by(node_address: str, dialled: Address) -> Address:
-    """Where a node is reached that the master at `dialled` told of.
+    """Return where a node is reached that the master at `dialled` told of.
 
     A node without a host of its own (":8037") is on the master's host, wherever that is for the one who asks.
     """
@@ -48,7 +48,7 @@ def advertised_by(node_address: str, dialled: Address) -> Address:
 
 
 def own_address_toward(address: Address) -> str:
-    """The address of this host that packets to another one come from; loopback if that is this host itself.
+    """Return the address of this host that packets to another one come from; loopback if that is this host itself.
 
     Raises:
         OSError: The host's name is unknown, or there is no way there.
@@ -60,7 +60,7 @@ def own_address_toward(address: Address) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host's name or number is only meant for peers on the same host; unknown ones are not."""
+    """Return whether a host's name or number is only meant for peers on the same host; unknown ones are not."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_host(host: str) -> bool:
-    """Whether a host's name or number is one of this host's; unknown ones are not."""
+    """Return whether a host's name or number is one of this host's; unknown ones are not."""
     with contextlib.suppress(OSError):
         for family, _, _, _, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:

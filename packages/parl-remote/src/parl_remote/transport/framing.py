@@ -31,7 +31,7 @@ _pack_one = _ONE.pack
 
 
 def frame_prefix(frames: Sequence[Buffer]) -> bytes:
-    """The bytes that go before `frames` in the stream."""
+    """Return the bytes that go before `frames` in the stream."""
     if len(frames) == 1:
         return _pack_one(1, len(frames[0]))
     if not frames:
@@ -64,7 +64,7 @@ class FrameReader:
         self._max_bytes = max_bytes
 
     def next(self) -> list[memoryview] | None:
-        """The next message that was read completely, None if there is none.
+        """Return the next message that was read completely, None if there is none.
 
         Raises:
             RemoteProtocolError: What was read cannot be a message.

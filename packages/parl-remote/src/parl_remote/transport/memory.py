@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.system.bell import Bell
+from parl_remote.system.polling import Waker
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 
 __all__ = ["MemoryChannel", "MemoryListener"]
@@ -29,7 +29,7 @@ class MemoryListener:
         self._lock = threading.Lock()
         self._inbox: deque[Event] = deque()
         self._peers: dict[int, MemoryChannel] = {}
-        self._bell = Bell()
+        self._waker = Waker()
         self._open = True
 
     @property
@@ -38,7 +38,7 @@ class MemoryListener:
         return self._address
 
     def connect(self) -> MemoryChannel:
-        """A new channel to this listener.
+        """Return a new channel to this listener.
 
         Raises:
             ChannelClosed: The listener is closed.
@@ -52,12 +52,12 @@ class MemoryListener:
         return channel
 
     def poll(self) -> list[Event]:
-        """What happened since the last call."""
+        """Return what happened since the last call."""
         with self._lock:
             events = list(self._inbox)
             self._inbox.clear()
             if self._open:
-                self._bell.quiet()
+                self._waker.clear()
         return events
 
     def send(self, peer: int, frames: Sequence[Buffer]) -> None:
@@ -77,7 +77,7 @@ class MemoryListener:
 
     def fileno(self) -> int:
         """Readable while there are events."""
-        return self._bell.fileno()
+        return self._waker.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -92,7 +92,7 @@ class MemoryListener:
             peers = list(self._peers)
         for peer in peers:
             self.drop(peer)
-        self._bell.close()
+        self._waker.close()
 
     def accept(self, peer: int, frames: Sequence[Buffer]) -> None:
         """Take a message from a channel; for `MemoryChannel`."""
@@ -109,7 +109,7 @@ class MemoryListener:
 
     def _post(self, event: Event) -> None:
         self._inbox.append(event)
-        self._bell.ring()
+        self._waker.wake()
 
 
 class MemoryChannel:
@@ -120,7 +120,7 @@ class MemoryChannel:
         self._peer = peer
         self._changed = threading.Condition()
         self._inbox: deque[list[memoryview]] = deque()
-        self._bell = Bell()
+        self._waker = Waker()
         self._over = ""
         self._closed = False
 
@@ -141,12 +141,12 @@ class MemoryChannel:
                 raise ChannelClosed(self._over)
             frames = self._inbox.popleft()
             if not self._inbox and not self._over:
-                self._bell.quiet()
+                self._waker.clear()
         return frames
 
     def fileno(self) -> int:
         """Readable while there are messages, and for good once the peer is gone."""
-        return self._bell.fileno()
+        return self._waker.fileno()
 
     def pending(self) -> bool:
         """Always false: the descriptor says it all."""
@@ -158,7 +158,7 @@ class MemoryChannel:
             if self._closed:
                 return
             self._closed = True
-            self._bell.close()
+            self._waker.close()
             self._changed.notify_all()
         self._listener.lose(self._peer, "the peer closed the connection")
 
@@ -167,7 +167,7 @@ class MemoryChannel:
         with self._changed:
             if not self._closed:
                 self._inbox.append(frames)
-                self._bell.ring()
+                self._waker.wake()
                 self._changed.notify_all()
 
     def hang_up(self, reason: str) -> None:
@@ -175,5 +175,5 @@ class MemoryChannel:
         with self._changed:
             if not self._closed:
                 self._over = reason
-                self._bell.ring()
+                self._waker.wake()
                 self._changed.notify_all()

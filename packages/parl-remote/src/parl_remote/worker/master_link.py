@@ -40,8 +40,7 @@ from parl_remote.messages import (
     decode,
     encode,
 )
-from parl_remote.system.host_load import HostLoad, load_average
-from parl_remote.system.host_memory import host_memory
+from parl_remote.system.host import HostLoad, host_memory, load_average
 from parl_remote.transport import Channel
 
 __all__ = ["MasterLink", "RejoiningLink", "worker_hello"]

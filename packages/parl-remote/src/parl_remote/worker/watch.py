@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import signal
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from parl_remote.actor.stack_dumps import StackFile, why_no_stack
+from parl_remote.actor.stack_dumps import StackFile
 from parl_remote.actor.stats import CallStats, read_stats
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind, MemorySample
@@ -31,8 +30,7 @@ from parl_remote.messages import Failed, Message
 from parl_remote.messages.overview import ActorNumbers, ActorPhase, NodeNumbers
 from parl_remote.messages.stacks import DumpStack, StackDump
 from parl_remote.system import processes
-from parl_remote.system.facilities import is_portable
-from parl_remote.system.host_memory import OutOfMemoryHint
+from parl_remote.system.host import OutOfMemoryHint
 from parl_remote.worker.actors import ActorProcess, WorkerLease, WorkerLeases
 
 __all__ = ["ActorWatch", "Watched", "WorkerNumbers", "WorkerStacks"]
@@ -216,7 +214,7 @@ class WorkerNumbers:
             busy_with=calls.running,
             busy_since=round(time.time() - calls.running_s, 2) if calls.running else 0.0,
             busy_s=round(calls.busy_s, 3),
-            cpu_s=_cpu_s(actor.pid),
+            cpu_s=processes.cpu_seconds(actor.pid),
             memory=seen.memory[-1].resident if seen is not None else 0,
             memory_limit=seen.memory_limit if seen is not None else None,
             last_error=calls.last_error,
@@ -294,20 +292,6 @@ def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
     )
 
 
-def _cpu_s(pid: int) -> float:
-    """CPU time that a process has used."""
-    if is_portable():
-        from parl_remote.portable.processes import cpu_seconds
-
-        return cpu_seconds(pid)
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b") ")[2].split()
-        return round((int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"), 2)
-    except (OSError, IndexError, ValueError):
-        return 0.0
-
-
 _PRINTED_S = 0.03
 _PRINT_TIMEOUT_S = 3.0  # an actor that can answer does within milliseconds, on a busy host within tenths of a second
 
@@ -371,7 +355,9 @@ class WorkerStacks:
             text = dump.file.read()
             self._answer(dump, lambda number: StackDump(number, text))
         elif self._loop.now() >= dump.until:
-            reason = f"the actor did not print its stack within {_PRINT_TIMEOUT_S:g} s: {why_no_stack(dump.actor.pid)}"
+            reason = (
+                f"the actor did not print its stack within {_PRINT_TIMEOUT_S:g} s: {processes.state_of(dump.actor.pid)}"
+            )
             self._answer(dump, lambda number: Failed(number, reason))
         else:
             dump.size = size

@@ -44,7 +44,7 @@ from parl_remote.messages import (
     decode,
 )
 from parl_remote.messages.overview import EndActor, ForgetUnstarted
-from parl_remote.system.host_memory import OutOfMemoryHint
+from parl_remote.system.host import OutOfMemoryHint
 from parl_remote.system.thread_counts import chosen_number
 from parl_remote.transport.unix import UnixChannel
 from parl_remote.worker.actors import ActorProcess, ActorProcesses, WorkerLease, WorkerLeases

@@ -17,8 +17,7 @@ from collections.abc import Callable, Sequence
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.system.interruptions import is_raised_by_handler
-from parl_remote.system.pollers import IN, OUT, wait_once
+from parl_remote.system.polling import IN, OUT, is_raised_by_handler, wait_once
 from parl_remote.transport import Buffer
 from parl_remote.transport.framing import FrameReader
 from parl_remote.transport.unix.sockets import (
@@ -189,7 +188,7 @@ class UnixChannel:
         return messages
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
-        """The next message, read if it has to be."""
+        """Return the next message, read if it has to be."""
         reader = self._reader
         frames = reader.next()
         if frames is not None:
@@ -224,7 +223,7 @@ class UnixChannel:
             self._hang_up()
 
     def receive_ready(self) -> list[list[memoryview]]:
-        """All messages that are there, with one read that does not wait; for a loop that knows the socket is readable.
+        """Return all messages that are there, with one read that does not wait, once the socket is readable.
 
         Raises:
             ChannelClosed: The peer is gone and everything it had sent was received.
@@ -262,11 +261,11 @@ class UnixChannel:
             raise ResultTimeout(f"nothing came within {timeout_s} s")
 
     def fileno(self) -> int:
-        """The socket's descriptor."""
+        """Return the socket's descriptor."""
         return self._socket.fileno()
 
     def pending(self) -> bool:
-        """Whether messages were read ahead."""
+        """Return whether messages were read ahead."""
         if self._inbox:
             return True
         if not self._receive_lock.acquire(blocking=False):

@@ -1,4 +1,4 @@
-"""What both ends need of unix stream sockets, and of what stands in for them where there are none (`portable.door`)."""
+"""Unix stream sockets as both ends need them, or what stands in for them elsewhere (`portable.sockets`)."""
 
 from __future__ import annotations
 
@@ -15,8 +15,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from parl_remote.portable.door import Door, connect_through, is_door, nobody_behind
-from parl_remote.portable.stream import DONT_WAIT, NO_SIGNAL, LoopbackSocket
+from parl_remote.portable.sockets import (
+    DONT_WAIT,
+    NO_SIGNAL,
+    LoopbackListener,
+    LoopbackSocket,
+    connect_loopback,
+    is_abandoned,
+    is_listener_file,
+)
 from parl_remote.system.facilities import is_portable
 from parl_remote.transport import Buffer
 from parl_remote.transport.framing import frame_prefix
@@ -52,7 +59,7 @@ NONE_LEFT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 PARTS_AT_ONCE = 512  # the kernel takes 1024 (IOV_MAX)
 NOW = DONT_WAIT | NO_SIGNAL
 
-Listening: TypeAlias = socket.socket | Door
+Listening: TypeAlias = socket.socket | LoopbackListener
 
 
 def widen(connection: socket.socket) -> None:
@@ -61,7 +68,7 @@ def widen(connection: socket.socket) -> None:
 
 
 def stream(frames: Sequence[Buffer]) -> list[Buffer]:
-    """The buffers to write for a message: one for a small message."""
+    """Return the buffers to write for a message: one for a small message."""
     prefix = frame_prefix(frames)
     if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:
         return [b"".join((prefix, frames[0]))]
@@ -69,7 +76,7 @@ def stream(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """What is left of `parts` once `sent` bytes are gone."""
+    """Return what is left of `parts` once `sent` bytes are gone."""
     rest: list[Buffer] = []
     for part in parts:
         if sent >= len(part):
@@ -83,16 +90,16 @@ def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 
 def listen_at(path: str) -> Listening:
-    """What listens at `path`, for this user only.
+    """Return what listens at `path`, for this user only.
 
     Raises:
         OSError: The path is taken, too long (107 bytes), or cannot be made.
     """
-    return Door(path) if is_portable() else listening_socket(path)
+    return LoopbackListener(path) if is_portable() else listening_socket(path)
 
 
 def listening_socket(path: str) -> socket.socket:
-    """A unix socket that listens at `path`; see `listen_at`."""
+    """Return a unix socket that listens at `path`; see `listen_at`."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         listening.bind(path)
@@ -105,7 +112,7 @@ def listening_socket(path: str) -> socket.socket:
 
 
 def connect_to(path: str, *, wait: bool) -> socket.socket:
-    """A connection to what listens at `path`.
+    """Return a connection to what listens at `path`.
 
     Args:
         path: The path.
@@ -115,7 +122,7 @@ def connect_to(path: str, *, wait: bool) -> socket.socket:
         OSError: Nobody listens there.
     """
     if is_portable():
-        return connect_through(path, wait=wait)
+        return connect_loopback(path, wait=wait)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.connect(path)
@@ -126,7 +133,7 @@ def connect_to(path: str, *, wait: bool) -> socket.socket:
 
 
 def private_directory(parent: Path) -> Path:
-    """A new directory for sockets, for this user only: below `parent`, or below /tmp where that would not do.
+    """Return a new directory for sockets, for this user only: below `parent`, or below /tmp where that would not do.
 
     Raises:
         OSError: Both have too long a name or cannot be written to.
@@ -164,23 +171,23 @@ def sweep_directories(parent: Path) -> list[Path]:
 
 def _is_abandoned(path: Path) -> bool:
     if is_portable():
-        return is_door(path) and nobody_behind(path)
+        return is_listener_file(path) and is_abandoned(path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
         return stat.S_ISSOCK(path.lstat().st_mode) and probe.connect_ex(str(path)) == errno.ECONNREFUSED
 
 
 def is_own_user(connection: socket.socket) -> bool:
-    """Whether the process at the other end is this user's; on loopback it has proved that before it got here."""
+    """Return whether the process at the other end is this user's; on loopback it has proved that before it got here."""
     return isinstance(connection, LoopbackSocket) or _peer_credentials(connection)[1] == os.getuid()
 
 
 def peer_pid(connection: socket.socket) -> int:
-    """The process that connected, or at the connecting end the one that began to listen; 0 if it is not seen here."""
+    """Return the process at the other end (that began to listen, for a connecting end); 0 if it is not seen here."""
     return 0 if isinstance(connection, LoopbackSocket) else _peer_credentials(connection)[0]
 
 
 def unread_bytes(connection: socket.socket) -> int:
-    """Bytes that were sent and the peer has not read; 0 where that is not told, or the connection is closed."""
+    """Return bytes that were sent and the peer has not read; 0 where that is not told, or the connection is closed."""
     if isinstance(connection, LoopbackSocket):
         return 0
     unread = bytearray(4)

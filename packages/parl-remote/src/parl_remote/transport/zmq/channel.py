@@ -1,7 +1,7 @@
 """The connecting end: one DEALER, used by many threads under a lock, with no thread of its own beside zmq's.
 
 Who waits does so on descriptors, outside the lock. zmq announces a message once: a thread that sends takes the
-announcement in, and so it rings a bell for the one that waits to receive.
+announcement in, and so it wakes the thread that waits to receive.
 """
 
 from __future__ import annotations
@@ -23,23 +23,26 @@ from parl_remote.errors import (
     ResultTimeout,
 )
 from parl_remote.security import ClusterKey
-from parl_remote.system.pollers import IN, new_poller
+from parl_remote.system.polling import IN, new_poller
 from parl_remote.transport import Buffer
 from parl_remote.transport.addresses import Address
 from parl_remote.transport.zmq.sockets import (
     NOW,
     Context,
     Curve,
+    Kind,
     Socket,
     configure,
     connection_events,
     descriptor,
     monitored,
-    new_bell,
+    new_waker,
     own_context,
+    pack,
+    pack_bare,
     readable,
+    unpack,
 )
-from parl_remote.transport.zmq.wire import Kind, pack, pack_bare, unpack
 
 __all__ = ["ZmqChannel"]
 
@@ -62,10 +65,10 @@ class ZmqChannel:
         self._address = address
         self._lock = threading.Lock()  # zmq's sockets may be used by many threads, one at a time
         self._receiving = threading.Lock()
-        self._bell = new_bell()
+        self._waker = new_waker()
         self._poller = new_poller()
         self._monitored_by = descriptor(monitor)
-        for source in (descriptor(dealer), self._monitored_by, self._bell.fileno()):
+        for source in (descriptor(dealer), self._monitored_by, self._waker.fileno()):
             self._poller.register(source, IN)
         self._lost = ""
         self._closed = False
@@ -146,7 +149,7 @@ class ZmqChannel:
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Whether a message waits that zmq has already announced."""
+        """Return whether a message waits that zmq has already announced."""
         with self._lock:
             return not self._closed and readable(self._socket)
 
@@ -159,13 +162,13 @@ class ZmqChannel:
             if not self._lost:
                 with contextlib.suppress(zmq.ZMQError):
                     self._socket.send(pack_bare(Kind.BYE), NOW)
-            self._bell.ring()
+            self._waker.wake()
         with self._receiving:  # whoever waited has left
             self._poller.close()
             self._socket.disable_monitor()
             self._monitor.close(0)
             self._socket.close()
-            self._bell.close()
+            self._waker.close()
 
     def __del__(self) -> None:
         """Nobody has closed it: give zmq's sockets back without a word."""
@@ -174,7 +177,7 @@ class ZmqChannel:
             self._poller.close()
             self._monitor.close(0)
             self._socket.close(0)
-            self._bell.close()
+            self._waker.close()
 
     def _hand_over(self, parts: list[Buffer]) -> zmq.MessageTracker | None:
         tracker: zmq.MessageTracker | None = None
@@ -183,7 +186,7 @@ class ZmqChannel:
         else:
             tracker = self._socket.send_multipart(parts, NOW, copy=False, track=True)
         if readable(self._socket):
-            self._bell.ring()
+            self._waker.wake()
         return tracker
 
     def _await_encrypted(self, tracker: zmq.MessageTracker, deadline: float | None) -> None:
@@ -213,12 +216,12 @@ class ZmqChannel:
             if source == self._monitored_by:
                 with self._lock:
                     self._note_loss()
-            elif source == self._bell.fileno():
-                self._bell.quiet()
+            elif source == self._waker.fileno():
+                self._waker.clear()
         return bool(ready)
 
     def _take(self) -> list[memoryview] | None:
-        """The message that waits; None if it was the end."""
+        """Return the message that waits; None if it was the end."""
         parts = [part := self._socket.recv(NOW, copy=False)]
         while part.more:
             parts.append(part := self._socket.recv(NOW, copy=False))
@@ -244,7 +247,7 @@ class ZmqChannel:
 
 
 def _speaks_zmtp(host: str, port: int, deadline: float) -> bool:
-    """Whether somebody is there who greets as zmq does; who holds another key does, a relay to nobody does not."""
+    """Return whether the peer greets as zmq does; one with another key does, a relay to nobody does not."""
     try:
         with socket.create_connection((host, port), max(0.1, deadline - time.monotonic())) as probe:
             return probe.recv(1) == _GREETING
@@ -253,7 +256,7 @@ def _speaks_zmtp(host: str, port: int, deadline: float) -> bool:
 
 
 def _resolve(address: str) -> list[tuple[str, int]]:
-    """The numbers that a host's name stands for, IPv4 first, because that is where clusters listen by default."""
+    """Return the numbers that a host's name stands for, IPv4 first, where clusters listen by default."""
     try:
         parsed = Address.parse(address)
         found = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)
@@ -266,7 +269,7 @@ def _resolve(address: str) -> list[tuple[str, int]]:
 def _dial(
     context: Context, curve: Curve, limits: Limits, host: str, port: int, address: str, deadline: float
 ) -> tuple[Socket, Socket]:
-    """A connected and authenticated socket with its monitor."""
+    """Return a connected and authenticated socket with its monitor."""
     dealer = context.socket(zmq.DEALER)
     configure(dealer, limits, ipv6=":" in host)
     dealer.setsockopt(zmq.SNDHWM, _QUEUE)

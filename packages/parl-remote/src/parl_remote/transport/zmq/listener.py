@@ -3,37 +3,82 @@
 zmq tells of lost connections by the number of their descriptor, and of messages by a routing id. A peer's first
 message (OPEN) has both, so from then on the one leads to the other. Descriptors are used again: a peer that opens on
 one that another peer had proves that the other is gone.
+
+By ZAP (rfc.zeromq.org/spec/27) zmq's thread asks whether a peer that wants in may, by its public CURVE key.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import itertools
 from collections.abc import Sequence
 
 import zmq
+from zmq.utils import z85
 
 from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.security import ClusterKey
-from parl_remote.system.pollers import IN, new_poller
+from parl_remote.system.polling import IN, new_poller
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 from parl_remote.transport.zmq.sockets import (
     MORE_NOW,
     NOW,
     Context,
     Curve,
+    Kind,
+    Socket,
     configure,
     connection_events,
     descriptor,
     monitored,
+    pack,
+    pack_bare,
     readable,
     send_heartbeats,
+    unpack,
 )
-from parl_remote.transport.zmq.wire import Kind, pack, pack_bare, unpack
-from parl_remote.transport.zmq.zap import ZapHandler
 
 __all__ = ["ZmqListener"]
+
+
+_ADDRESS = "inproc://zeromq.zap.01"  # zmq looks here, in the context of the listening socket
+_REQUEST_FRAMES = 7  # version, request id, domain, peer's address, routing id, mechanism, credentials
+
+
+class ZapHandler:
+    """Lets in peers with one public key and nobody else.
+
+    Attributes:
+        socket: Where requests come in; readable when `serve` has something to do.
+        refused: How many peers were turned away.
+    """
+
+    def __init__(self, context: Context, public_key: bytes) -> None:
+        self._allowed = z85.decode(public_key)
+        self.refused = 0
+        self.socket: Socket = context.socket(zmq.REP)
+        self.socket.bind(_ADDRESS)
+
+    def serve(self) -> None:
+        """Answer all requests that wait."""
+        while readable(self.socket):
+            request = self.socket.recv_multipart()
+            known = (
+                len(request) == _REQUEST_FRAMES
+                and request[5] == b"CURVE"
+                and hmac.compare_digest(request[6], self._allowed)
+            )
+            self.refused += not known
+            status, text = (b"200", b"OK") if known else (b"400", b"not this cluster's key")
+            number = request[1] if len(request) > 1 else b""
+            self.socket.send_multipart([b"1.0", number, status, text, b"member" if known else b"", b""])
+
+    def close(self) -> None:
+        """Stop answering."""
+        self.socket.close(0)
+
 
 _AT_ONCE = 64  # messages a poll, then others on the loop have their turn
 _ROUTE_AND_MESSAGE = 2  # parts, where the message is short enough to be copied
@@ -105,7 +150,7 @@ class ZmqListener:
         return self._zap.refused
 
     def poll(self) -> list[Event]:
-        """What happened since the last call."""
+        """Return what happened since the last call."""
         announced = {source for source, _ in self._poller.poll(0)}
         if self._zap_by in announced:
             self._zap.serve()
@@ -138,7 +183,7 @@ class ZmqListener:
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Whether messages wait that zmq has already announced."""
+        """Return whether messages wait that zmq has already announced."""
         return self._more
 
     def close(self) -> None:

@@ -1,18 +1,23 @@
-"""How much memory this host has left, and whether the kernel has begun to kill for it.
+"""This host: how busy its CPUs are, how much memory it has left, which GPUs it has for actors.
 
-Nobody is told why the kernel sent SIGKILL. What can be seen is that its counter of such kills went up, or that there
-was next to nothing left just before: so whoever asks gets a hint, and says "probably".
+The cause of a SIGKILL by the kernel is told to nobody. What can be seen is that its counter of such kills went up, or
+that there was next to nothing left just before: `OutOfMemoryHint` says so, and messages say "probably".
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from parl_remote.portable import processes as portable
 from parl_remote.system.facilities import is_portable
 
-__all__ = ["HostMemory", "OutOfMemoryHint", "host_memory", "usable_memory"]
+__all__ = ["HostLoad", "OutOfMemoryHint", "host_memory", "load_average", "usable_memory", "visible_gpus"]
+
 
 _MIB = 2**20
 _NEXT_TO_NOTHING = 0.03  # of the host; the kernel kills well below, after it has slowed down everything
@@ -27,11 +32,9 @@ class HostMemory(NamedTuple):
 
 
 def host_memory(root: Path = _ROOT) -> HostMemory:
-    """This host's memory now."""
+    """Return this host's memory now."""
     if root is _ROOT and is_portable():
-        from parl_remote.portable.processes import memory_of_host
-
-        return HostMemory(*memory_of_host())
+        return HostMemory(*portable.memory_of_host())
     try:
         with open(root / "proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":", 1) for line in file)
@@ -41,7 +44,7 @@ def host_memory(root: Path = _ROOT) -> HostMemory:
 
 
 def usable_memory(root: Path = _ROOT) -> int:
-    """Bytes that this host has, or that the container around this process may use; 0 if that cannot be seen."""
+    """Return bytes that this host has, or that the container around this process may use; 0 if that cannot be seen."""
     usable = host_memory(root).total
     for limit in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # there is no such limit, or it is "max"
@@ -70,7 +73,7 @@ class OutOfMemoryHint:
         self._scarce = f"only {free / _MIB:.0f} of its {total / _MIB:.0f} MiB were available just before" * is_scarce
 
     def __call__(self) -> str:
-        """Why a SIGKILL just now was probably the kernel's, in words; empty if nothing speaks for it."""
+        """Return why a SIGKILL just now was probably the kernel's, in words; empty if nothing speaks for it."""
         kills = self._count()
         more = sum(kills.get(path, 0) > before for path, before in self._kills.items())
         self._kills = kills
@@ -100,3 +103,51 @@ def _oom_kills(path: Path) -> int | None:
             return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), None)
     except (OSError, ValueError, IndexError):
         return None
+
+
+_IDLE = slice(3, 5)  # of the numbers of /proc/stat's first line: idle, and waiting for a disk
+_COUNTED = slice(0, 8)  # the rest repeats what is in these
+
+
+class HostLoad:
+    """Shares of CPU time between one question and the next."""
+
+    def __init__(self) -> None:
+        self._idle, self._total = _times()
+
+    def busy(self) -> float:
+        """Return the share of all CPUs that was busy since the last call, 0 to 1."""
+        idle, total = _times()
+        passed, idled = total - self._total, idle - self._idle
+        self._idle, self._total = idle, total
+        return round(min(1.0, max(0.0, 1.0 - idled / passed)), 3) if passed > 0 else 0.0
+
+
+def load_average() -> float:
+    """Return how many processes have wanted to run at once over the last minute, on average."""
+    if hasattr(os, "getloadavg"):
+        return os.getloadavg()[0]
+    return portable.load_average()
+
+
+def _times() -> tuple[int, int]:
+    if is_portable():
+        return portable.host_times()
+    try:
+        with open("/proc/stat", encoding="ascii") as file:
+            numbers = [int(field) for field in file.readline().split()[1:]]
+    except (OSError, ValueError):
+        return 0, 0
+    return sum(numbers[_IDLE]), sum(numbers[_COUNTED])
+
+
+def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the GPUs that this process may use: those of CUDA_VISIBLE_DEVICES, else all NVIDIA devices of the host."""
+    chosen = environment.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return tuple(name.strip() for name in chosen.split(",") if name.strip() and name.strip() != "-1")
+    try:
+        devices = os.listdir("/dev")
+    except OSError:
+        return ()
+    return tuple(sorted((m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d))), key=int))

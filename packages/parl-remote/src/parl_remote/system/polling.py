@@ -1,0 +1,293 @@
+"""Waiting for descriptors, and waking a thread that waits: with epoll and pipes (Linux), or what every system has.
+
+    Waker            a descriptor that another thread, or a signal handler, makes readable
+    new_poller()     epoll, or a `PortablePoller` with epoll's methods
+    wait_once(...)   one descriptor, or several, once
+
+A `PortablePoller`, too, can be waited for as one descriptor, so that it can be a member of another poller or of an
+asyncio loop. `poll` looks itself, with a selector. From the first use of `fileno` on a thread looks as well: it makes
+that descriptor readable, then rests until `poll` has looked. What is registered is level-triggered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import selectors
+import socket
+import threading
+import weakref
+from collections.abc import Sequence
+from typing import Protocol
+
+from parl_remote.system.facilities import is_portable
+
+__all__ = [
+    "IN",
+    "OUT",
+    "Poller",
+    "PortablePoller",
+    "Waker",
+    "is_raised_by_handler",
+    "new_poller",
+    "wait_for_input",
+    "wait_once",
+]
+
+
+IN, OUT = 1, 4  # as epoll's EPOLLIN and EPOLLOUT
+
+
+class Poller(Protocol):
+    """What `select.epoll` and `PortablePoller` have in common."""
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        """Begin to watch a descriptor."""
+
+    def modify(self, fd: int, eventmask: int, /) -> None:
+        """Watch it for something else; 0 for nothing."""
+
+    def unregister(self, fd: int, /) -> None:
+        """Stop watching it, before it is closed."""
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        """Wait at most so many seconds, and give (descriptor, mask) for those that are ready."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `poll` would find something."""
+
+    def close(self) -> None:
+        """Give everything back."""
+
+
+class _Watch:
+    """What a poller and its thread share; it refers to no poller, so that one nobody uses can go."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.masks: dict[int, int] = {}
+        self.outer = Waker()  # tells whoever waits for the poller
+        self.inner = Waker()  # tells the thread
+        self.armed = True
+        self.closed = False
+
+    def run(self) -> None:
+        while not self.closed:
+            with self.lock:
+                self.inner.clear()
+                watched = dict(self.masks) if self.armed else {}
+            if _ready({**watched, self.inner.fileno(): IN}, None, but=self.inner.fileno()):
+                with self.lock:
+                    self.armed = False
+                    self.outer.wake()
+
+    def end(self) -> None:
+        self.closed = True
+        self.inner.wake()
+
+
+class PortablePoller:
+    """Fills `Poller` with `selectors`; one thread at a time polls, any may register."""
+
+    def __init__(self) -> None:
+        self._masks: dict[int, int] = {}
+        self._selector = selectors.DefaultSelector()
+        self._watch: _Watch | None = None
+        self._closed = False
+
+    def register(self, fd: int, eventmask: int, /) -> None:
+        """Begin to watch a descriptor."""
+        self._masks[fd] = eventmask
+        if eventmask:
+            self._selector.register(fd, _events(eventmask))
+        self._tell()
+
+    def modify(self, fd: int, eventmask: int, /) -> None:
+        """Watch it for something else; 0 for nothing."""
+        if self._masks[fd]:
+            self._selector.unregister(fd)
+        self.register(fd, eventmask)
+
+    def unregister(self, fd: int, /) -> None:
+        """Stop watching it."""
+        if self._masks.pop(fd):
+            self._selector.unregister(fd)
+        self._tell()
+
+    def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
+        """Return what is ready, after at most `timeout` seconds."""
+        if self._watch is not None:
+            self._watch.outer.clear()
+        try:
+            found = self._selector.select(timeout)
+            return [(key.fd, _mask(events)) for key, events in found]
+        finally:
+            self._tell(armed=True)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable while `poll` would find something; -1 once the poller is closed."""
+        if self._closed:
+            return -1
+        if self._watch is None:
+            self._watch = watch = _Watch()
+            watch.masks = dict(self._masks)
+            threading.Thread(target=watch.run, name="parl-poller", daemon=True).start()
+            weakref.finalize(self, watch.end).atexit = False
+        return self._watch.outer.fileno()
+
+    def close(self) -> None:
+        """Give everything back; a second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._selector.close()
+            if self._watch is not None:
+                self._watch.end()
+
+    def _tell(self, *, armed: bool = False) -> None:
+        watch = self._watch
+        if watch is not None and not watch.closed:
+            with watch.lock:
+                watch.masks = dict(self._masks)
+                watch.armed = watch.armed or armed
+                watch.inner.wake()
+
+
+def _ready(masks: dict[int, int], timeout_s: float | None, *, but: int) -> bool:
+    """Wait for descriptors, and tell whether one of them other than `but` is ready; closed ones are left out."""
+    with selectors.DefaultSelector() as selector:
+        for fd, mask in masks.items():
+            if mask:
+                with contextlib.suppress(OSError, ValueError, KeyError):
+                    selector.register(fd, _events(mask))
+        try:
+            return any(key.fd != but for key, _ in selector.select(timeout_s))
+        except (OSError, ValueError):  # one was closed meanwhile, and its owner has rung `but` before
+            return False
+
+
+def _events(mask: int) -> int:
+    return (selectors.EVENT_READ if mask & IN else 0) | (selectors.EVENT_WRITE if mask & OUT else 0)
+
+
+def _mask(events: int) -> int:
+    return (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0)
+
+
+_MANY = 4096
+
+
+class Waker:
+    """Readable from `wake` to `clear`; a pipe that closes itself when nobody refers to it any more.
+
+    Where pipes cannot be waited for (Windows) it is a pair of sockets.
+    """
+
+    def __init__(self) -> None:
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        if is_portable():
+            self._pair = socket.socketpair()
+            for end in self._pair:
+                end.setblocking(False)
+            self._read, self._write = (end.fileno() for end in self._pair)
+        else:
+            self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken = False
+
+    def fileno(self) -> int:
+        """Return the end to wait for; -1 once the waker is closed."""
+        return self._read
+
+    def wake(self) -> None:
+        """Make it readable; any thread and any signal handler may."""
+        if not self._woken and self._write >= 0:
+            self._woken = True
+            with contextlib.suppress(BlockingIOError):  # a full pipe is readable enough
+                if self._pair is None:
+                    os.write(self._write, b"\0")
+                else:
+                    self._pair[1].send(b"\0")
+
+    def clear(self) -> None:
+        """Make it unreadable again. What it was woken for has to be looked at after this, or it may be missed."""
+        with contextlib.suppress(BlockingIOError):
+            if self._pair is None:
+                os.read(self._read, _MANY)
+            else:
+                self._pair[0].recv(_MANY)
+        self._woken = False  # last: a wake before this is looked at by whoever called, one after it writes again
+
+    def close(self) -> None:
+        """Give the descriptors back; a second call does nothing.
+
+        Where other threads may wake it, drop the reference instead: a closed number may belong to another file.
+        """
+        read, self._read = self._read, -1
+        write, self._write = self._write, -1
+        if self._pair is not None:
+            for end in self._pair:
+                end.close()
+            return
+        for descriptor in (read, write):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_write"):  # pipe2 may have failed
+            self.close()
+
+
+def new_poller() -> Poller:
+    """Return a poller for many descriptors, which is itself one that can be waited for."""
+    return PortablePoller() if is_portable() else select.epoll()
+
+
+def wait_once(source: socket.socket | int, mask: int, timeout_ms: float | None) -> int:
+    """Wait for one descriptor.
+
+    Args:
+        source: A socket, or a descriptor.
+        mask: `IN`, `OUT` or both.
+        timeout_ms: How long, in milliseconds; None waits as long as it takes.
+
+    Returns:
+        What it is ready for, errors included; 0 if the time has passed.
+    """
+    ready = _wait([source if isinstance(source, int) else source.fileno()], mask, timeout_ms)
+    return ready[0][1] if ready else 0
+
+
+def wait_for_input(sources: Sequence[int], timeout_ms: float | None) -> list[int]:
+    """Wait until one of several descriptors can be read, or has an error; none if the time has passed."""
+    return [descriptor for descriptor, _ in _wait(sources, IN, timeout_ms)]
+
+
+def _wait(sources: Sequence[int], mask: int, timeout_ms: float | None) -> list[tuple[int, int]]:
+    if is_portable():
+        poller = PortablePoller()
+        try:
+            for source in sources:
+                poller.register(source, mask)
+            return list(poller.poll(None if timeout_ms is None else timeout_ms / 1000))
+        finally:
+            poller.close()
+    kernel = select.poll()
+    for source in sources:
+        kernel.register(source, mask)
+    return kernel.poll(timeout_ms)
+
+
+_ASKING = ("parl_remote.", "socket", "select", "selectors")
+
+
+def is_raised_by_handler(error: BaseException) -> bool:
+    """Return whether an error came out of a signal's handler, as the `TimeoutError` of a program's `signal.alarm`.
+
+    Python runs handlers between any two steps, and what one raises looks as if the system call that was interrupted
+    had failed. Its traceback ends in the handler.
+    """
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    module = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    return trace is not None and not f"{module}.".startswith(tuple(f"{name.rstrip('.')}." for name in _ASKING))
