@@ -42,6 +42,8 @@ def one(suite: str, arguments: list[str]) -> int:
     if not paths and "-n" not in arguments:
         # A file stays in one worker, which shares its clusters and models. Tests wait now and then: one worker more.
         command += ["-n", str(min((os.cpu_count() or 1) + 1, MOST_WORKERS)), "--dist", "loadfile"]
+        # Its processes compute with one thread each: those of several workers would wait for each other's.
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
     command += arguments if paths else [*arguments, *SUITES[suite]]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

@@ -12,7 +12,7 @@ from parl_core import backends
 COURSE = Path(__file__).parents[2] / "examples" / "course"
 BACKEND = backends.current().name
 SECONDS_TO_RUN = 250  # far more than any takes; a busy machine is slow
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 PICTURES = {
     "lesson_3_dqn": {"3-learning-curve.png", "3-values.png"},
     "lesson_4_policy_gradient": {"4-gradient-noise.png", "4-learning-curves.png"},

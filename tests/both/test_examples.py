@@ -40,6 +40,9 @@ EXPECTED = {
 # Their own tests run them, and more of them.
 TESTED_ELSEWHERE = {"paddle-static", "quickstart"}
 
+# One that samples by itself and one that has actors; smoke runs of the others are for `hatch run test:all`.
+QUICK = {"dqn", "a2c"}
+
 A_SETTING = re.compile(r"^    (\w+): Annotated\[", re.MULTILINE)
 A_SAVED_FILE = re.compile(r"^  (\S.*?): \S", re.MULTILINE)
 
@@ -57,6 +60,10 @@ PROGRAMS = sorted(
     for path in EXAMPLES.rglob("*.py")
     if settings_of(path) >= {"smoke", "runs"} and path.relative_to(EXAMPLES).parts[0] not in TESTED_ELSEWHERE
 )
+SMOKE_RUNS = [
+    pytest.param(path, marks=[] if path.relative_to(EXAMPLES).parts[0] in QUICK else pytest.mark.slow)
+    for path in PROGRAMS
+]
 NAMES = [str(path.relative_to(EXAMPLES)) for path in PROGRAMS]
 
 
@@ -113,7 +120,7 @@ def test_no_example_is_missing() -> None:
 
 
 @pytest.mark.timeout(SECONDS_TO_RUN + SECONDS_TO_END + 10)
-@pytest.mark.parametrize("program", PROGRAMS, ids=NAMES)
+@pytest.mark.parametrize("program", SMOKE_RUNS, ids=NAMES)
 def test_a_smoke_run_ends_well_with_its_files_and_leaves_no_process(program: Path, tmp_path: Path) -> None:
     backend = ["--backend", BACKEND] if "backend" in settings_of(program) else []
     with example(program, "--smoke", *backend, folder=tmp_path) as (running, mark):

@@ -18,7 +18,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 BACKEND = backends.current().name
 SECONDS = 180  # a busy machine is slow
 
-pytestmark = pytest.mark.timeout(2 * SECONDS + 30)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(2 * SECONDS + 30)]
 
 
 def program_of(page: str, **smaller: str) -> str:

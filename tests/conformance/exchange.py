@@ -107,6 +107,7 @@ class CheckpointExchange:
             for name in ("action", "output"):
                 np.testing.assert_allclose(there[name], here[name], rtol=TOLERANCE, atol=TOLERANCE)
 
+    @pytest.mark.slow
     @pytest.mark.timeout(300)
     def test_a_run_goes_on_with_the_other_backend(self, tmp_path: Path) -> None:
         other = OTHER[self.backend]

@@ -228,6 +228,7 @@ class ResumeConformance:
             learned, _ = train(backend, kind, run)
         self._check_equal(learned, tmp_path / "run", whole(kind))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["PPO", "prioritised DQN", "SAC", "IMPALA with actors", "A2C with actors"])
     def test_a_run_that_was_killed_while_it_wrote_goes_on_from_the_checkpoint_before(
         self, kind: str, whole: Any, tmp_path: Path
@@ -257,6 +258,7 @@ class ResumeConformance:
             learned, _ = train(backend, kind, run, environments="reset")
         self._check_equal(learned, tmp_path / "run", (whole, tmp_path / "whole"))
 
+    @pytest.mark.slow
     def test_a_run_that_was_killed_at_a_random_moment_goes_on_from_its_last_checkpoint(
         self, whole: Any, tmp_path: Path
     ) -> None:
@@ -279,6 +281,7 @@ class ResumeConformance:
             learned, _ = train(backend, kind, run)
         self._check_equal(learned, folder, whole(kind))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("kind", ["IMPALA with actors", "A2C with actors"])
     def test_actors_may_live_elsewhere_and_be_others_after_a_resume(
         self, kind: str, whole: Any, tmp_path: Path

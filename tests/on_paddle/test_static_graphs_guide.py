@@ -27,6 +27,7 @@ def test_the_program_of_the_page_runs(program: str, tmp_path: Path) -> None:
     assert (tmp_path / "model.ckpt").stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_example_trains_saves_and_restores(tmp_path: Path) -> None:
     said = run(tmp_path, ROOT / "examples" / "paddle-static" / "train.py", "--smoke")
     assert re.search(r"Mean return of 5 test episodes: [\d.]+", said), said
@@ -37,6 +38,7 @@ def test_the_example_trains_saves_and_restores(tmp_path: Path) -> None:
         assert (folder / name).stat().st_size > 0
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_both_ways(tmp_path: Path) -> None:
     said = run(
         tmp_path, ROOT / "benchmarks" / "paddle_static" / "run.py", "--rounds", "1", "--cases", "policy_gradient"

@@ -73,6 +73,7 @@ def write(folder: Path, *results: dict[str, Any]) -> None:
         path.write_text(json.dumps(one))
 
 
+@pytest.mark.slow
 def test_a_run_that_is_there_is_not_repeated_and_one_that_is_missing_is(tmp_path: Path) -> None:
     small = ("--gates", "policy_gradient-cartpole", "--share", "0.01")
     first = call(tmp_path, *small, "--seeds", "1")
@@ -88,6 +89,7 @@ def test_a_run_that_is_there_is_not_repeated_and_one_that_is_missing_is(tmp_path
     assert (tmp_path / "curves.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     failed = call(tmp_path, "--gates", "offline_q-cartpole", "--seeds", "1", "--share", "nonsense")
     assert failed.returncode != 0
@@ -97,6 +99,7 @@ def test_a_run_that_fails_is_named_and_leaves_no_file(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*/*.json*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number: signal.Signals) -> None:
     if number is signal.SIGINT and signal.getsignal(number) is signal.SIG_IGN:
@@ -115,6 +118,7 @@ def test_runs_end_with_the_runner_and_leave_no_half_file(tmp_path: Path, number:
     assert not list(tmp_path.glob("*/*.json*")) + list(tmp_path.glob("*/*.part"))
 
 
+@pytest.mark.slow
 def test_what_another_process_is_at_is_left_to_it_and_a_claim_of_a_dead_one_counts_nothing(
     tmp_path: Path, one_run: Any
 ) -> None:

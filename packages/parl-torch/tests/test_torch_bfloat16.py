@@ -56,6 +56,7 @@ def test_an_update_is_the_one_of_float32_but_for_rounding(name: str) -> None:
         assert np.abs(moved - wanted).mean() < 0.3 * np.abs(wanted).mean() + 1e-7, key
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, from its own compiler
 @pytest.mark.parametrize("name", ["DQN", "DDQN", "A2C", "PPO", "IMPALA"])
 def test_compiled_updates_are_traced_in_bfloat16_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
