@@ -11,7 +11,7 @@ import pytest
 
 import parl_remote
 from parl_remote import current
-from parl_remote.actor.stats import CallMeter, CallStats, SharedCallMeter, read_stats
+from parl_remote.actor.reports import CallMeter, CallStats, SharedCallMeter, read_stats
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from parl_remote.data.class_spec import dumps_class
+from parl_remote.data.ownership import importable_elsewhere
 from parl_remote.errors import SerializationError
-from parl_remote.shipping.class_shipping import dumps_class, importable_elsewhere
 
 HEAD = """
 import functools, threading, json

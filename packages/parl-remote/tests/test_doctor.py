@@ -40,7 +40,7 @@ from parl_remote.messages import (
     decode,
     encode,
 )
-from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.node.run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote.node.starting import NodeSettings
 from parl_remote.program.rendezvous import ClusterAddress

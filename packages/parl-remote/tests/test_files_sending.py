@@ -16,7 +16,7 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.places import Places
 from parl_remote.files.sending import Progress
 from parl_remote.messages import Done, LeaseGranted, Message
-from parl_remote.messages.files import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote.messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
 from parl_remote.transport import Buffer
 
 ELSEWHERE = LeaseGranted(1, "lease", "node", ("far:8037",), "/nowhere", "another host")
@@ -116,7 +116,7 @@ import parl_remote as parl
 class Actor:
     def modules(self):
         import sys
-        unneeded = ("parl_remote.files", "parl_remote.shipping.import_closure")
+        unneeded = ("parl_remote.files", "parl_remote.files.import_closure")
         return [name for name in sys.modules if name.startswith(unneeded)]
 
 parl.connect(cpu_num=1)

@@ -19,7 +19,7 @@ from parl_remote.files.manifest import Entry, Manifest
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Failed, Hello, Message, Role, decode
-from parl_remote.messages.files import (
+from parl_remote.messages.parts import (
     FilesSeen,
     FolderAnswer,
     Part,

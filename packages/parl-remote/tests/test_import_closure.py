@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from parl_remote.files.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 from parl_remote.files.program import OwnCode, compiled_imports
-from parl_remote.shipping.import_closure import OwnFile, Seed, closure, is_own, loaded_modules
 
 
 @pytest.fixture

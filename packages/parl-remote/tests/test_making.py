@@ -19,7 +19,7 @@ def test_of_actors_with_names_that_have_ended_only_so_many_are_remembered(monkey
         nobody,
         nobody,
         nobody,
-        nobody,
+        register=nobody,
         connect=nobody,
         release=nobody,
         variables=nobody,

@@ -45,7 +45,6 @@ from parl_remote.messages import (
     decode,
     encode,
 )
-from parl_remote.messages.naming import FindActor
 from parl_remote.messages.overview import (
     ActorList,
     ActorNumbers,
@@ -60,6 +59,7 @@ from parl_remote.messages.overview import (
     NodeNumbers,
     WhyWaiting,
 )
+from parl_remote.messages.parts import FindActor
 from parl_remote.resources import Resources
 from parl_remote.transport.memory import MemoryChannel, MemoryListener
 from parl_remote.worker.master_link import MasterLink

@@ -21,8 +21,7 @@ from parl_remote.messages import (
     RunningLease,
 )
 from parl_remote.messages.overview import WhyWaiting
-from parl_remote.placement import Placement
-from parl_remote.resources import Resources
+from parl_remote.resources import Placement, Resources
 
 GIB = 2**30
 

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from parl_remote.errors import ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
-from parl_remote.links.handshake import Link
-from parl_remote.links.parts import Parts
+from parl_remote.links.handshake import Link, Parts
 from parl_remote.links.requests import Requests
 from parl_remote.messages import Done, Failed, Hello, Message, Role, StatusRequest, StopActor, decode
 

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from parl_remote.data import serialize
+from parl_remote.data.class_spec import dumps_class
+from parl_remote.data.ownership import importable_elsewhere
 from parl_remote.errors import SerializationError
-from parl_remote.shipping.class_shipping import dumps_class, importable_elsewhere
 
 
 def round_trip(value: object) -> Any:

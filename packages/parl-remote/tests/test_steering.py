@@ -24,7 +24,6 @@ from parl_remote.messages import (
     RefusalCode,
     RunningLease,
 )
-from parl_remote.messages.naming import ActorFound, FindActor
 from parl_remote.messages.overview import (
     ActorKilled,
     ActorNumbers,
@@ -39,6 +38,7 @@ from parl_remote.messages.overview import (
     NodeDraining,
     NodePhase,
 )
+from parl_remote.messages.parts import ActorFound, FindActor
 from parl_remote.resources import Resources
 
 ONE = Resources(cpu=1)

@@ -12,8 +12,8 @@ import pytest
 
 import parl_remote
 from parl_remote.data import serialize
-from parl_remote.data.frozen import freeze, thaw
 from parl_remote.data.object_memory import FrameKind
+from parl_remote.object_ref import freeze, thaw
 
 
 def sent(value: Any, *, writable: bool = True) -> tuple[Any, int]:

@@ -11,7 +11,7 @@ from parl_remote.data.object_memory import FrameKind, MemoryPool, read, read_ima
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Message, decode
-from parl_remote.messages.objects import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
+from parl_remote.messages.parts import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
 from parl_remote.worker.objects import WorkerObjects
 
 ID = "object-0123456789abcdef"

@@ -23,7 +23,7 @@ from parl_remote.config import environment
 from parl_remote.errors import RemoteError
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role
-from parl_remote.messages.logs import LogText, ReadLog
+from parl_remote.messages.parts import LogText, ReadLog
 from parl_remote.program.rendezvous import ClusterAddress
 
 XPARL = [sys.executable, "-m", "parl_remote.cli"]

@@ -27,9 +27,6 @@ if TYPE_CHECKING:
     from parl_remote.decorator import remote_class as remote_class
     from parl_remote.decorator import submit as submit
     from parl_remote.decorator import with_options as with_options
-    from parl_remote.dialing.remote_manager import RemoteManager as RemoteManager
-    from parl_remote.dialing.serving import Serving as Serving
-    from parl_remote.dialing.serving import as_remote as as_remote
     from parl_remote.errors import ActorError as ActorError
     from parl_remote.errors import ActorLost as ActorLost
     from parl_remote.errors import AuthenticationFailed as AuthenticationFailed
@@ -58,6 +55,9 @@ if TYPE_CHECKING:
     from parl_remote.object_ref import ObjectRef as ObjectRef
     from parl_remote.object_ref import put as put
     from parl_remote.pools.pool import ActorPool as ActorPool
+    from parl_remote.remote_manager import RemoteManager as RemoteManager
+    from parl_remote.serving import Serving as Serving
+    from parl_remote.serving import as_remote as as_remote
 
 _HOMES = {
     "__version__": "_version",
@@ -70,9 +70,9 @@ _HOMES = {
     "submit": "decorator",
     "with_options": "decorator",
     "ActorPool": "pools.pool",
-    "RemoteManager": "dialing.remote_manager",
-    "Serving": "dialing.serving",
-    "as_remote": "dialing.serving",
+    "RemoteManager": "remote_manager",
+    "Serving": "serving",
+    "as_remote": "serving",
     "RemoteFuture": "future",
     "get_actor": "named_actors",
     "kill": "named_actors",

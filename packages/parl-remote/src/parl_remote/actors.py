@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from parl_remote import current
+from parl_remote.data.class_spec import ClassSpec, ShippedSpec
 from parl_remote.data.serialize import Reference
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorError, ActorLost, ClusterUnreachable
@@ -19,8 +20,7 @@ from parl_remote.future import RemoteFuture
 from parl_remote.object_ref import put
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef
-from parl_remote.program.handles import unpacked
-from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
+from parl_remote.program.proxy import unpacked
 
 __all__ = ["RemoteActors"]
 

@@ -3,25 +3,121 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import importlib.util
+import logging
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from parl_remote import current
-from parl_remote.config import environment
+from parl_remote._version import __version__
+from parl_remote.config import Environment, environment
 from parl_remote.errors import RemoteError
 from parl_remote.files.places import Places
-from parl_remote.opening import PRIVATE, open_cluster, open_private
-from parl_remote.program.debug_log import write_debug_log
 from parl_remote.system.facilities import cpu_count
+
+if TYPE_CHECKING:
+    from parl_remote.program.client import Client
+
+__all__ = [
+    "PRIVATE",
+    "connect",
+    "disconnect",
+    "get_global_client",
+    "mind_forks",
+    "open_cluster",
+    "open_private",
+    "write_debug_log",
+]
+
+
+@functools.cache
+def write_debug_log() -> None:
+    """Write down everything from now on; a second call does nothing."""
+    log = logging.getLogger("parl.remote")
+    try:
+        handler = logging.FileHandler("parl_debug.log")
+    except OSError as error:
+        log.warning("cannot write parl_debug.log, which DEBUG asks for: %s", error)
+        return
+    handler.setFormatter(logging.Formatter("%(asctime)s %(process)d %(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.debug("parl-remote %s, connects", __version__)
+
+
+PRIVATE = "local"  # the address of a private cluster
+
+
+def open_private(
+    slots: int,
+    preload: tuple[str, ...],
+    lease_timeout_s: float | None,
+    log_dir: str | os.PathLike[str] | None,
+    files: Sequence[str],
+) -> Client:
+    """Start a private cluster and connect to it; the arguments are those of `connect`.
+
+    Raises:
+        ClusterUnreachable: It did not start.
+    """
+    from parl_remote.program.private_cluster import PrivateCluster
+
+    places = Places(files)
+    found = environment()
+    logs = None if log_dir is None else Path(log_dir)
+    with _explaining(PRIVATE, found):
+        cluster = PrivateCluster(found, slots=slots, preload=preload, log_dir=logs)
+        try:
+            from parl_remote.program.client import Client  # only now, while the node starts
+
+            return Client(PRIVATE, cluster, limits=found.limits, lease_timeout_s=lease_timeout_s, places=places)
+        except BaseException:
+            cluster.kill()
+            raise
+
+
+def open_cluster(
+    address: str, key_file: str | os.PathLike[str] | None, lease_timeout_s: float | None, files: Sequence[str]
+) -> Client:
+    """Connect to the cluster at an address; the arguments are those of `connect`.
+
+    Raises:
+        RemoteError: It cannot be reached, has another key or speaks another version.
+    """
+    from parl_remote.program.client import Client
+    from parl_remote.program.rendezvous import ClusterAddress, RealCluster
+
+    found = environment()
+    with _explaining(address, found):
+        return Client(
+            address,
+            RealCluster(ClusterAddress(address, found, key_file)),
+            limits=found.limits,
+            lease_timeout_s=lease_timeout_s,
+            places=Places(files, same_host_shortcut=found.same_host_shortcut),
+            same_host_shortcut=found.same_host_shortcut,
+        )
+
+
+@contextlib.contextmanager
+def _explaining(address: str, found: Environment) -> Iterator[None]:
+    try:
+        yield
+    except RemoteError as error:
+        from parl_remote.doctor.reach import explained  # only where something is wrong
+
+        explained(error, address, found)
+        raise
+
 
 if TYPE_CHECKING:
     pass
 
-__all__ = ["connect", "disconnect", "get_global_client", "mind_forks"]
 
 _LOCAL = PRIVATE
 _DEBUG = "debug"
@@ -121,7 +217,7 @@ def connect(
                 f"{address!r}"
             )
         if address == _DEBUG:
-            from parl_remote.debug.debug_client import DebugClient
+            from parl_remote.debug_client import DebugClient
 
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
             current.install(DebugClient(cpu_num or cpu_count()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from parl_remote.errors import NotConnected
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any
 
-    from parl_remote.named_actors import FoundActor
+    from parl_remote.data.class_spec import ClassSpec, ShippedSpec
     from parl_remote.options import ActorOptions
     from parl_remote.program.actor_ref import ActorRef
-    from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = [
     "ActorMaker",
+    "FoundActor",
     "acting",
     "become_actor",
     "can_connect",
@@ -38,6 +38,20 @@ __all__ = [
     "objects_are_local",
     "peek",
 ]
+
+
+class FoundActor(NamedTuple):
+    """What a name leads to.
+
+    Attributes:
+        place: Where the actor is, for `borrow`.
+        shipped: Its class.
+        wait: What methods do.
+    """
+
+    place: object
+    shipped: ShippedSpec
+    wait: bool
 
 
 class ActorMaker(Protocol):

@@ -9,15 +9,84 @@ from __future__ import annotations
 
 import concurrent.futures
 import threading
-from collections.abc import Callable, Generator
+import time
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures._base import CANCELLED_AND_NOTIFIED, FINISHED, PENDING
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast
 
-from parl_remote.data.exception_parts import unraised
-from parl_remote.errors import ResultTimeout, SerializationError
-from parl_remote.waiting import wait_any
+from parl_remote.errors import ResultTimeout, SerializationError, unraised
+from parl_remote.system.polling import wait_for_input
 
-__all__ = ["Carrier", "FutureTravels", "RemoteFuture"]
+__all__ = ["Announced", "Carrier", "FutureTravels", "RemoteFuture", "wait_any"]
+
+
+_LOOK_AGAIN_S = 1.0  # in case that another thread closed a connection just before it was waited for
+
+
+class Readable(Protocol):
+    """A carrier of which one thread at a time reads for all."""
+
+    def is_led_here(self) -> bool:
+        """Whether this thread reads it already, and calls from a callback."""
+
+    def lead(self) -> bool:
+        """Begin to read for everybody; False if another thread does."""
+
+    def leave(self) -> None:
+        """Let others read, unless this thread did not."""
+
+    def drain(self) -> None:
+        """Settle what has arrived; of a thread that leads."""
+
+    def has_read_ahead(self) -> bool:
+        """Whether something has arrived that the descriptor does not tell of."""
+
+    def fileno(self) -> int:
+        """Readable when something arrives."""
+
+
+def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = None) -> None:
+    """Sleep until one of several calls has ended, or the time has passed.
+
+    Args:
+        futures: Of the calls, at least one.
+        timeout_s: How long to wait; None waits as long as it takes.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    carriers = list(dict.fromkeys(future._carrier for future in futures))
+    if all(hasattr(carrier, "lead") for carrier in carriers):
+        readable = cast("list[Readable]", carriers)
+        others = [carrier for carrier in readable if not carrier.is_led_here()]
+        try:
+            if all(carrier.lead() for carrier in others):
+                _read(readable, futures, deadline)
+                return
+        finally:
+            for carrier in others:
+                carrier.leave()
+    some: list[concurrent.futures.Future[Any]] = list(futures)
+    left = None if deadline is None else max(0.0, deadline - time.monotonic())
+    concurrent.futures.wait(some, left, concurrent.futures.FIRST_COMPLETED)
+
+
+def _read(carriers: Sequence[Readable], futures: Sequence[RemoteFuture[Any]], deadline: float | None) -> None:
+    ready = [carrier for carrier in carriers if carrier.has_read_ahead()]
+    while True:
+        for carrier in ready:
+            carrier.drain()
+        if any(future.settled for future in futures):
+            return
+        left = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - time.monotonic())
+        if left <= 0:
+            return
+        try:
+            by_descriptor = {carrier.fileno(): carrier for carrier in carriers}
+            ready = [by_descriptor[found] for found in wait_for_input(list(by_descriptor), 1000 * left)]
+        except ValueError:  # another thread has closed one of them, which is told when it is read
+            ready = []
+        if not ready:
+            ready = list(carriers)
+
 
 T = TypeVar("T")
 
@@ -227,3 +296,51 @@ class RemoteFuture(concurrent.futures.Future[T]):
                     waiter.add_result(self)
             self._condition.notify_all()
         self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
+
+
+class _Sleeper:
+    """A thread that waits."""
+
+    def __init__(self) -> None:
+        event = threading.Event()
+        self.wake = event.set
+        self.sleep = event.wait
+
+
+class Announced:
+    """Fills `future.Carrier` for futures that some thread of this process settles.
+
+    Attributes:
+        future: Settled by `settle`.
+    """
+
+    def __init__(self, what: str = "") -> None:
+        self.future: RemoteFuture[Any] = RemoteFuture(self)
+        self.future.method = what
+
+    def settle(self) -> None:
+        """Wake everybody; a second call does nothing."""
+        if not self.future.settled:
+            self.future.settle(None)
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`."""
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        sleeper = _Sleeper()
+        if future._sleepers is None:
+            future._sleepers = []
+        future._sleepers.append(sleeper)
+        while not future.settled:  # looked at again now that whoever settles it can see us
+            if not sleeper.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
+                return future.settled
+        return True
+
+    def look(self) -> None:
+        """See `Carrier.look`; there is nothing to look at."""
+
+    def watch(self, future: RemoteFuture[Any]) -> None:
+        """See `Carrier.watch`; whoever settles it does not have to be asked to."""
+
+    def cancel(self, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # as the protocol has it
+        """See `Carrier.cancel`; it cannot be."""
+        return False

@@ -1,36 +1,15 @@
-"""Actors by name: `get_actor` finds one that any program of the cluster has made with `name=`, `kill` ends one.
-
-description   what a worker keeps of a named actor for those who look it up: its class, how its methods wait
-"""
+"""Actors by name: `get_actor` finds one that any program of the cluster has made with `name=`, `kill` ends one."""
 
 from __future__ import annotations
 
-import base64
-from typing import Any, NamedTuple
+from typing import Any
 
 from parl_remote import current
-from parl_remote.data import serialize
-from parl_remote.program.handles import unpacked
-from parl_remote.program.proxy import RemoteMethod, make_proxy, reference_of
-from parl_remote.shipping.class_spec import ClassSpec, ShippedSpec
+from parl_remote.program.proxy import RemoteMethod, make_proxy, reference_of, unpacked
 
-__all__ = ["FoundActor", "description_of", "get_actor", "kill", "read_description"]
+__all__ = ["get_actor", "kill"]
 
 _LOOK_UP_S = 30.0  # as long as making an actor may wait for room: one that is still being made is waited for
-
-
-class FoundActor(NamedTuple):
-    """What a name leads to.
-
-    Attributes:
-        place: Where the actor is, for `borrow`.
-        shipped: Its class.
-        wait: What methods do.
-    """
-
-    place: object
-    shipped: ShippedSpec
-    wait: bool
 
 
 def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
@@ -74,18 +53,3 @@ def kill(actor: object) -> None:
         hint = "; kill takes the object, not a method of it" if isinstance(actor, RemoteMethod) else ""
         raise TypeError(f"kill takes a remote object or the name of one, not {actor!r}{hint}")
     ref.destroy()
-
-
-def description_of(spec: ClassSpec, *, wait: bool) -> str:
-    """A class as text, for the worker to keep.
-
-    Raises:
-        SerializationError: Something that the class needs cannot be sent.
-    """
-    return base64.b64encode(bytes(serialize.dumps((tuple(spec.shipped()), wait))[0])).decode()
-
-
-def read_description(description: str) -> tuple[ShippedSpec, bool]:
-    """What `description_of` was given."""
-    shipped, wait = serialize.loads(base64.b64decode(description))
-    return ShippedSpec(*shipped), wait

@@ -12,26 +12,102 @@ copy there, one for each worker.
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import errno
 import functools
+import importlib
 import os
+import pickle
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from parl_remote import current
 from parl_remote.config import environment
 from parl_remote.data import object_places, serialize
-from parl_remote.data.frozen import freeze, thaw
-from parl_remote.data.object_memory import Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote.data.object_memory import FrameKind, Memory, MemoryGone, MemoryPool, Place, adopt, read, read_image
+from parl_remote.data.tensors import Reducers, reducers
 from parl_remote.errors import ObjectLost, SerializationError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.identity import host_id, new_id
 from parl_remote.system.facilities import is_portable
+from parl_remote.transport import Buffer
 
-__all__ = ["ObjectRef", "put", "received"]
+__all__ = ["ObjectRef", "freeze", "put", "received", "thaw"]
+
+
+_TIMES = frozenset("mM")  # datetime64 and timedelta64, which numpy gives nobody a buffer of
+
+
+def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[int]]:
+    """Return the value as frames, the pickle first, and each frame's kind.
+
+    Args:
+        value: What to pickle.
+        references: Filled as by `serialize.dumps`.
+
+    Raises:
+        Exception: Whatever pickling raised.
+    """
+    import numpy as np  # here, because importing this module must cost nothing
+
+    own: dict[int, pickle.PickleBuffer] = {}  # of tensors, by identity
+    kept: list[tuple[Buffer, int]] = [(b"", FrameKind.READ_ONLY)]
+
+    def keep_outside(buffer: pickle.PickleBuffer) -> bool:
+        kept.append((buffer.raw(), FrameKind.OWN_COPY if id(buffer) in own else FrameKind.READ_ONLY))
+        return False
+
+    def reduce_tensor(tensor: Any) -> Any:
+        reduced = tensors[type(tensor)](tensor)
+        own.update((id(part), part) for part in reduced[1] if isinstance(part, pickle.PickleBuffer))
+        return reduced
+
+    tensors = reducers() or {}
+    table: Reducers = dict(tensors or copyreg.dispatch_table)
+    table |= {kind: reduce_tensor for kind in tensors if kind not in copyreg.dispatch_table}
+    table |= dict.fromkeys((np.ndarray, np.matrix, np.recarray, np.ma.MaskedArray), _reduce_array)
+    data = serialize.pickled(value, keep_outside, table, kept, references)
+    kept[0] = data, FrameKind.READ_ONLY
+    return [frame for frame, _ in kept], [kind for _, kind in kept]
+
+
+def thaw(frames: Sequence[memoryview], kinds: Sequence[int]) -> Any:
+    """The value that `freeze` took apart.
+
+    Raises:
+        Exception: Whatever unpickling raised.
+    """
+    buffers = [
+        frame if kind == FrameKind.OWN_COPY else frame.toreadonly() for frame, kind in zip(frames, kinds, strict=True)
+    ]
+    return serialize.loads(buffers[0], buffers[1:])
+
+
+def _reduce_array(array: Any) -> Any:
+    numpy: Any = importlib.import_module("numpy")
+    if type(array) is numpy.ndarray and not array.dtype.hasobject and array.dtype.itemsize:
+        if not (array.flags.c_contiguous or array.flags.f_contiguous):
+            array = numpy.ascontiguousarray(array)
+        if array.dtype.kind in _TIMES:
+            return _view, (array.view(numpy.int64), array.dtype)
+        reduced = array.__reduce_ex__(5)
+        if any(isinstance(part, pickle.PickleBuffer) for part in reduced[1]):
+            return reduced
+    make, arguments, state, *_ = array.__reduce__()
+    return make, arguments, state, None, None, _set_state
+
+
+def _view(array: Any, dtype: Any) -> Any:
+    return array.view(dtype)
+
+
+def _set_state(array: Any, state: Any) -> None:
+    array.__setstate__(state)
+    array.flags.writeable = False
+
 
 T = TypeVar("T")
 

@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from parl_remote.placement import Placement
-from parl_remote.resources import Resources
+from parl_remote.resources import Placement, Resources
 
 __all__ = ["ActorOptions"]
 

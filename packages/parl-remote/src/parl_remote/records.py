@@ -5,8 +5,8 @@
         request_id: int
 
 The standard library makes six functions for each frozen dataclass, a third of a millisecond whether it is ever used or
-not, and a program that starts a cluster waits for the thirty kinds of messages that there are. Here five of the
-functions are `Record`'s own, and the constructor is made when it is needed.
+not: importing all messages takes 28 ms that way and 9 ms this way, in the program and in its node, before the first
+actor can be made. Here five of the functions are `Record`'s own, and the constructor is made when it is needed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
-__all__ = ["Record", "record"]
+__all__ = ["Message", "Record", "record"]
 
 T = TypeVar("T", bound="Record")
 
@@ -45,6 +45,12 @@ class Record:
 
     def __reduce__(self) -> tuple[type[Record], tuple[Any, ...]]:
         return type(self), _values(self)
+
+
+class Message(Record):
+    """Base of the records of the control plane, which `messages.encode` takes and `messages.decode` gives."""
+
+    __slots__ = ()
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))

@@ -12,9 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from types import MappingProxyType
 
-__all__ = ["Resources"]
+__all__ = ["Placement", "Resources"]
+
 
 _DECIMALS = 3  # a finer share of a CPU means nothing to a scheduler, and rounding keeps sums exact
 _OWN_KINDS = ("cpu", "gpu", "memory")
@@ -133,3 +135,14 @@ def _check_amount(name: str, amount: float) -> None:
         raise ValueError(f"{name} must be a finite amount of 0 or more, not {amount!r}")
     if _exact(amount) != amount:
         raise ValueError(f"{name} counts in steps of 0.001, {amount!r} is finer")
+
+
+class Placement(Enum):
+    """Which of the nodes with enough room takes an actor.
+
+    SPREAD: the one with the most left, so that actors share the work's machines evenly. PACK: the one with the least
+    left, so that whole nodes stay free for large actors.
+    """
+
+    SPREAD = "spread"
+    PACK = "pack"

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote import current
 from parl_remote.actor.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
-from parl_remote.actor.last_word import LastWord
+from parl_remote.actor.reports import CallMeter, LastWord, SharedCallMeter
 from parl_remote.actor.state import ActorEvent, ActorMachine, ActorState
-from parl_remote.actor.stats import CallMeter, SharedCallMeter
 from parl_remote.data import serialize
-from parl_remote.data.call_errors import describe
+from parl_remote.data.answers import describe
 from parl_remote.death import DeathKind
 from parl_remote.errors import RemoteProtocolError, SerializationError
 from parl_remote.future import RemoteFuture

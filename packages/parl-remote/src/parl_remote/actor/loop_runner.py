@@ -4,7 +4,8 @@
                                                                     async def method  becomes a task, and is answered
                                                                                       when that has ended
 
-Everything here happens in the loop's thread.
+Everything here happens in the loop's thread. Importing this module takes 14 ms, nearly all of it for asyncio, so those
+who need it import it when the first object with `async def` methods is made.
 """
 
 from __future__ import annotations
@@ -13,18 +14,21 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from parl_remote.actor.host import ActorHost
-from parl_remote.actor.runners import Answerer, Job, drop_waiting
+from parl_remote.actor.runners import Answerer, Job, Process, Runner, drop_waiting
 from parl_remote.system.facilities import is_portable
 
-__all__ = ["LoopRunner", "construct_on", "new_loop", "run_forever", "wind_up"]
+__all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop", "run_forever", "wind_up"]
+
 
 _log = logging.getLogger("parl.remote")
+_PARTING_S = 0.25  # what tasks get to finish once nobody needs the actor; half of what a program waits that ends
 _TURN_S = 0.001  # that long ordinary methods run in a row, then replies leave and tasks have their turn
 _WIND_UP_S = 5.0  # what tasks get to react to their cancellation when the actor ends; the worker has less patience
 
@@ -191,3 +195,118 @@ def wind_up(loop: asyncio.AbstractEventLoop) -> None:
             loop.run_until_complete(asyncio.wait(tasks, timeout=_WIND_UP_S))
         loop.run_until_complete(loop.shutdown_asyncgens())
     loop.close()
+
+
+class LoopThread:
+    """Fills `runners.Runner` from any thread; the thread does not keep the process alive."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._calls: LoopRunner | None = None
+        self._closing = False
+        threading.Thread(target=self._live, name="parl-loop", daemon=True).start()
+
+    def construct(self, make: Callable[[], object]) -> Any:
+        """Run a constructor on the loop and wait for it.
+
+        Raises:
+            BaseException: Whatever it raised.
+        """
+
+        async def made() -> tuple[object, BaseException | None]:
+            try:
+                return make(), None
+            except BaseException as error:  # SystemExit would end the loop
+                return None, error
+
+        instance, error = asyncio.run_coroutine_threadsafe(made(), self._loop).result()
+        if error is not None:
+            raise error
+        return instance
+
+    def serve(self, host: ActorHost, limit: int) -> None:
+        """Run calls of this object from now on, at most `limit` at once."""
+        self._calls = LoopRunner(host, limit, self._loop)
+
+    def take(self, job: Job) -> None:
+        """Start a call soon."""
+        self._in_loop(lambda calls: calls.take(job))
+
+    def cancel(self, caller: Answerer, call_id: int) -> None:
+        """Drop or cancel a call."""
+        self._in_loop(lambda calls: calls.cancel(caller, call_id))
+
+    def forget(self, caller: Answerer) -> None:
+        """Drop and cancel all calls of a caller."""
+        self._in_loop(lambda calls: calls.forget(caller))
+
+    def close(self) -> None:
+        """Cancel what runs and end the thread, without waiting for it."""
+        if not self._closing:
+            self._closing = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _in_loop(self, action: Callable[[LoopRunner], None]) -> None:
+        calls = self._calls
+        if calls is not None and not self._closing:
+            self._loop.call_soon_threadsafe(action, calls)
+
+    def _live(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        run_forever(self._loop, lambda: self._closing)
+        wind_up(self._loop)
+
+
+class LoopServing:
+    """Calls on an asyncio loop.
+
+    Args:
+        process: The process.
+        host: Its object.
+        limit: How many calls run at once.
+        loop: The loop that the constructor ran on.
+    """
+
+    def __init__(self, process: Process, host: ActorHost, limit: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._process = process
+        self._loop = loop
+        self._calls = LoopRunner(host, limit, loop, self._stop_if_over)
+        self.runner: Runner = self._calls
+        self._flushing = False
+        self._parting = False
+
+    def postpones(self) -> bool:
+        """True: what all tasks of a turn of the loop have answered is written together after it."""
+        if not self._flushing:
+            self._flushing = True
+            self._loop.call_soon(self._flush)
+        return True
+
+    def wake(self) -> None:
+        """Look in the loop's next turn."""
+        self._loop.call_soon(self._turn)
+
+    def serve(self) -> None:
+        """Serve until the end; what still runs then is cancelled after a moment."""
+        self._loop.add_reader(self._process.poller.fileno(), self._turn)
+        self._loop.call_soon(self._turn)
+        run_forever(self._loop, lambda: self._process.over and not self._calls.busy)
+        self._loop.remove_reader(self._process.poller.fileno())
+        wind_up(self._loop)
+
+    def _turn(self) -> None:
+        self._process.take_in(0.0)
+        self._stop_if_over()
+
+    def _stop_if_over(self) -> None:
+        if not self._process.over:
+            return
+        if not self._calls.busy:
+            self._loop.stop()
+        elif not self._parting:
+            self._parting = True
+            self._loop.call_later(_PARTING_S, self._calls.cancel_all)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self._process.flush_all()

@@ -16,7 +16,7 @@ from parl_remote import current
 if TYPE_CHECKING:
     from parl_remote.config import Environment
     from parl_remote.errors import ClusterUnreachable
-    from parl_remote.program.real_cluster import RealCluster
+    from parl_remote.program.rendezvous import RealCluster
     from parl_remote.transport import Channel
 
 __all__ = ["ClusterReach", "NodeCluster", "connect", "disconnect"]
@@ -100,8 +100,7 @@ class NodeCluster:
 
     def _cluster(self) -> RealCluster:
         if self._afar is None:
-            from parl_remote.program.real_cluster import RealCluster
-            from parl_remote.program.rendezvous import ClusterAddress
+            from parl_remote.program.rendezvous import ClusterAddress, RealCluster
 
             address = ClusterAddress(self._reach.address, self._environment, Path(self._reach.key_file))
             self._afar = RealCluster(address)

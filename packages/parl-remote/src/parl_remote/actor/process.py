@@ -5,7 +5,7 @@
     caller  <--replies, coalesced ----------------------+
 
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
-`concurrent_serving`, which read and write through the same process.
+`runners`, which read and write through the same process.
 
 It ends when nobody needs it any more (see `holders`; what was sent before CLOSE is done first), when the worker's
 connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import sys
+import threading
 import time
 import types
 from collections import deque
@@ -29,19 +30,15 @@ from typing import TYPE_CHECKING
 from parl_remote import current
 from parl_remote.actor import nested
 from parl_remote.actor.concurrency import Concurrency, How
-from parl_remote.actor.holders import Holders
 from parl_remote.actor.host import ActorHost, HoldingReply
-from parl_remote.actor.last_word import LastWord
-from parl_remote.actor.replies import Outbox, Watchman
-from parl_remote.actor.runners import Job
-from parl_remote.actor.stack_dumps import allow_stack_dumps
-from parl_remote.actor.state import ActorState
+from parl_remote.actor.reports import LastWord, allow_stack_dumps
+from parl_remote.actor.runners import ConcurrentServing, Job, ThreadServing
+from parl_remote.actor.state import ActorState, Holders
 from parl_remote.data import object_places
-from parl_remote.data.memory import allocate
 from parl_remote.data.sharing import TICKETS, Sharing
 from parl_remote.death import DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
-from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
+from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of
 from parl_remote.system import processes
 from parl_remote.system.polling import IN, new_poller
 from parl_remote.system.thread_counts import limit_numeric_threads
@@ -51,9 +48,82 @@ from parl_remote.transport.unix import Listening, UnixChannel, is_own_user
 if TYPE_CHECKING:
     import asyncio
 
-    from parl_remote.actor.concurrent_serving import ConcurrentServing
 
-__all__ = ["ActorProcess", "run_actor"]
+__all__ = ["ActorProcess", "Outbox", "Watchman", "run_actor"]
+
+
+_HOLD_S = 0.001  # longer than sixty quick calls take, shorter than anyone notices
+
+
+class Outbox:
+    """The replies to one caller that are not written yet. Its owner adds; its owner and the watchman flush.
+
+    Attributes:
+        held: What is not written yet.
+        guarded: Whether the watchman will flush it.
+    """
+
+    __slots__ = ("_channel", "_lock", "guarded", "held")
+
+    def __init__(self, channel: UnixChannel) -> None:
+        self._channel = channel
+        self.held: deque[list[Buffer]] = deque()
+        self.guarded = False
+        self._lock = threading.Lock()  # keeps the order when both flush
+
+    def add(self, reply: list[Buffer]) -> None:
+        """Keep a reply until the next `flush`."""
+        self.held.append(reply)
+
+    def flush(self) -> None:
+        """Write everything that is held.
+
+        Raises:
+            ChannelClosed: The caller is gone.
+        """
+        held = self.held
+        with self._lock:
+            if len(held) == 1:
+                self._channel.send(held.popleft())
+            elif held:
+                self._channel.send_batch([held.popleft() for _ in range(len(held))])
+
+
+class Watchman:
+    """Flushes outboxes whose owner is busy with a call."""
+
+    def __init__(self) -> None:
+        self._posts: deque[Outbox] = deque()
+        self._idle = True
+        self._thread: threading.Thread | None = None
+
+    def guard(self, outbox: Outbox) -> None:
+        """See to it that what `outbox` holds leaves within a millisecond."""
+        if outbox.guarded:
+            return
+        outbox.guarded = True
+        self._posts.append(outbox)
+        if self._idle:
+            self._idle = False
+            if self._thread is None:
+                self._bell = threading.Semaphore(0)  # most actors never need it
+                self._thread = threading.Thread(target=self._watch, name="parl-replies", daemon=True)
+                self._thread.start()
+            self._bell.release()
+
+    def _watch(self) -> None:
+        while True:
+            self._bell.acquire()
+            while self._posts:
+                time.sleep(_HOLD_S)
+                for _ in range(len(self._posts)):
+                    outbox = self._posts.popleft()
+                    outbox.guarded = False  # before the flush: what is added from now on needs another round
+                    with contextlib.suppress(ChannelClosed):  # its owner will find out
+                        outbox.flush()
+                if not self._posts:
+                    self._idle = True  # and look once more: `guard` may not have seen it
+
 
 _log = logging.getLogger("parl.remote")
 _CREATE, _CANCEL, _CLOSE, _CONFIGURE = int(Kind.CREATE), int(Kind.CANCEL), int(Kind.CLOSE), int(Kind.CONFIGURE)
@@ -336,20 +406,23 @@ class ActorProcess:
     def _end(self) -> None:
         self.over = self._leaving = True
 
-    # -- several calls at a time, see `concurrent_serving` -----------------------------------------------------------
+    # -- several calls at a time, see `runners` -----------------------------------------------------------
 
     def _construct(self, concurrency: Concurrency, make: Callable[[], object]) -> object:
         if concurrency.how is not How.LOOP:
             return make()
-        from parl_remote.actor.loop_runner import construct_on, new_loop
+        from parl_remote.actor.loop_runner import construct_on, new_loop  # 14 ms, see there
 
         self._asyncio = new_loop()
         return construct_on(self._asyncio, make)
 
     def _leave_for_concurrency(self) -> None:
-        from parl_remote.actor.concurrent_serving import serving_for
+        if self._asyncio is not None:
+            from parl_remote.actor.loop_runner import LoopServing
 
-        self._serving = serving_for(self, self._host, self._asyncio)
+            self._serving = LoopServing(self, self._host, self._host.concurrency.limit, self._asyncio)
+        else:
+            self._serving = ThreadServing(self, self._host, self._host.concurrency.limit)
         self._leaving = True
 
     def take_in(self, timeout_s: float | None) -> None:

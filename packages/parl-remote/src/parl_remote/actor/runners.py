@@ -5,6 +5,12 @@
          <--answer(reply), flush()-- whoever finished the call
 
 Calls start in the order in which they were taken, and are answered as they finish.
+
+An actor's process (`actor.process`) has its calls served in one of two ways:
+
+    threads   the main thread reads and queues;      pool threads run and write               ThreadServing
+    loop      an asyncio loop in the main thread: reads when something has come, runs,        LoopServing
+              writes at the end of a turn
 """
 
 from __future__ import annotations
@@ -15,9 +21,20 @@ from collections.abc import Callable
 from typing import Protocol
 
 from parl_remote.actor.host import ActorHost, Run
+from parl_remote.system.polling import IN, Poller, Waker
 from parl_remote.transport import Buffer
 
-__all__ = ["Answerer", "ClosableRunner", "Job", "Runner", "ThreadRunner", "drop_waiting"]
+__all__ = [
+    "Answerer",
+    "ClosableRunner",
+    "ConcurrentServing",
+    "Job",
+    "Process",
+    "Runner",
+    "ThreadRunner",
+    "ThreadServing",
+    "drop_waiting",
+]
 
 
 class Answerer(Protocol):
@@ -159,3 +176,66 @@ class ThreadRunner:
         finally:
             del error  # its traceback holds this frame
         job.caller.flush()
+
+
+class Process(Protocol):
+    """What serving needs of the process."""
+
+    poller: Poller
+
+    @property
+    def over(self) -> bool:
+        """Whether it is to end."""
+
+    def take_in(self, timeout_s: float | None) -> None:
+        """Read what has arrived, waiting for it if need be, and hand it to the runner."""
+
+    def flush_all(self) -> None:
+        """Write all replies that are held."""
+
+
+class ConcurrentServing(Protocol):
+    """One way to serve."""
+
+    runner: Runner
+
+    def postpones(self) -> bool:
+        """Whether a reply that was kept just now leaves later, with others; then it is seen to here."""
+
+    def wake(self) -> None:
+        """Messages were read while writing had to wait; see to it that they are looked at."""
+
+    def serve(self) -> None:
+        """Serve until the end."""
+
+
+class ThreadServing:
+    """Calls in threads.
+
+    Args:
+        process: The process.
+        host: Its object.
+        limit: How many calls run at once.
+    """
+
+    def __init__(self, process: Process, host: ActorHost, limit: int) -> None:
+        self._process = process
+        self._threads = ThreadRunner(host, limit)
+        self.runner: Runner = self._threads
+        self._read_ahead = Waker()
+        process.poller.register(self._read_ahead.fileno(), IN)
+
+    def postpones(self) -> bool:
+        """False: threads write at once."""
+        return False
+
+    def wake(self) -> None:
+        """Have the main thread look."""
+        self._read_ahead.wake()
+
+    def serve(self) -> None:
+        """Serve until the end; what was taken is answered before."""
+        while not self._process.over:
+            self._process.take_in(None)
+            self._read_ahead.clear()
+        self._threads.drain()

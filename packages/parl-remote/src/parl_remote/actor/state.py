@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from parl_remote.errors import ProtocolError, RemoteProtocolError
 
-__all__ = ["TABLE", "ActorEvent", "ActorMachine", "ActorState", "Effect"]
+__all__ = ["TABLE", "ActorEvent", "ActorMachine", "ActorState", "Effect", "Holders"]
 
 
 class ActorState(Enum):
@@ -136,3 +136,43 @@ class ActorMachine:
             if not self.outstanding:
                 self.state = _READY
         return effect
+
+
+class Holders:
+    """Counts those who need one actor.
+
+    Attributes:
+        is_kept: Whether the actor lives although nobody holds it.
+    """
+
+    def __init__(self) -> None:
+        self.is_kept = False
+        self._somebody_comes = False
+        self._here: set[object] = set()
+        self._owner_has_left = False
+
+    def connected(self, caller: object) -> None:
+        """Somebody has connected; he counts until he says that he does not, or leaves."""
+        self._here.add(caller)
+
+    def does_not_hold(self, caller: object) -> None:
+        """It is the worker, or the actor itself with a handle of its own."""
+        self._here.discard(caller)
+
+    def expect(self) -> None:
+        """Somebody is on his way."""
+        self._somebody_comes = True
+
+    def expect_nobody(self) -> None:
+        """Whoever was on his way has connected, or will not come."""
+        self._somebody_comes = False
+
+    def left(self, caller: object, *, closed: bool) -> None:
+        """A caller has gone; `closed` if he said that he needs the actor no more."""
+        self._here.discard(caller)
+        self._owner_has_left |= closed
+
+    @property
+    def nobody_left(self) -> bool:
+        """Whether the actor may end."""
+        return self._owner_has_left and not (self._here or self._somebody_comes or self.is_kept)

@@ -22,7 +22,7 @@ from parl_remote.cli.session import (
 )
 from parl_remote.codec import to_json
 from parl_remote.links.inquiry import Inquiry
-from parl_remote.messages.logs import LogText, ReadLog
+from parl_remote.messages.parts import LogText, ReadLog
 
 __all__ = ["logs_command"]
 

@@ -23,7 +23,7 @@ from parl_remote.errors import RemoteError
 from parl_remote.links.identity import host_name, new_id
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Role
-from parl_remote.messages.health import NodeReached, ReachNode
+from parl_remote.messages.parts import NodeReached, ReachNode
 from parl_remote.node.run_files import RunFiles, key_of
 from parl_remote.node.starting import NodeSettings
 from parl_remote.program.rendezvous import ClusterAddress, given_key

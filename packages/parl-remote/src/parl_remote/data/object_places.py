@@ -14,21 +14,26 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from parl_remote.data.object_memory import Place
-    from parl_remote.object_ref import ObjectRef
 
 __all__ = ["Source", "brought", "forget_note", "has_place", "is_id", "look_in", "note", "reading_from", "sender"]
 
 _LONGEST_ID = 100
 
 
+class Reference(Protocol):
+    """A reference to a value, see `object_ref.ObjectRef`."""
+
+    id: str
+
+
 class Source(Protocol):
     """A node that has values which this process cannot see."""
 
-    def hold(self, ref: ObjectRef[Any], place: Place) -> None:
+    def hold(self, ref: Reference, place: Place) -> None:
         """Have the node keep the value that one of its processes has, for as long as the reference lives."""
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import ModuleType
 from typing import Any
 
+from parl_remote.data.ownership import new_unshared_modules
 from parl_remote.data.tensors import Reducers, reducers
 from parl_remote.errors import SerializationError
 from parl_remote.future import FutureTravels
@@ -277,9 +278,8 @@ def ship_by_value(module: ModuleType) -> None:
 def look_at_new_modules() -> None:
     """Call `ship_by_value` for the program's own modules that no other process can import; cheap if none is new."""
     if len(_modules) != _counted[0]:
-        from parl_remote.shipping.unshared import ship_unshared  # here, because it calls `ship_by_value`
-
-        ship_unshared()
+        for module in new_unshared_modules():
+            ship_by_value(module)
         _counted[0] = len(_modules)
 
 

@@ -20,7 +20,7 @@ from parl_remote.doctor.reach import Seen, probe
 from parl_remote.errors import AuthenticationFailed, RemoteError, RemoteProtocolError, VersionMismatch
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import NodeStatus, Role, Status, StatusRequest
-from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.transport.addresses import advertised_by
 from parl_remote.worker.host_check import versions_that_matter

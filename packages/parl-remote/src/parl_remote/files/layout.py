@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # programs of one machine import this module, and read no source files
-    from parl_remote.shipping.import_closure import OwnFile
+    from parl_remote.files.import_closure import OwnFile
 
 __all__ = ["WORK", "Place", "Plan", "here", "lay_out", "working_dir"]
 

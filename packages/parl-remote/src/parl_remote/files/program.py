@@ -17,8 +17,8 @@ import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
 
-from parl_remote.shipping.import_closure import OwnFile, Seed, closure, loaded_modules
-from parl_remote.shipping.ownership import is_own
+from parl_remote.data.ownership import is_own
+from parl_remote.files.import_closure import OwnFile, Seed, closure, loaded_modules
 
 __all__ = ["OwnCode", "compiled_imports", "own_code"]
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self
 
+from parl_remote.data.ownership import is_own
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.layout import WORK, Place, Plan, here, lay_out, working_dir
 from parl_remote.files.manifest import Entry, Manifest, inherited
@@ -26,7 +27,7 @@ from parl_remote.files.program import OwnCode
 from parl_remote.files.selection import select_files
 from parl_remote.links.identity import host_id
 from parl_remote.messages import LeaseGranted, Message
-from parl_remote.messages.files import (
+from parl_remote.messages.parts import (
     FilesSeen,
     FolderAnswer,
     Part,
@@ -35,7 +36,6 @@ from parl_remote.messages.files import (
     SeenPlace,
     StoreParts,
 )
-from parl_remote.shipping.ownership import is_own
 from parl_remote.transport import Buffer
 
 __all__ = ["ProgramFiles", "Progress"]

@@ -26,7 +26,7 @@ from typing import Final
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.transport import Buffer
 
-__all__ = ["BY_NAME", "HEADER_BYTES", "Flag", "Kind", "header_of", "pack", "payload_of"]
+__all__ = ["BY_NAME", "HEADER_BYTES", "Flag", "Kind", "allocate", "header_of", "pack", "payload_of"]
 
 
 class Kind(IntEnum):
@@ -124,3 +124,10 @@ def payload_of(flags: int, frames: Sequence[memoryview]) -> tuple[Buffer, Sequen
     if len(frames) < 2:
         raise RemoteProtocolError("a message lacks its payload")
     return frames[1], frames[2:]
+
+
+def allocate(size: int) -> memoryview:
+    """Writable memory that is not filled with zeros first: every byte is about to be received."""
+    import numpy as np  # here, because a node never needs it and stays small
+
+    return np.empty(size, np.uint8).data

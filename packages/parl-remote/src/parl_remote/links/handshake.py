@@ -15,16 +15,17 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from parl_remote.config import Limits
-from parl_remote.errors import ChannelClosed, RemoteProtocolError, VersionMismatch
+from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, VersionMismatch
 from parl_remote.links.identity import versions
 from parl_remote.links.loop import Loop
 from parl_remote.messages import (
     PROTOCOL_MAX,
     PROTOCOL_MIN,
+    Failed,
     Hello,
     Message,
     RefusalCode,
@@ -36,7 +37,8 @@ from parl_remote.messages import (
 )
 from parl_remote.transport import Buffer, Channel, Closed, Listener, Opened, Received
 
-__all__ = ["Link", "Reception", "Service", "greet"]
+__all__ = ["Link", "Part", "Parts", "Reception", "Service", "greet"]
+
 
 _log = logging.getLogger("parl.remote")
 
@@ -245,3 +247,69 @@ class Reception:
     def _let_go(self, key: tuple[Listener, int]) -> None:
         if self._links.pop(key, None) is not None:
             key[0].drop(key[1])
+
+
+class Part(Protocol):
+    """Answers some of the messages that reach a node."""
+
+    def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
+        """Take a message; `frames` are those that came with it, its own first.
+
+        Raises:
+            RemoteProtocolError: The peer may not send that; it is dropped.
+            RemoteError: It cannot be done; the peer is told so with `Failed` if the message has a `request_id`.
+        """
+
+    def closed(self, link: Link) -> None:
+        """A peer is gone, one that this part may never have heard of."""
+
+    def close(self) -> None:
+        """The node ends: give everything back."""
+
+
+class Parts:
+    """The parts of one role of a node, by the names of the messages that they take."""
+
+    def __init__(self) -> None:
+        self._makers: dict[str, Callable[[], Part]] = {}
+        self._made: dict[Callable[[], Part], Part] = {}
+
+    def add(self, takes: Iterable[str], make: Callable[[], Part]) -> None:
+        """Give messages of these names to the part that `make` will make."""
+        for name in takes:
+            if name in self._makers:
+                raise ValueError(f"two parts want {name}")
+            self._makers[name] = make
+
+    def take(self, link: Link, message: Message, frames: Sequence[memoryview]) -> bool:
+        """Give a message to its part; False if there is none.
+
+        Raises:
+            RemoteProtocolError: The peer may not send that.
+        """
+        make = self._makers.get(type(message).__name__)
+        if make is None:
+            return False
+        if make not in self._made:
+            self._made[make] = make()
+        try:
+            self._made[make].received(link, message, frames)
+        except RemoteProtocolError:
+            raise
+        except (RemoteError, OSError) as error:
+            request_id = getattr(message, "request_id", None)
+            if request_id is None:
+                _log.warning("%s of %s: %s", type(message).__name__, link.hello.id, error)
+            else:
+                link.tell(Failed(request_id, str(error)))
+        return True
+
+    def closed(self, link: Link) -> None:
+        """Tell the parts that a peer is gone."""
+        for part in self._made.values():
+            part.closed(link)
+
+    def close(self) -> None:
+        """Tell the parts that the node ends."""
+        for part in self._made.values():
+            part.close()

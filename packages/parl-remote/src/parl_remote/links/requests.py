@@ -11,10 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 
-from parl_remote.errors import RemoteError, ResultTimeout
-from parl_remote.messages import Failed, Message
+from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
+from parl_remote.messages import Failed, Message, decode
+from parl_remote.transport import Channel
 
-__all__ = ["Requests"]
+__all__ = ["Requests", "arrived_messages"]
 
 
 class Requests:
@@ -81,3 +82,16 @@ class Requests:
             waiting = [self._open.pop(number)[1] for number in numbers]
         for answer in waiting:
             answer.set_exception(error)
+
+
+def arrived_messages(channel: Channel) -> list[Message | None]:
+    """All control messages that have arrived; None at the end if the peer is gone or talks nonsense."""
+    messages: list[Message | None] = []
+    try:
+        while True:
+            messages.append(decode(channel.receive(0.0)[0]))
+    except ResultTimeout:
+        pass
+    except (ChannelClosed, RemoteProtocolError):
+        messages.append(None)
+    return messages

@@ -20,8 +20,8 @@ from parl_remote.master.cluster_view import ClusterView
 from parl_remote.master.leases import ActorFinders, LeaseEnds, LeaseGrants
 from parl_remote.master.members import Draining, KnownClients, KnownNodes
 from parl_remote.messages import Heartbeat, LeaseRequest, NodeJoin, Status
-from parl_remote.messages.naming import FindActor
 from parl_remote.messages.overview import ActorNumbers, DrainNode, KillActor
+from parl_remote.messages.parts import FindActor
 
 __all__ = ["ClusterState"]
 

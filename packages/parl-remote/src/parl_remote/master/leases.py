@@ -31,8 +31,8 @@ from parl_remote.messages import (
     LeaseRevoked,
     RefusalCode,
 )
-from parl_remote.messages.naming import ActorFound, FindActor
 from parl_remote.messages.overview import ActorKilled, EndActor, KillActor
+from parl_remote.messages.parts import ActorFound, FindActor
 
 __all__ = ["ActorFinders", "LeaseEnds", "LeaseGrants"]
 

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from parl_remote.config import Limits
 from parl_remote.errors import RemoteProtocolError
-from parl_remote.links.handshake import Link, Reception
+from parl_remote.links.handshake import Link, Parts, Reception
 from parl_remote.links.loop import Loop, Timer
-from parl_remote.links.parts import Parts
 from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.cluster_tables import DropNode, Instruction, ToClient
 from parl_remote.messages import (
@@ -35,7 +34,6 @@ from parl_remote.messages import (
     StatusRequest,
     decode,
 )
-from parl_remote.messages.naming import FindActor
 from parl_remote.messages.overview import (
     DrainNode,
     KillActor,
@@ -45,6 +43,7 @@ from parl_remote.messages.overview import (
     NodeNumbers,
     WhyWaiting,
 )
+from parl_remote.messages.parts import FindActor
 
 __all__ = ["Master"]
 

@@ -19,8 +19,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 from parl_remote.messages import Heartbeat, NodeJoin
-from parl_remote.placement import Placement
-from parl_remote.resources import Resources
+from parl_remote.resources import Placement, Resources
 
 __all__ = ["FreeIndex", "GpuShares", "Node", "NodePool"]
 

@@ -17,21 +17,30 @@ imported when the first of their messages comes (`wire.TOPICS`), and are not re-
 from __future__ import annotations
 
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.messages.actors import ActorDied, ActorFailed, ActorStarted, AttachActor, StartActor, StopActor
-from parl_remote.messages.base import Message
 from parl_remote.messages.leases import (
+    ActorDied,
+    ActorFailed,
+    ActorStarted,
+    AttachActor,
     ClientStatus,
+    LeaseAssigned,
     LeaseCancel,
+    LeaseEnded,
     LeaseGranted,
     LeaseLost,
     LeaseRefused,
     LeaseRelease,
     LeaseRequest,
+    LeaseRevoked,
     LeasesHeld,
+    NodeJoin,
     NodeStatus,
+    RunningLease,
     Shutdown,
+    StartActor,
     Status,
     StatusRequest,
+    StopActor,
     WaitingStatus,
 )
 from parl_remote.messages.links import (
@@ -48,8 +57,8 @@ from parl_remote.messages.links import (
     Role,
     Welcome,
 )
-from parl_remote.messages.nodes import LeaseAssigned, LeaseEnded, LeaseRevoked, NodeJoin, RunningLease
 from parl_remote.messages.wire import decode, encode
+from parl_remote.records import Message
 
 __all__ = [
     "PROTOCOL_MAX",

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import Enum
 
-from parl_remote.messages.base import Message
-from parl_remote.records import Record, record
+from parl_remote.records import Message, Record, record
 
 __all__ = [
     "PROTOCOL_MAX",

@@ -21,11 +21,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from parl_remote.death import DeathKind, DeathRecord
-from parl_remote.messages.base import Message
 from parl_remote.messages.links import GpuUse
-from parl_remote.placement import Placement
-from parl_remote.records import record
-from parl_remote.resources import Resources
+from parl_remote.records import Message, record
+from parl_remote.resources import Placement, Resources
 
 __all__ = [
     "ActorKilled",

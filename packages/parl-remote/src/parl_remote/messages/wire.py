@@ -14,27 +14,43 @@ from typing import Any
 
 from parl_remote.codec import from_json, to_json
 from parl_remote.errors import LocalProtocolError, RemoteProtocolError
-from parl_remote.messages import actors, leases, links, nodes
-from parl_remote.messages.base import Message
+from parl_remote.messages import leases, links
+from parl_remote.records import Message
 
 __all__ = ["TOPICS", "all_kinds", "decode", "encode"]
 
 # Messages that most processes never see, by the module that defines them: making a dataclass costs half a millisecond,
 # and a private cluster has to answer within two hundred.
 TOPICS: dict[str, tuple[str, ...]] = {
-    "files": ("FilesSeen", "FolderAnswer", "PrepareFolder", "SeeFiles", "StoreParts"),
-    "health": ("CheckHost", "HostReport", "NodeReached", "ReachNode"),
-    "logs": ("ActorsWrote", "FollowActors", "LogText", "ReadLog"),
-    "naming": (
+    "parts": (
         "ActorFound",
         "ActorReached",
         "ActorWatched",
+        "ActorsWrote",
+        "CheckHost",
         "DescribeActor",
+        "DumpStack",
+        "FetchObject",
+        "FilesSeen",
         "FindActor",
+        "FolderAnswer",
+        "FollowActors",
+        "HoldObject",
+        "HostReport",
+        "LogText",
+        "NodeReached",
+        "ObjectContent",
+        "PrepareFolder",
+        "ReachNode",
+        "ReadLog",
+        "ReleaseObject",
+        "SeeFiles",
+        "StackDump",
+        "StoreObject",
+        "StoreParts",
         "UnwatchActor",
         "WatchActor",
     ),
-    "objects": ("FetchObject", "HoldObject", "ObjectContent", "ReleaseObject", "StoreObject"),
     "overview": (
         "ActorKilled",
         "ActorList",
@@ -53,12 +69,11 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "NodeNumbers",
         "WhyWaiting",
     ),
-    "stacks": ("DumpStack", "StackDump"),
 }
 
 _KINDS: dict[str, type[Message]] = {
     name: kind
-    for module in (links, leases, nodes, actors)
+    for module in (links, leases)
     for name in module.__all__
     if isinstance(kind := getattr(module, name), type) and issubclass(kind, Message)
 }

@@ -24,7 +24,6 @@ from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.messages import Message, Role, Status, StatusRequest
 from parl_remote.messages.leases import ClientStatus, WaitingStatus
-from parl_remote.messages.logs import LogText, ReadLog
 from parl_remote.messages.overview import (
     ActorKilled,
     ActorList,
@@ -38,7 +37,7 @@ from parl_remote.messages.overview import (
     NodeList,
     NodePhase,
 )
-from parl_remote.messages.stacks import DumpStack, StackDump
+from parl_remote.messages.parts import DumpStack, LogText, ReadLog, StackDump
 from parl_remote.monitor.model import (
     ActorInfo,
     ClusterInfo,

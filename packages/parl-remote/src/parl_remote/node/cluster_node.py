@@ -29,10 +29,9 @@ from parl_remote.actor.nested import ClusterReach
 from parl_remote.codec import from_json
 from parl_remote.config import Limits, environment
 from parl_remote.errors import RemoteError
-from parl_remote.links.handshake import Reception, greet
+from parl_remote.links.handshake import Part, Reception, greet
 from parl_remote.links.identity import host_id, host_name, new_id
 from parl_remote.links.loop import Loop
-from parl_remote.links.parts import Part
 from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.master import Master
 from parl_remote.messages import Message, NodeJoin, Role

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from typing import Any
 
-from parl_remote.data.exception_parts import unraised
-from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls
+from parl_remote.errors import ActorError, ActorLost, ItemLost, RemoteCallError, TooManyPendingCalls, unraised
 from parl_remote.future import RemoteFuture
 from parl_remote.program.proxy import RemoteObject, make_proxy, reference_of
 

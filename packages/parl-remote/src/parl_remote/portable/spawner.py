@@ -25,7 +25,7 @@ import threading
 from collections import deque
 from pathlib import Path
 
-from parl_remote.actor.stack_dumps import STACK_SIGNAL, ignore_stack_signal
+from parl_remote.actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.portable.processes import descendants
 from parl_remote.system.polling import Waker
 from parl_remote.system.thread_counts import chosen_by_user, set_variables

@@ -1,4 +1,4 @@
-"""What a client knows of one lease: how to reach the actor, and, later, why it ended."""
+"""What a client knows of one lease: where the actor is, how to reach it, and, later, why it ended."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import dataclasses
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, NamedTuple, Protocol
 
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorLost, NotConnected
+from parl_remote.future import RemoteFuture
+from parl_remote.messages import LeaseGranted
+from parl_remote.program.actor_ref import ActorPlace, CallPath
 from parl_remote.program.connection import Connection
 from parl_remote.transport import Channel
 
-if TYPE_CHECKING:
-    from parl_remote.program.restarts import Comeback
+__all__ = ["NEWS_S", "ActorRecord", "GonePath", "Made", "granted_at", "place_of"]
 
-__all__ = ["ActorRecord"]
+NEWS_S = 1.0
+"""News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
 _UNKNOWN = "the connection to it broke, and nobody said why; Ctrl-C in the middle of a transfer does that"
 _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
@@ -24,6 +27,13 @@ _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come 
 
 def _nobody(names: tuple[str, ...]) -> None:
     """Nobody wants to know."""
+
+
+class RestartPolicy(Protocol):
+    """What makes an actor again when it is lost; see `restarts.Comeback`."""
+
+    def lost(self, record: ActorRecord, cause: DeathCause) -> None:
+        """An actor has ended; called before anybody else learns of it."""
 
 
 class ActorRecord:
@@ -56,7 +66,7 @@ class ActorRecord:
         self.connection: Connection | None = None
         self.forked = False
         self.on_names: Callable[[tuple[str, ...]], None] = _nobody
-        self.comeback: Comeback | None = None
+        self.comeback: RestartPolicy | None = None
         self._note = ""
         self._comes_back = False
         self._cause: DeathCause | None = None
@@ -127,3 +137,58 @@ class ActorRecord:
             self.connection.hang_up()
         elif self.channel is not None:
             self.channel.close()
+
+
+class GonePath:
+    """The way to an actor that was gone before it could be reached; fills `actor_ref.CallPath`."""
+
+    def __init__(self, record: ActorRecord) -> None:
+        self._record = record
+
+    def submit(
+        self,
+        kind: int,  # noqa: ARG002  # as the protocol has it
+        flags: int,  # noqa: ARG002
+        index: int,  # noqa: ARG002
+        payload: object,  # noqa: ARG002
+        method: str,
+        owner: object,  # noqa: ARG002
+        future: RemoteFuture[Any] | None = None,
+    ) -> RemoteFuture[Any]:
+        """Fail at once, with the cause."""
+        if future is None:
+            future = RemoteFuture(None)
+            future.method = method
+        future.settle(None, self._record.error(""))
+        return future
+
+    def names_changed(self) -> bool:
+        """They will not."""
+        return False
+
+
+class Made(NamedTuple):
+    """An actor that is there, the way to it, and where others find it."""
+
+    record: ActorRecord
+    path: CallPath
+    place: ActorPlace
+
+
+def place_of(granted: LeaseGranted) -> ActorPlace:
+    """Where the actor on a lease is, to tell others."""
+    return ActorPlace(
+        granted.lease_id, granted.node_id, tuple(granted.node_addresses), granted.socket_dir, granted.host_id
+    )
+
+
+def granted_at(place: ActorPlace) -> LeaseGranted:
+    """The same as the master told the one who made it."""
+    return LeaseGranted(
+        request_id=0,
+        lease_id=place.lease_id,
+        node_id=place.node_id,
+        node_addresses=place.node_addresses,
+        socket_dir=place.socket_dir,
+        host_id=place.host_id,
+    )

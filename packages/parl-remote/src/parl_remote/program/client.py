@@ -2,7 +2,7 @@
 
     create --> Making ------> OwnActors <--- their ends ---.
     borrow --> Borrowing <------------------ likewise -----+-- MasterClient, WorkerClients
-    nobody refers to it any more --> Farewell -------------'
+    nobody refers to it any more --> Releaser -------------'
 
 One thread listens to master and workers; another one reads results for callbacks, once there are any.
 """
@@ -13,43 +13,47 @@ import contextlib
 import os
 import sys
 import threading
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from parl_remote.config import Limits
+from parl_remote.current import FoundActor
 from parl_remote.data import serialize
+from parl_remote.data.class_spec import ClassSpec, dumps_class
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.errors import ChannelClosed, NotConnected
+from parl_remote.errors import ActorLost, ChannelClosed, NotConnected, RemoteError
 from parl_remote.files.places import Places
 from parl_remote.links.loop import Loop
 from parl_remote.messages import LeaseGranted
+from parl_remote.messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_record import ActorRecord
-from parl_remote.program.actor_ref import ActorRef, AttributeNames, CallPath, settled
-from parl_remote.program.borrowing import Borrowing, GonePath
-from parl_remote.program.cluster_access import ClientIdentity, Cluster
-from parl_remote.program.connection import Connection
-from parl_remote.program.farewell import Farewell, say_close
-from parl_remote.program.handles import ActorPlace
-from parl_remote.program.making import Making
+from parl_remote.program.actor_record import ActorRecord, GonePath, Made
+from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, settled
+from parl_remote.program.connection import Connection, OwnConnection
+from parl_remote.program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
+from parl_remote.program.log_forwarding import LogForwarder
+from parl_remote.program.making import Making, Recipe
 from parl_remote.program.master_client import MasterClient
-from parl_remote.program.own_actors import OwnActors
 from parl_remote.program.pending_calls import kind_of_reference
-from parl_remote.program.recipe import Recipe
+from parl_remote.program.private_cluster import ClientIdentity, Cluster
+from parl_remote.program.restarts import Comeback, NotAgain
+from parl_remote.program.supervision import SupervisorLink
 from parl_remote.program.worker_clients import WorkerClients
-from parl_remote.shipping.class_shipping import dumps_class
-from parl_remote.shipping.class_spec import ClassSpec
 from parl_remote.system.thread_counts import chosen_variables
 from parl_remote.transport import Channel
 from parl_remote.transport.unix import UnixChannel
 
 if TYPE_CHECKING:
-    from parl_remote.named_actors import FoundActor
     from parl_remote.program.object_transfer import NodeObjects, ObjectTransfers
 
 __all__ = ["Client"]
 
+
+_FIND_S = 60.0  # an owner that makes an actor again may itself wait for room
+_STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
+_NEWS_S = 0.02  # the master hears of a death by another way than the holder of a handle, milliseconds apart
 _GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
 
 
@@ -69,8 +73,7 @@ class Client:
     Attributes:
         own: The actors that were made here.
         making: What makes them.
-        keeps: Whether this process makes detached actors again itself, see `keeping`.
-        keeper: Who does that for this process.
+        supervises: Whether this process makes detached actors again itself, see `supervision`.
 
     Raises:
         ClusterUnreachable: Nobody answers.
@@ -98,9 +101,8 @@ class Client:
         self._refs: weakref.WeakValueDictionary[str, ActorRef] = weakref.WeakValueDictionary()
         self._borrow_lock = threading.Lock()
         self._closed = False
-        self.keeps = False
-        self.keeper: ActorRef | None = None
-        self._keeper_lock = threading.RLock()
+        self.supervises = False
+        self._supervisor = SupervisorLink(self.create)
         self._loop = Loop()
         self._identity = identity = ClientIdentity(name)
         self._master = MasterClient(
@@ -125,8 +127,8 @@ class Client:
         self.making = Making(
             self._master,
             self._workers,
-            self.own,
             places,
+            register=self.own.add,
             connect=self._connection_to,
             release=self._release,
             variables=self._variables,
@@ -136,14 +138,13 @@ class Client:
         self._borrowing = Borrowing(
             self._workers, self._connection_to, own_lease=inside_actor, timeout_s=limits.liveness_limit_s
         )
-        self._farewell = Farewell(self._loop, self._release, self._forget_others)
+        self._releaser = Releaser(self._loop, self._release, self._forget_others)
         self._thread = _start(self._loop, "parl-client")
         self._background: tuple[Loop, threading.Thread] | None = None
         self._objects: ObjectTransfers | None = None
 
     def forward_logs(self) -> None:
         """Show what actors write as lines of this program's own output, from the next actor on."""
-        from parl_remote.program.log_forwarding import LogForwarder  # few programs want that
 
         def where(granted: LeaseGranted) -> str:
             here = granted.host_id == self._identity.host_id or not granted.node_addresses
@@ -180,10 +181,8 @@ class Client:
                 f"a detached {spec.name} would outlive this program, but a private cluster ends with it; "
                 "start one with `xparl start` and connect to that"
             )
-        if options.detached and options.max_restarts and not self.keeps:
-            from parl_remote.program.keeping import keep  # somebody else, who outlives this program
-
-            return keep(self, spec, options, args, kwargs)
+        if options.detached and options.max_restarts and not self.supervises:
+            return self._supervisor.create(spec, options, args, kwargs, self.making.lease_timeout_s)
         cls = dumps_class(spec.cls)
         args, kwargs = settled(args, kwargs)
         references: list[object] = []
@@ -193,9 +192,7 @@ class Client:
         recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
         made = self.making.make(recipe)
         if options.max_restarts:
-            from parl_remote.program.returning import own_reference  # most actors are made once
-
-            return own_reference(self, recipe, made)
+            return _restarting_reference(self, recipe, made)
         recipe.references = None
         ref = self._reference(spec, made.record, made.path, recipe.names, made.place, options)
         self._refs[made.record.lease_id] = ref
@@ -224,20 +221,15 @@ class Client:
             record.on_names = names.set
             connection = self._borrowing.reach(place, record)
             if place.may_return and record.is_borrowed:
-                from parl_remote.program.returning import borrowed_reference
-
-                return borrowed_reference(self, record, connection, spec, names, place)
+                return _following_reference(self, record, connection, spec, names, place)
             ref = self._reference(spec, record, connection or GonePath(record), names, place)
             self._refs[place.lease_id] = ref
             return ref
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
         """The actor that has a name; see `named_actors.get_actor`."""
-        from parl_remote.messages.naming import ActorReached, UnwatchActor
-        from parl_remote.program import finding  # few programs need it
-
         self._check_open()
-        found = finding.find(self._master, self._workers, name, timeout_s)
+        found = find_named(self._master, self._workers, name, timeout_s)
         place = found.place
         if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # nobody is on his way from here
             kind = UnwatchActor if place.lease_id in self.own.records else ActorReached  # the owner is told anyway
@@ -246,10 +238,8 @@ class Client:
 
     def kill(self, name: str) -> None:
         """End the actor that has a name; see `named_actors.kill`."""
-        from parl_remote.program import finding
-
         self._check_open()
-        finding.kill(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
+        kill_named(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
 
     def _reference(
         self,
@@ -277,8 +267,6 @@ class Client:
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
         kind = Connection
         if record.lease_id == self._own_lease:
-            from parl_remote.program.own_connection import OwnConnection
-
             kind = OwnConnection
         return kind(
             channel,
@@ -293,7 +281,8 @@ class Client:
         """What brings values of `put` to a worker whose memory cannot be shared."""
         with self._lock:
             if self._objects is None:
-                from parl_remote.program.object_transfer import ObjectTransfers  # only between hosts
+                # Only between hosts; once values of `put` are known, each call looks for them among its arguments.
+                from parl_remote.program.object_transfer import ObjectTransfers
 
                 self._objects = ObjectTransfers(self._workers.dial_again, self._loop.call_soon)
             return self._objects.at(node_id)
@@ -302,7 +291,7 @@ class Client:
 
     def _let_go(self, record: ActorRecord, channel: Channel | None) -> None:
         if os.getpid() == self._pid:
-            self._farewell.drop(record, channel)
+            self._releaser.drop(record, channel)
 
     def _destroy(self, record: ActorRecord) -> None:
         if not record.has_ended:
@@ -362,10 +351,10 @@ class Client:
         cause = DeathCause(DeathKind.STOPPED, detail="the program disconnected")
         for record in list(self.own.records.values()):
             record.end(cause)
-            channel = record.channel  # the farewell may take it away meanwhile
+            channel = record.channel  # the releaser may take it away meanwhile
             if channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
-                    say_close(channel, with_owner=True)
+                    send_close(channel, with_owner=True)
         self.own.await_none(_GOODBYE_S)
         if self.making.logs is not None:
             self.making.logs.close()
@@ -381,7 +370,7 @@ class Client:
         self.own.close(cause)
         for lease_id in list(self._borrowing.records):
             self._borrowing.lost(lease_id, cause)
-        self._farewell.hang_up()
+        self._releaser.hang_up()
         self._master.hang_up()
         self._workers.hang_up()
         for loop, thread in loops:
@@ -400,6 +389,143 @@ class Client:
             record.forked = True
             if isinstance(record.channel, UnixChannel):
                 record.channel.abandon()
+
+
+def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
+    """The reference to an actor that this client has made, and makes again."""
+
+    def again(lost: ActorRecord, restarts: int) -> Made:
+        client._check_open()
+        if recipe.saves and lost.connection is not None:
+            lost.connection.is_read_out.wait(_STATE_S)
+        return _returnable(client.making.make(recipe, lost.lease_id, restarts))
+
+    def give_up(record: ActorRecord) -> None:
+        client._master.release(record.lease_id)  # others may wait for it
+
+    comeback = Comeback(
+        _returnable(made),
+        limit=recipe.options.max_restarts,
+        again=again,
+        on_made=lambda made: note(made),
+        part=lambda made: client._let_go(made.record, made.record.channel),
+        give_up=give_up,
+    )
+    ref, note = _reference_to(client, comeback, recipe.spec, recipe.names, made.place, recipe.options)
+    if made.record.cause is not None:  # it ended before anybody could make it again
+        comeback.lost(made.record, made.record.cause)
+    return ref
+
+
+def _following_reference(
+    client: Client,
+    record: ActorRecord,
+    path: Connection | None,
+    spec: ClassSpec,
+    names: AttributeNames,
+    place: ActorPlace,
+) -> ActorRef:
+    """The reference to an actor that somebody else makes again.
+
+    Args:
+        client: Whose.
+        record: The actor.
+        path: The way to it; None if it was gone when its handle arrived.
+        spec: Its class.
+        names: Its attributes.
+        place: Where it was.
+    """
+
+    def again(lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG001  # its owner counts
+        found = _successor(client, lost)
+        record = ActorRecord(found.lease_id, found.node_id, spec.name, is_borrowed=True)
+        record.on_names = names.set
+        client._borrowing.records[found.lease_id] = record
+        client._borrowing.records.pop(lost.lease_id, None)
+        connection = client._borrowing.reach(found, record)
+        if connection is None:
+            client._borrowing.records.pop(found.lease_id, None)
+            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NotAgain
+        return _returnable(Made(record, connection, found))
+
+    comeback = Comeback(
+        _returnable(Made(record, path or GonePath(record), place)),
+        limit=None,
+        again=again,
+        on_made=lambda made: note(made),
+        part=lambda made: client._let_go(made.record, made.record.channel),
+        give_up=lambda _: None,
+    )
+    ref, note = _reference_to(client, comeback, spec, names, place, None)
+    if record.cause is not None:
+        comeback.lost(record, record.cause)
+    return ref
+
+
+def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
+    """Where the actor is that took the place of one that was lost; waits until there is one."""
+    until = time.monotonic() + _FIND_S
+    while True:
+        client._check_open()
+        try:
+            left_s = max(0.0, until - time.monotonic())
+            found = client._master.ask(lambda number: FindActor(number, lease_id=lost.lease_id), left_s)
+        except RemoteError:
+            raise NotAgain from None
+        assert isinstance(found, ActorFound)  # the master answers with that or with Failed
+        if found.lease_id != lost.lease_id:
+            return ActorPlace(
+                found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, may_return=True
+            )
+        if time.monotonic() > until:
+            raise NotAgain
+        time.sleep(_NEWS_S)
+
+
+def _returnable(made: Made) -> Made:
+    if isinstance(made.path, Connection):
+        made.path.gives_back = True
+    return made
+
+
+def _reference_to(
+    client: Client,
+    comeback: Comeback,
+    spec: ClassSpec,
+    names: AttributeNames,
+    place: ActorPlace,
+    options: ActorOptions | None,
+) -> tuple[ActorRef, Callable[[Made], None]]:
+    """The reference, and what is told of every new actor."""
+
+    def let_go() -> None:
+        if os.getpid() == client._pid:
+            client._loop.call_soon(part)
+
+    def part() -> None:
+        made = comeback.let_go()
+        if made is not None:
+            client._let_go(made.record, made.record.channel)
+
+    def destroy() -> None:
+        made = comeback.end()
+        if made is not None:
+            client._destroy(made.record)
+
+    def note(made: Made) -> None:
+        known = where()
+        if known is not None:
+            before = known.place
+            assert isinstance(before, ActorPlace)
+            known.place = made.place._replace(may_return=True, limit=before.limit, waits=before.waits)
+            client._refs[made.record.lease_id] = known
+
+    ref = kind_of_reference(options, place)(
+        spec, comeback, let_go=let_go, destroy=destroy, attributes=names, place=place._replace(may_return=True)
+    )
+    where = weakref.ref(ref)
+    client._refs[place.lease_id] = ref
+    return ref, note
 
 
 def _start(loop: Loop, name: str) -> threading.Thread:

@@ -23,20 +23,21 @@ from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
+from parl_remote.data.answers import read_answer, unreadable
 from parl_remote.data.object_places import reading_from
 from parl_remote.data.serialize import loads
 from parl_remote.data.sharing import TICKETS, Sharing
-from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteProtocolError, ResultTimeout
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack
 from parl_remote.links.loop import Loop
-from parl_remote.program.answers import read_answer, unreadable
 from parl_remote.transport import Buffer, Channel
 
 if TYPE_CHECKING:
     from parl_remote.program.object_transfer import NodeObjects
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "OwnConnection"]
+
 
 _EMPTY = int(Flag.EMPTY)
 _RESULT = int(Kind.RESULT)
@@ -505,3 +506,21 @@ class Connection:
             finally:
                 self._release_reading()
             self._hand_over()
+
+
+class OwnConnection(Connection):
+    """As any other connection, save that waiting may be refused."""
+
+    def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
+        """See `Carrier.wait_for`.
+
+        Raises:
+            RemoteError: The call that is waited for cannot start before the one that waits for it has ended.
+        """
+        in_the_way = threading.current_thread() is threading.main_thread()  # threads of max_concurrency are not
+        if in_the_way and timeout_s is None and not future.settled:
+            raise RemoteError(
+                f"an actor waits in a method for its own {future.method}(), which starts when that method has ended: "
+                "call the method of `self`, do not wait for the result, or give the class max_concurrency=2"
+            )
+        return super().wait_for(future, timeout_s)

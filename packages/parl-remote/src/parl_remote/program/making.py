@@ -6,32 +6,98 @@ lease from the master --> a process from the worker --> Connection --CREATE--> t
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from parl_remote.config import Limits
+from parl_remote.data import serialize
+from parl_remote.data.class_spec import ClassSpec, description_of
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, NameTaken
 from parl_remote.files.layout import Place
 from parl_remote.files.places import Places
-from parl_remote.links.call_messages import Kind
+from parl_remote.links.call_messages import Kind, header_of, payload_of
 from parl_remote.messages import LeaseGranted, StartActor
+from parl_remote.messages.parts import DescribeActor
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_record import ActorRecord
+from parl_remote.program.actor_record import NEWS_S, ActorRecord, Made, place_of
 from parl_remote.program.actor_ref import AttributeNames
-from parl_remote.program.borrowing import place_of
 from parl_remote.program.connection import Connection
 from parl_remote.program.master_client import MasterClient
-from parl_remote.program.own_actors import NEWS_S, OwnActors
-from parl_remote.program.recipe import Made, Recipe
 from parl_remote.program.worker_clients import WorkerClients
-from parl_remote.shipping.class_spec import ClassSpec
-from parl_remote.transport import Channel
+from parl_remote.transport import Buffer, Channel
 
 if TYPE_CHECKING:
     from parl_remote.program.log_forwarding import LogForwarder
 
-__all__ = ["Making"]
+__all__ = ["Making", "Recipe"]
+
+
+_SAVE, _LOAD = "__parl_save__", "__parl_load__"
+
+
+class Recipe:
+    """One actor's making.
+
+    Args:
+        spec: Its class.
+        options: What it was asked for with.
+        creation: The first fields of `actor.host.Creation` after `sys_path`, without those that options give.
+        buffers: What belongs to the pickled arguments; copied if the actor may be made again, because the program may
+            change its arrays meanwhile.
+        references: What the references among the arguments lead to, kept as long as the actor may be made again.
+
+    Attributes:
+        names: The names of the actor's attributes.
+        saves: Whether its state is kept.
+
+    Raises:
+        TypeError: The class has one of the two methods that save and load its state, and not the other.
+    """
+
+    def __init__(
+        self,
+        spec: ClassSpec,
+        options: ActorOptions,
+        creation: tuple[Any, ...],
+        buffers: Sequence[Buffer],
+        references: tuple[object, ...],
+    ) -> None:
+        self.spec = spec
+        self.options = options
+        self.names = AttributeNames()
+        self.saves = bool(options.max_restarts) and _saves(spec.cls)
+        self.references: object = references
+        self._creation = creation
+        self._buffers = [bytes(buffer) for buffer in buffers] if options.max_restarts else buffers
+        self._state: tuple[bytes, list[Buffer]] | None = None
+
+    def message(self, sys_path: tuple[str | None, ...]) -> list[Buffer]:
+        """The payload of CREATE.
+
+        Args:
+            sys_path: Where the actor finds modules.
+        """
+        state, buffers = self._state or (None, [])
+        fields = (sys_path, *self._creation, self.options.max_concurrency, self.saves, state, len(buffers))
+        return [*serialize.dumps(fields), *self._buffers, *buffers]
+
+    def keep_state(self, frames: Sequence[memoryview]) -> None:
+        """Take what the actor has saved; the one before is gone."""
+        data, buffers = payload_of(header_of(frames[0])[1], frames)
+        self._state = bytes(data), list(buffers)
+
+
+@functools.cache
+def _saves(cls: type) -> bool:
+    """Whether objects of a class save their state."""
+    has = [name for name in (_SAVE, _LOAD) if callable(getattr(cls, name, None))]
+    if len(has) == 1:
+        other = _LOAD if has == [_SAVE] else _SAVE
+        raise TypeError(f"{cls.__qualname__} has {has[0]} but no {other}; state is saved and loaded, or neither")
+    return bool(has)
+
 
 _NAMES_KEPT = 1000
 _PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut off, later than anybody wants to wait
@@ -51,8 +117,8 @@ class Making:
     Args:
         master: Gives leases.
         workers: Give processes.
-        own: Where the actors are known from then on.
         places: Where actors run, with which files.
+        register: Told of each actor that is about to be made.
         connect: Makes a connection of a channel to the record's actor.
         release: Gives a lease back whose actor did not come to life.
         variables: What the program's environment says about numbers of threads.
@@ -68,9 +134,9 @@ class Making:
         self,
         master: MasterClient,
         workers: WorkerClients,
-        own: OwnActors,
         places: Places,
         *,
+        register: Callable[[ActorRecord], None],
         connect: Callable[[ActorRecord, Channel], Connection],
         release: Callable[[ActorRecord], None],
         variables: Callable[[], dict[str, str]],
@@ -79,7 +145,7 @@ class Making:
     ) -> None:
         self._master = master
         self._workers = workers
-        self._own = own
+        self._register = register
         self._places = places
         self._connect = connect
         self._release = release
@@ -120,7 +186,7 @@ class Making:
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         granted = self._lease(spec.name, options, timeout_s, replaces=replaces, restarts=restarts)
         record = ActorRecord(granted.lease_id, granted.node_id, spec.name, is_detached=options.detached)
-        self._own.add(record)
+        self._register(record)
         try:
             place = self._places.of(granted, self._workers, spec.cls.__module__)
             record.connection = connection = self._start(record, granted, options, place, recipe.names)
@@ -183,7 +249,4 @@ class Making:
 
     def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
         """Have the actor's worker say to those who look it up by name what it is."""
-        from parl_remote.messages.naming import DescribeActor
-        from parl_remote.named_actors import description_of
-
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))

@@ -36,10 +36,9 @@ from parl_remote.errors import (
     RemoteError,
     ResultTimeout,
 )
-from parl_remote.links.control_link import arrived_messages
 from parl_remote.links.handshake import greet
 from parl_remote.links.loop import Loop
-from parl_remote.links.requests import Requests
+from parl_remote.links.requests import Requests, arrived_messages
 from parl_remote.messages import (
     Bye,
     Heartbeat,
@@ -56,8 +55,8 @@ from parl_remote.messages import (
     encode,
 )
 from parl_remote.options import ActorOptions
-from parl_remote.placement import Placement
-from parl_remote.program.cluster_access import ClientIdentity, Cluster
+from parl_remote.program.private_cluster import ClientIdentity, Cluster
+from parl_remote.resources import Placement
 from parl_remote.transport import Channel
 from parl_remote.transport.unix import UnixChannel
 

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from parl_remote.data.object_memory import Place
+from parl_remote.data.object_places import Reference
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, ObjectLost, RemoteError, ResultTimeout
 from parl_remote.messages import Failed, Message, decode, encode
-from parl_remote.messages.objects import FetchObject, HoldObject, ReleaseObject, StoreObject
+from parl_remote.messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
 from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer, Channel
 
@@ -68,7 +69,7 @@ class NodeObjects:
                     reason = f"the value {ref.id} cannot be brought to its worker: {error}"
                     raise ClusterUnreachable(reason) from error
 
-    def hold(self, ref: ObjectRef[Any], place: Place) -> None:
+    def hold(self, ref: Reference, place: Place) -> None:
         """See `object_places.Source.hold`; that it is too late is found out by `fetch`."""
         with contextlib.suppress(RemoteError):
             self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
@@ -107,7 +108,7 @@ class NodeObjects:
         if link is not None:
             link.close()
 
-    def _note(self, ref: ObjectRef[Any]) -> None:
+    def _note(self, ref: Reference) -> None:
         self._there.add(ref.id)
         weakref.finalize(ref, self._gone, ref.id).atexit = False
 

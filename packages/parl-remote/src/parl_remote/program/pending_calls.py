@@ -16,9 +16,7 @@ from typing import Any
 from parl_remote.errors import TooManyPendingCalls
 from parl_remote.future import Carrier, RemoteFuture
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_ref import ActorRef
-from parl_remote.program.handles import ActorPlace
-from parl_remote.program.held_calls import HeldCalls
+from parl_remote.program.actor_ref import ActorPlace, ActorRef, HeldCalls
 
 __all__ = ["BoundedRef", "Room", "kind_of_reference"]
 

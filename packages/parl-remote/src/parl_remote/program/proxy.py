@@ -11,29 +11,65 @@ Names are checked here against what the class and the actor's last reply say, so
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from parl_remote import current
+from parl_remote.data.answers import STAYS
+from parl_remote.data.class_spec import ClassSpec, ShippedSpec
 from parl_remote.data.serialize import Reference
 from parl_remote.errors import NotConnected, RemoteError, SerializationError
 from parl_remote.future import RemoteFuture
-from parl_remote.program.actor_ref import ActorRef
-from parl_remote.program.answers import STAYS
-from parl_remote.program.handles import ActorPlace, arrive, arrive_method
-from parl_remote.shipping.class_spec import ClassSpec
+from parl_remote.program.actor_ref import ActorPlace, ActorRef
 
 __all__ = [
     "RemoteMethod",
     "RemoteObject",
     "UnconnectedObject",
+    "arrive",
+    "arrive_method",
     "bound_method",
     "make_proxy",
     "proxy_class",
     "reference_of",
     "served_object",
     "unconnected_class",
+    "unpacked",
 ]
+
+
+def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, ...]) -> RemoteObject:
+    """The receiving end of a proxy's pickle.
+
+    Args:
+        place: Where the actor is, in a form that the connected cluster understands.
+        shipped: Its class.
+        wait: What the proxy's methods do.
+        attributes: Names of its attributes when the handle left.
+
+    Raises:
+        NotConnected: This process is connected to no cluster.
+    """
+
+    spec, proxies = unpacked(shipped)
+    ref = current.client().borrow(place, spec, attributes)
+    return make_proxy(proxies, ref, wait=wait)
+
+
+@functools.lru_cache(maxsize=512)
+def unpacked(shipped: ShippedSpec) -> tuple[ClassSpec, type[RemoteObject]]:
+    """A class that came with a handle, and the class of its proxies; made once for all handles of that class."""
+
+    spec = ClassSpec.of_shipped(shipped)
+    return spec, proxy_class(spec)
+
+
+def arrive_method(proxy: RemoteObject, name: str, wait: bool) -> Any:
+    """The receiving end of a bound method's pickle."""
+
+    return bound_method(proxy, name, wait=wait)
+
 
 _set = object.__setattr__
 _get = object.__getattribute__

@@ -1,13 +1,15 @@
 """How a program finds a cluster by "host:port": which key to use, and what to say when it does not work.
 
 The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for
-a cluster that the same user started on this host, the one in its run files.
+a cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
+objects that are served to it is found in the same ways; the manager's run files are in <host>-manager-<port>/.
 """
 
 from __future__ import annotations
 
 import copy
 import os
+import shutil
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,13 +18,13 @@ from pathlib import Path
 from parl_remote.config import Environment
 from parl_remote.errors import AuthenticationFailed, ClusterUnreachable
 from parl_remote.links.identity import host_name
-from parl_remote.node.run_files import ClusterRecord, RunFiles
-from parl_remote.security import ClusterKey
+from parl_remote.node.run_files import ClusterRecord, ManagerRecord, ProcessRecord, RunFiles, write_record
+from parl_remote.security import ClusterKey, write_private_file
 from parl_remote.system.facilities import own_user
 from parl_remote.transport import Channel
 from parl_remote.transport.addresses import Address, advertised_by, is_this_host
 
-__all__ = ["ClusterAddress", "find_key", "given_key"]
+__all__ = ["ClusterAddress", "RealCluster", "find_key", "find_manager_key", "given_key", "publish_manager_key"]
 
 
 class ClusterAddress:
@@ -137,3 +139,74 @@ def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[
             f"Start one with `xparl start --port {address.port}`, or check the address",
             address=str(address),
         ) from error
+
+
+class RealCluster:
+    """Fills `client.Cluster`.
+
+    Args:
+        address: Where it is, with its key.
+    """
+
+    def __init__(self, address: ClusterAddress) -> None:
+        self._address = address
+
+    @property
+    def may_return(self) -> bool:
+        """It may: whoever started it can start it again."""
+        return True
+
+    def connect_master(self) -> Channel:
+        """See `ClusterAddress.connect_master`."""
+        return self._address.connect_master()
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """See `ClusterAddress.connect_node`."""
+        return self._address.connect_node(node_addresses)
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """The error for a master that was there and does not answer."""
+        return ClusterUnreachable(
+            f"the master at {self._address} took the connection but does not answer: {reason}",
+            address=str(self._address),
+        )
+
+    def close(self) -> None:
+        """Nothing: the cluster goes on."""
+
+    def abandon(self) -> None:
+        """Nothing: the cluster goes on."""
+
+
+def publish_manager_key(environment: Environment, host: str, port: int, key: ClusterKey) -> Path:
+    """Put the key of a manager that this process is where programs of the same user find it.
+
+    Returns:
+        The directory, to be removed with `shutil.rmtree` at the end.
+    """
+    run_files = RunFiles(environment.run_dirs)
+    for old, record in run_files.managers():
+        if record.host_name == host_name() and not record.process.alive():
+            shutil.rmtree(old, ignore_errors=True)  # of one that was killed
+    directory = run_files.manager_directory(port)
+    write_private_file(directory / "key", key.to_text() + "\n")
+    write_record(directory, ManagerRecord(host, port, host_name(), ProcessRecord.of(os.getpid())))
+    return directory
+
+
+def find_manager_key(address: Address, environment: Environment, key_file: str | os.PathLike[str] | None) -> ClusterKey:
+    """The key for the manager at an address.
+
+    Raises:
+        AuthenticationFailed: There is none, or the file is not private to this user.
+    """
+    given = given_key(environment, None if key_file is None else Path(key_file))
+    if given is not None:
+        return given
+    for directory, record in RunFiles(environment.run_dirs).managers():
+        if record.port == address.port and record.process.alive() and is_this_host(address.host):
+            return ClusterKey.from_file(directory / "key")
+    raise AuthenticationFailed(
+        f"there is no key for {address}: no RemoteManager of yours (user {own_user()}) listens there on this host. "
+        "Give both ends the same key by key_file=, PARL_KEY_FILE or PARL_KEY; `xparl start` makes one"
+    )

@@ -18,16 +18,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, NotConnected
-from parl_remote.future import RemoteFuture
-from parl_remote.program.announced import Announced
-from parl_remote.program.borrowing import GonePath
-from parl_remote.program.held_calls import HeldCalls
+from parl_remote.future import Announced, RemoteFuture
+from parl_remote.program.actor_record import GonePath
+from parl_remote.program.actor_ref import HeldCalls
 from parl_remote.transport import Buffer
 
 if TYPE_CHECKING:
-    from parl_remote.program.actor_record import ActorRecord
+    from parl_remote.program.actor_record import ActorRecord, Made
     from parl_remote.program.actor_ref import CallPath
-    from parl_remote.program.recipe import Made
 
 __all__ = ["Again", "Comeback", "NotAgain"]
 

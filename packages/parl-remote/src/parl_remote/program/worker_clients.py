@@ -16,13 +16,12 @@ from concurrent.futures import Future
 from typing import Any
 
 from parl_remote.config import Limits
-from parl_remote.data.memory import allocate
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, ResultTimeout
-from parl_remote.links.control_link import arrived_messages
+from parl_remote.links.call_messages import allocate
 from parl_remote.links.handshake import greet
 from parl_remote.links.loop import Loop
-from parl_remote.links.requests import Requests
+from parl_remote.links.requests import Requests, arrived_messages
 from parl_remote.messages import (
     ActorDied,
     ActorFailed,
@@ -36,7 +35,7 @@ from parl_remote.messages import (
     StopActor,
     encode,
 )
-from parl_remote.program.cluster_access import ClientIdentity, Cluster
+from parl_remote.program.private_cluster import ClientIdentity, Cluster
 from parl_remote.program.relayed_channel import RelayedChannel
 from parl_remote.transport import Buffer, Channel
 from parl_remote.transport.unix import UnixChannel

@@ -22,7 +22,7 @@ from parl_remote.links.call_messages import Kind, pack
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
 from parl_remote.messages import ActorDied, Message
-from parl_remote.messages.naming import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
+from parl_remote.messages.parts import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
 from parl_remote.transport.unix import UnixChannel
 
 __all__ = ["Borrowers"]

@@ -40,7 +40,7 @@ from parl_remote.links.handshake import Link
 from parl_remote.links.identity import host_name
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Failed, Message
-from parl_remote.messages.files import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
+from parl_remote.messages.parts import FilesSeen, FolderAnswer, PrepareFolder, SeeFiles, StoreParts
 from parl_remote.system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 
 __all__ = ["Blobs", "DamagedBlob", "WorkerFiles", "make_folder"]

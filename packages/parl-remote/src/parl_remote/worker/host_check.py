@@ -24,7 +24,7 @@ from parl_remote.links.handshake import Link
 from parl_remote.links.identity import host_id, host_name
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed, Message
-from parl_remote.messages.health import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.system.facilities import missing
 from parl_remote.transport.addresses import Address
 

@@ -22,7 +22,7 @@ from parl_remote.links.handshake import Link
 from parl_remote.links.identity import host_id
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Hello, LeaseAssigned, Message
-from parl_remote.messages.logs import ActorOutput, ActorsWrote, FollowActors, LogPiece, LogText, ReadLog
+from parl_remote.messages.parts import ActorOutput, ActorsWrote, FollowActors, LogPiece, LogText, ReadLog
 from parl_remote.system.processes import marks_of, read_marks, write_marks
 
 __all__ = ["LogBook", "LogEntry", "WorkerLogs", "bytes_in", "last_lines", "next_lines", "whole_characters"]

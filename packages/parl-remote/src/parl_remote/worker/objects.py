@@ -20,7 +20,7 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Done, Message, encode
-from parl_remote.messages.objects import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
+from parl_remote.messages.parts import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
 
 __all__ = ["WorkerObjects"]
 

@@ -19,8 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from parl_remote.actor.stack_dumps import StackFile
-from parl_remote.actor.stats import CallStats, read_stats
+from parl_remote.actor.reports import CallStats, StackFile, read_stats
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind, MemorySample
 from parl_remote.errors import RemoteError, RemoteProtocolError
@@ -28,7 +27,7 @@ from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed, Message
 from parl_remote.messages.overview import ActorNumbers, ActorPhase, NodeNumbers
-from parl_remote.messages.stacks import DumpStack, StackDump
+from parl_remote.messages.parts import DumpStack, StackDump
 from parl_remote.system import processes
 from parl_remote.system.host import OutOfMemoryHint
 from parl_remote.worker.actors import ActorProcess, WorkerLease, WorkerLeases

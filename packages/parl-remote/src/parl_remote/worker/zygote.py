@@ -29,7 +29,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TypeAlias
 
-from parl_remote.actor.stack_dumps import STACK_SIGNAL, ignore_stack_signal
+from parl_remote.actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.system import processes
 from parl_remote.system.facilities import is_portable
 from parl_remote.system.thread_counts import chosen_by_user, set_variables
@@ -49,7 +49,7 @@ _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote.decorator"
 
 # What an actor needs when it makes or receives another one; imported when nobody wants actors for a moment, because the
 # first actor of a program shall not wait for it.
-_LATER = ("parl_remote.program.client", "parl_remote.connecting", "parl_remote.messages.naming")
+_LATER = ("parl_remote.program.client", "parl_remote.connecting", "parl_remote.messages.parts")
 _QUIET_MS = 250
 
 

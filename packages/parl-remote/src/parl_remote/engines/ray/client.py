@@ -20,7 +20,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from parl_remote.actor.concurrency import How, concurrency_of
+from parl_remote.current import FoundActor
 from parl_remote.data import serialize
+from parl_remote.data.answers import read_answer
+from parl_remote.data.class_spec import ClassSpec, description_of, dumps_class, read_description
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.engines.ray.folder import Folder, visible
 from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
@@ -36,14 +39,10 @@ from parl_remote.errors import (
     ResultTimeout,
 )
 from parl_remote.links.call_messages import Kind, pack
-from parl_remote.named_actors import FoundActor, description_of, read_description
 from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
-from parl_remote.program.answers import read_answer
 from parl_remote.program.pending_calls import kind_of_reference
-from parl_remote.shipping.class_shipping import dumps_class
-from parl_remote.shipping.class_spec import ClassSpec
 
 __all__ = ["RayClient"]
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from parl_remote import current
 from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.runners import Job
-from parl_remote.debug.local_calls import LocalCalls
+from parl_remote.debug_client import LocalCalls
 from parl_remote.engines.ray.folder import Folder
 from parl_remote.engines.ray.library import ray
 from parl_remote.engines.ray.message import RayPlace, Wire, extras_of, opened, packed

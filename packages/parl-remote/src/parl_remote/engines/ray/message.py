@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from parl_remote.data.memory import allocate
+from parl_remote.links.call_messages import allocate
 from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer
 

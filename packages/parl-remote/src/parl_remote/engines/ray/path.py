@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from parl_remote.data.answers import Answer, read_answer
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.engines.ray.library import cause_of, ray
 from parl_remote.engines.ray.message import extras_of, opened, packed
@@ -22,7 +23,6 @@ from parl_remote.errors import ActorLost, RemoteError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import pack
 from parl_remote.program.actor_ref import AttributeNames
-from parl_remote.program.answers import Answer, read_answer
 from parl_remote.transport import Buffer
 
 if TYPE_CHECKING:

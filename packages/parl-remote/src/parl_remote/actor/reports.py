@@ -13,15 +13,41 @@ of `time.perf_counter`, the same for all processes of a host.
 
 from __future__ import annotations
 
+import contextlib
+import faulthandler
+import json
 import mmap
 import os
+import signal
 import threading
 import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+from parl_remote.death import DeathKind
+from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
+from parl_remote.links.call_messages import Kind, header_of, pack, payload_of
 from parl_remote.records import Record, record
 from parl_remote.system.facilities import BINARY, CLOSE_ON_EXEC, NO_FOLLOW
 
-__all__ = ["PAGE_BYTES", "CallMeter", "CallStats", "SharedCallMeter", "last_method", "read_stats"]
+if TYPE_CHECKING:
+    from parl_remote.transport.unix import UnixChannel
+
+__all__ = [
+    "PAGE_BYTES",
+    "STACK_SIGNAL",
+    "CallMeter",
+    "CallStats",
+    "LastWord",
+    "SharedCallMeter",
+    "StackFile",
+    "allow_stack_dumps",
+    "ignore_stack_signal",
+    "last_method",
+    "read_stats",
+]
+
 
 _LAYOUT = 1.0
 PAGE_BYTES = 1024
@@ -234,3 +260,112 @@ def _one_line(error: BaseException) -> str:
         text = "its text could not be made"
     lines = text.strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+@dataclass(frozen=True, slots=True)
+class LastWord:
+    """What an actor says to its worker before it ends by itself.
+
+    Attributes:
+        kind: RELEASED, CLIENT_GONE, CONSTRUCTOR or IMPORT.
+        detail: The error, in one line.
+    """
+
+    kind: DeathKind
+    detail: str = ""
+
+    def because_of(self, error: BaseException) -> LastWord:
+        """The same with the error in one line."""
+        lines = str(error).strip().splitlines()
+        return LastWord(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+
+    def say(self, channel: UnixChannel) -> None:
+        """Tell the worker; a worker that is gone or does not listen misses it."""
+        said = json.dumps({"kind": self.kind.value, "detail": self.detail}).encode()
+        with contextlib.suppress(ChannelClosed, ResultTimeout):
+            channel.send(pack(Kind.CLOSE, 0, 0, 0, [said]), 0.0)
+
+    @classmethod
+    def heard(cls, channel: UnixChannel) -> LastWord | None:
+        """What an actor has said, None if it was cut short."""
+        with contextlib.suppress(ResultTimeout, ChannelClosed, RemoteProtocolError, ValueError, KeyError, IndexError):
+            while True:
+                frames = channel.receive(0.0)
+                kind, flags, _, _ = header_of(frames[0])
+                if kind == Kind.CLOSE:
+                    said = json.loads(bytes(payload_of(flags, frames)[0]))
+                    return cls(DeathKind(said["kind"]), str(said["detail"]))
+        return None
+
+
+# One that nobody else uses: the usual ones belong to the user's code.
+STACK_SIGNAL = int(getattr(signal, "SIGRTMAX", getattr(signal, "SIGUSR2", 0))) - 2 * hasattr(signal, "SIGRTMAX")
+_MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
+
+
+def ignore_stack_signal() -> None:
+    """Until `allow_stack_dumps`, a signal that came too early shall not end this process; children inherit that."""
+    if STACK_SIGNAL:  # Windows has none for this
+        signal.signal(STACK_SIGNAL, signal.SIG_IGN)
+
+
+def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
+    """Have this process print its stacks behind its page on `STACK_SIGNAL`, from now on.
+
+    Args:
+        path: Where `CallMeter.publish` has put the page.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
+    if not hasattr(faulthandler, "register"):
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | CLOSE_ON_EXEC | NO_FOLLOW)
+    faulthandler.register(STACK_SIGNAL, descriptor, all_threads=True)  # keeps the descriptor for good
+
+
+class StackFile:
+    """The worker's side of one actor's file.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+
+    def clear(self) -> None:
+        """Make room for a new dump.
+
+        Raises:
+            OSError: There is no such file.
+        """
+        os.truncate(self._path, PAGE_BYTES)
+
+    def size(self) -> int:
+        """How much of a dump is there."""
+        try:
+            return max(0, self._path.stat().st_size - PAGE_BYTES)
+        except OSError:
+            return 0
+
+    def read(self) -> str:
+        """What is there."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(PAGE_BYTES)
+                return _without_origin(file.read(_MOST_BYTES).decode(errors="replace"))
+        except OSError:
+            return ""
+
+
+def _without_origin(text: str) -> str:
+    """Without how the process was forked and came to its loop: the lowest frames of every main thread."""
+    kept, skipping = [], False
+    for line in text.splitlines():
+        if not line.startswith("  "):
+            skipping = False
+        if not skipping:
+            kept.append(line)
+        skipping = skipping or line.endswith(" in run_actor")
+    return "\n".join(kept) + "\n"

@@ -25,12 +25,12 @@ from parl_remote.actor.host import ActorHost
 from parl_remote.actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote.config import Environment, environment
 from parl_remote.data import serialize
-from parl_remote.dialing.keys import find_key
+from parl_remote.data.class_spec import ClassSpec
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 from parl_remote.links.call_messages import Flag, Kind, header_of, pack
 from parl_remote.links.identity import host_id, new_id, versions
 from parl_remote.program.proxy import make_proxy, reference_of, served_object
-from parl_remote.shipping.class_spec import ClassSpec
+from parl_remote.program.rendezvous import find_manager_key
 from parl_remote.transport import Buffer, Channel
 from parl_remote.transport.addresses import Address
 
@@ -178,7 +178,7 @@ class Serving:
         found: Environment = environment()
         while True:
             try:
-                key = find_key(self._address, found, self._key_file)
+                key = find_manager_key(self._address, found, self._key_file)
                 channel = ZmqChannel.connect(str(self._address), key, limits=found.limits)
                 return channel, _greet(channel, self._hello, found.limits.connect_timeout_s)
             except RemoteError as error:
@@ -293,7 +293,7 @@ def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | N
         return None
     if concurrency.how is How.THREADS:
         return ThreadRunner(host, concurrency.limit)
-    from parl_remote.actor.loop_thread import LoopThread
+    from parl_remote.actor.loop_runner import LoopThread
 
     thread = LoopThread()
     thread.serve(host, concurrency.limit)

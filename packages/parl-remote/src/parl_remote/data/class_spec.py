@@ -2,12 +2,126 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+import sys
+import types
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-__all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec"]
+from parl_remote.data import serialize
+from parl_remote.data.ownership import importable_elsewhere
+from parl_remote.errors import SerializationError
+
+__all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec", "description_of", "dumps_class", "read_description"]
+
+
+def dumps_class(cls: type) -> bytes:
+    """A class as bytes: its name where the actor can import it, else the class itself.
+
+    Raises:
+        SerializationError: Something that the class needs cannot be sent.
+    """
+    module = sys.modules.get(cls.__module__)
+    if module is not None and cls.__module__ != "__main__" and not importable_elsewhere(module):
+        serialize.ship_by_value(module)
+    serialize.look_at_new_modules()  # of others, the class may use some that cannot be imported either
+    try:
+        return bytes(serialize.dumps(cls)[0])
+    except Exception as error:
+        culprit = _culprit_of(cls)
+        blamed = culprit or f"something that its methods use, in {cls.__module__}"
+        raise SerializationError(
+            f"class {cls.__qualname__} cannot be sent to an actor: {type(error).__name__}: {error}. "
+            f"The culprit is {blamed}: make it inside the actor, in __init__ for example.",
+            what=culprit or f"class {cls.__qualname__}",
+        ) from error
+
+
+def _culprit_of(cls: type) -> str:
+    """What cannot be sent, in words; empty if nothing by itself is to blame."""
+    return _search(cls, set())
+
+
+def _search(thing: object, seen: set[int]) -> str:
+    """The first culprit within a class or function that cannot be sent."""
+    seen.add(id(thing))
+    for what, value in _parts(thing):
+        if id(value) in seen or _can_be_sent(value):
+            continue
+        if isinstance(value, type | types.FunctionType):
+            deeper = _search(value, seen)
+            if deeper:
+                return deeper
+        return f"{what} (a {type(value).__qualname__})"
+    return ""
+
+
+def _parts(thing: object) -> Iterator[tuple[str, Any]]:
+    if isinstance(thing, type):
+        yield from _parts_of_class(thing)
+    elif isinstance(thing, types.FunctionType):
+        yield from _parts_of_function(thing)
+
+
+def _parts_of_class(cls: type) -> Iterator[tuple[str, Any]]:
+    for base in (cls, *(base for base in cls.__mro__[1:] if not _can_be_sent(base))):
+        for name, attribute in list(base.__dict__.items()):
+            if name in {"__dict__", "__weakref__", "__new__"}:
+                continue
+            functions = list(_functions_of(attribute))
+            for function in functions:
+                yield from _parts_of_function(function)
+            if not functions:
+                yield f"the attribute {name!r} of {base.__qualname__}", attribute
+
+
+def _functions_of(attribute: object) -> Iterator[types.FunctionType]:
+    """The functions behind an attribute of a class."""
+    if isinstance(attribute, property):
+        accessors = (attribute.fget, attribute.fset, attribute.fdel)
+        yield from (accessor for accessor in accessors if isinstance(accessor, types.FunctionType))
+        return
+    if isinstance(attribute, staticmethod | classmethod):
+        attribute = attribute.__func__
+    elif isinstance(attribute, functools.cached_property):
+        attribute = attribute.func
+    if isinstance(attribute, types.FunctionType):
+        yield attribute
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    user = function.__qualname__
+    for name in sorted(_names_in(function.__code__)):
+        if name in function.__globals__:
+            yield f"the global {name!r} of {function.__module__}, which {user} uses", function.__globals__[name]
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield f"the variable {name!r} around {user}", cell.cell_contents
+        except ValueError:
+            continue  # it has no value yet
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.default is not parameter.empty:
+            yield f"the default of {parameter.name!r} of {user}", parameter.default
+
+
+def _names_in(code: types.CodeType) -> set[str]:
+    """Names that code looks up, that of functions within it too."""
+    names = set(code.co_names)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            names |= _names_in(constant)
+    return names
+
+
+def _can_be_sent(value: object) -> bool:
+    try:
+        serialize.dumps(value)
+    except Exception:
+        return False
+    return True
+
 
 # Looked up by Python on an object's type, so that the proxy's own class has to have them.
 FORWARDED = [
@@ -129,8 +243,6 @@ class ClassSpec:
             SerializationError: Something that the class needs cannot be sent.
         """
         if self._shipped is None:
-            from parl_remote.shipping.class_shipping import dumps_class
-
             values = tuple(sorted(self.values))
             self._shipped = ShippedSpec(dumps_class(self.cls), self.name, self.names, values, self.dynamic)
         return self._shipped
@@ -175,9 +287,22 @@ class ClassSpec:
         return f"{self.name!r} actor has no attribute {name!r}{hint}"
 
 
-def _read(cls: bytes) -> type:
-    from parl_remote.data import serialize
+def description_of(spec: ClassSpec, *, wait: bool) -> str:
+    """A class as text, for the worker to keep.
 
+    Raises:
+        SerializationError: Something that the class needs cannot be sent.
+    """
+    return base64.b64encode(bytes(serialize.dumps((tuple(spec.shipped()), wait))[0])).decode()
+
+
+def read_description(description: str) -> tuple[ShippedSpec, bool]:
+    """What `description_of` was given."""
+    shipped, wait = serialize.loads(base64.b64decode(description))
+    return ShippedSpec(*shipped), wait
+
+
+def _read(cls: bytes) -> type:
     try:
         found: Any = serialize.loads(cls)
     except Exception:  # a module that this process does not have: calls work without the class, isinstance cannot

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from parl_remote.shipping.ownership import is_own
+from parl_remote.data.ownership import is_own
 
 __all__ = ["OwnFile", "Seed", "closure", "find_spec", "loaded_modules"]
 

@@ -1,0 +1,102 @@
+"""Which files and modules are the user's own, and which of the modules another process can import.
+
+    sys.modules --own?--> --where its name says, on sys.path?--> (yes: goes by name)
+                                   `--no--> --would a finder find it?--> no: it is unshared, and goes by value
+
+Unshared are modules that were loaded from a path, and those of a test runner that makes names of paths.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.machinery
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable
+from types import ModuleType
+
+__all__ = ["importable_elsewhere", "is_own", "new_unshared_modules"]
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+def is_own(path: str) -> bool:
+    """Whether a file is the user's own: neither of the standard library nor installed."""
+    if not os.path.isabs(path):
+        return False  # "built-in", "frozen"
+    return not (_INSTALLED & set(path.split(os.sep)) or path.startswith(_library()))
+
+
+@functools.cache
+def _library() -> tuple[str, ...]:
+    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(f"{place}{os.sep}" for place in places if place)
+
+
+_PROGRAM = {"__main__", "__mp_main__"}  # which never go by name
+
+# Names of modules that were looked at; it only grows, as `sys.modules` does.
+_looked_at: set[str] = set()
+
+
+def new_unshared_modules() -> list[ModuleType]:
+    """Return the unshared modules among those that were loaded since the last call."""
+    places = {os.path.abspath(place) for place in sys.path}
+    found = []
+    for name, module in list(sys.modules.items()):
+        if name not in _looked_at:
+            _looked_at.add(name)
+            if isinstance(module, ModuleType) and _is_unshared(name, module, places):
+                found.append(module)
+    return found
+
+
+def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
+    file = vars(module).get("__file__")  # not getattr: modules that load their names late would be woken up
+    if not isinstance(file, str) or not file.endswith(".py") or _place_of(name, file) in places:
+        return False  # which is the cheap question, with the answer for nearly all
+    if name in _PROGRAM or module.__name__ != name or not is_own(file):
+        return False
+    return not importable_elsewhere(module)
+
+
+def _place_of(name: str, file: str) -> str:
+    """The directory on `sys.path` from which an import statement gives this file; empty if its name is another one."""
+    path = file.removesuffix(".py").removesuffix(f"{os.sep}__init__")
+    tail = os.sep + name.replace(".", os.sep)
+    return path.removesuffix(tail) if path.endswith(tail) else ""
+
+
+def importable_elsewhere(module: ModuleType) -> bool:
+    """Whether another process with the same `sys.path` would find the same module under its name."""
+    file = getattr(module, "__file__", None)
+    if file is None:
+        return module.__name__ in sys.builtin_module_names
+    return _is_found(module.__name__, file, tuple(map(str, sys.path)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_found(module: str, file: str, sys_path: tuple[str, ...]) -> bool:  # noqa: ARG001  # the finders look at sys.path
+    path = None
+    name = ""
+    parts = module.split(".")
+    if not all(part.isidentifier() for part in parts):
+        return False  # a name that a test runner made of a path; no import statement can say it
+    for part in parts:
+        name = f"{name}.{part}" if name else part
+        spec = _find(name, path)
+        if spec is None:
+            return False
+        path = spec.submodule_search_locations
+    return spec is not None and spec.origin == file
+
+
+def _find(name: str, path: Iterable[str] | None) -> importlib.machinery.ModuleSpec | None:
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec: importlib.machinery.ModuleSpec | None = find_spec(name, path) if find_spec is not None else None
+        if spec is not None:
+            return spec
+    return None

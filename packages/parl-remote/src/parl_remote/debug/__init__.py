@@ -1,1 +1,0 @@
-"""Actors within the calling process, for breakpoints: `connect(debug=True)`."""

@@ -1,0 +1,418 @@
+"""Between client and worker, on a link of its own: values that `put` has stored, where memory cannot be shared.
+
+The worker holds what it is told to until it is told to let go, or the link ends. Images of values are opaque frames
+after the message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from parl_remote.death import DeathCause
+from parl_remote.records import Message, record
+
+__all__ = [
+    "ActorFound",
+    "ActorOutput",
+    "ActorReached",
+    "ActorWatched",
+    "ActorsWrote",
+    "CheckHost",
+    "DescribeActor",
+    "DumpStack",
+    "FetchObject",
+    "FilesSeen",
+    "FindActor",
+    "FolderAnswer",
+    "FollowActors",
+    "HoldObject",
+    "HostReport",
+    "LogPiece",
+    "LogText",
+    "NodeReached",
+    "ObjectContent",
+    "Part",
+    "PrepareFolder",
+    "ReachNode",
+    "ReadLog",
+    "ReleaseObject",
+    "SeeFiles",
+    "SeenPlace",
+    "StackDump",
+    "StoreObject",
+    "StoreParts",
+    "UnwatchActor",
+    "WatchActor",
+]
+
+
+@record
+class StoreObject(Message):
+    """The client brings a value for actors of the worker; the image follows. Answered by Done."""
+
+    request_id: int
+    object_id: str
+
+
+@record
+class HoldObject(Message):
+    """The client asks the worker to keep a value that a process of its host has; answered by Done.
+
+    Attributes:
+        place: See `object_memory.Place`.
+    """
+
+    request_id: int
+    object_id: str
+    place: tuple[int, ...]
+
+
+@record
+class FetchObject(Message):
+    """The client wants the image of a value that the worker holds; answered by ObjectContent."""
+
+    request_id: int
+    object_id: str
+
+
+@record
+class ObjectContent(Message):
+    """The image follows."""
+
+    request_id: int
+
+
+@record
+class ReleaseObject(Message):
+    """The client does not need the value there any more; no answer."""
+
+    object_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPlace:
+    """A directory as the program sees it; device and number tell it from another of the same path."""
+
+    path: str
+    device: int
+    inode: int
+
+
+@record
+class SeeFiles(Message):
+    """Asks whether these directories are the same for the worker."""
+
+    request_id: int
+    places: tuple[SeenPlace, ...]
+
+
+@record
+class FilesSeen(Message):
+    """Whether all of them are."""
+
+    request_id: int
+    all: bool
+
+
+@record
+class PrepareFolder(Message):
+    """Asks for a folder for this link's actors; the worker removes it when the link and its actors have ended.
+
+    Attributes:
+        request_id: The client's number for it.
+        digest: Hash of the folder's manifest, which is itself a content that the worker may lack.
+        size: Bytes of the manifest.
+    """
+
+    request_id: int
+    digest: str
+    size: int
+
+
+@record
+class FolderAnswer(Message):
+    """The folder's path, or else hashes of contents to send before asking again; not necessarily all."""
+
+    request_id: int
+    folder: str = ""
+    lacks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A piece of a content: `length` bytes from `offset` of the `size` bytes whose hash is `digest`."""
+
+    digest: str
+    size: int
+    offset: int
+    length: int
+
+
+@record
+class StoreParts(Message):
+    """Pieces to keep; the next frame has their bytes, one after the other."""
+
+    request_id: int
+    parts: tuple[Part, ...]
+
+
+@record
+class CheckHost(Message):
+    """Asks for HostReport.
+
+    Attributes:
+        request_id: The asker's number for it.
+        modules: Names of modules to look for, 500 at most; nothing is imported.
+        paths: Where else to look than the node itself does: the asking program's `sys.path`, 100 at most.
+    """
+
+    request_id: int
+    modules: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
+
+
+@record
+class HostReport(Message):
+    """How a node's host is.
+
+    Attributes:
+        request_id: Which request this answers.
+        name: The host's name.
+        host_id: Equal for nodes of one host.
+        time_s: Its clock, Unix time in seconds.
+        python: The path of its Python.
+        versions: Versions of Python and of the packages that both sides must agree on.
+        disk: Where it writes logs and files.
+        disk_free: Bytes that are free there, -1 if it cannot say.
+        disk_error: Why it cannot write there, empty if it can.
+        shared_free: Bytes that are free in /dev/shm, -1 if there is none.
+        descriptors: How many files its process may have open.
+        missing: Those of the modules that it does not find.
+    """
+
+    request_id: int
+    name: str
+    host_id: str
+    time_s: float
+    python: str
+    versions: Mapping[str, str] = field(default_factory=dict)
+    disk: str = ""
+    disk_free: int = -1
+    disk_error: str = ""
+    shared_free: int = -1
+    descriptors: int = 0
+    missing: tuple[str, ...] = ()
+
+
+@record
+class ReachNode(Message):
+    """Asks the master to connect to a worker at the address that this has told it."""
+
+    request_id: int
+    node_id: str
+
+
+@record
+class NodeReached(Message):
+    """Whether it could; `problem` says why not, `took_s` how long it tried."""
+
+    request_id: int
+    reached: bool
+    problem: str = ""
+    took_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """Text of one stream; `is_error` says that it came by Python's `sys.stderr`."""
+
+    text: str
+    is_error: bool = False
+
+
+@record
+class ReadLog(Message):
+    """Asks for LogText.
+
+    Attributes:
+        request_id: The asker's number for it.
+        lease_id: The actor, running or not.
+        start: Position to read from; below 0 for the end of the log.
+        lines: How many of the last lines to read, with `start` below 0; below 0 as many as fit into `most_bytes`.
+        most_bytes: How much to read, at most; 1 to 1,048,576.
+        wait_s: How long to wait if there is nothing at `start` yet; the answer comes with the next line, with the
+            actor's end, or empty when the time is over. 0 to 60.
+    """
+
+    request_id: int
+    lease_id: str
+    start: int = -1
+    lines: int = -1
+    most_bytes: int = 65536
+    wait_s: float = 0.0
+
+
+@record
+class LogText(Message):
+    """A piece of an actor's log.
+
+    Attributes:
+        request_id: Which request this answers.
+        start: Where the text begins; above what was asked for if that is gone.
+        end: Where to read on.
+        size: Where the log ends now.
+        pieces: The text, in the order in which it was written.
+        ended: Whether the actor has ended and `end` is the end of its log.
+    """
+
+    request_id: int
+    start: int
+    end: int
+    size: int
+    pieces: tuple[LogPiece, ...] = ()
+    ended: bool = False
+
+
+@record
+class FollowActors(Message):
+    """Asks for ActorsWrote: what the actors of the asking client have written on this worker since the answer before.
+
+    Attributes:
+        request_id: The asker's number for it.
+        wait_s: How long to wait if there is nothing, 0 to 60. 0 answers at once, with more than usual: the last of it.
+        positions: Where to begin, by lease, for the first request on a link; 0 for actors that are not named.
+    """
+
+    request_id: int
+    wait_s: float = 0.0
+    positions: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ActorOutput:
+    """What one actor has written: whole lines, save the last one of an actor that has ended, and very long ones.
+
+    Attributes:
+        lease_id: The actor.
+        class_name: Its class.
+        actor_name: Its name, empty for none.
+        pid: Its process.
+        pieces: The lines, in the order in which they were written.
+        end: The position after them.
+        dropped: How many lines before them were left out, because the actor wrote more than can be passed on.
+        ended: Whether the actor has ended and this is the last of it.
+    """
+
+    lease_id: str
+    class_name: str
+    actor_name: str
+    pid: int
+    pieces: tuple[LogPiece, ...]
+    end: int
+    dropped: int = 0
+    ended: bool = False
+
+
+@record
+class ActorsWrote(Message):
+    """What has been written, by actor; empty if nothing was. There may be more already."""
+
+    request_id: int
+    outputs: tuple[ActorOutput, ...] = ()
+
+
+@record
+class DumpStack(Message):
+    """Asks for StackDump; Failed if there is no such actor, or its process cannot say."""
+
+    request_id: int
+    lease_id: str
+
+
+@record
+class StackDump(Message):
+    """The stacks of all Python threads of an actor, the deepest frame first, as faulthandler prints them.
+
+    Attributes:
+        request_id: Which request this answers.
+        text: The stacks; the last of it is missing if it is longer than 256 KiB.
+    """
+
+    request_id: int
+    text: str
+
+
+@record
+class FindActor(Message):
+    """Where is the actor of that name, or the one that took the place of the actor on that lease?"""
+
+    request_id: int
+    actor_name: str = ""
+    lease_id: str = ""
+
+
+@record
+class ActorFound(Message):
+    """It is there; the fields are those of LeaseGranted."""
+
+    request_id: int
+    lease_id: str
+    node_id: str
+    node_addresses: tuple[str, ...]
+    socket_dir: str
+    host_id: str
+
+
+@record
+class WatchActor(Message):
+    """A client wants to talk to an actor that another one has made; the actor is held until it does, or is gone.
+
+    Attributes:
+        request_id: The client's number for it.
+        lease_id: The actor's lease.
+        described: Whether the client needs its description; the answer then waits until the actor has one.
+    """
+
+    request_id: int
+    lease_id: str
+    described: bool = False
+
+
+@record
+class ActorWatched(Message):
+    """Where the actor is, or why it is not there any more.
+
+    Attributes:
+        request_id: Which request this answers.
+        address: A unix socket's path on the worker's host.
+        description: What DescribeActor said of it.
+        cause: Why it ended, if it has.
+    """
+
+    request_id: int
+    address: str = ""
+    description: str = ""
+    cause: DeathCause | None = None
+
+
+@record
+class ActorReached(Message):
+    """The client is connected to the actor, by the actor's own socket."""
+
+    lease_id: str
+
+
+@record
+class UnwatchActor(Message):
+    """The client has let go of the actor."""
+
+    lease_id: str
+
+
+@record
+class DescribeActor(Message):
+    """What others need to know of a named actor that has been made: its class, opaque to the worker."""
+
+    lease_id: str
+    description: str
