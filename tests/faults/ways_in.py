@@ -1,6 +1,6 @@
 """The ways into a cluster, and what `benchmarks/fuzz` and the tests throw there to see whether it bears it.
 
-    stranger --tcp, no key or another one-->  member --tcp, unix, with the key-->  a program's own actor, the monitor
+    unauthenticated peer --tcp--> member --tcp, unix, with the key--> an actor of another program, the monitor
 
 A way throws about as many messages as it is told and returns how many it has thrown.
 """
@@ -90,12 +90,12 @@ def _raw_tcp(dice: Dice, target: Target, count: int) -> int:
     for _ in range(count // _A_STREAM):
         with (
             contextlib.suppress(OSError),
-            socket.create_connection(("127.0.0.1", dice.choice(target.ports)), _SEND_S) as stranger,
+            socket.create_connection(("127.0.0.1", dice.choice(target.ports)), _SEND_S) as unauthenticated,
         ):
             pieces = [
                 dice.some_bytes() if dice.happens(0.2) else dice.bent(dice.choice(openings)) for _ in range(_A_STREAM)
             ]
-            stranger.sendall(b"".join(pieces))
+            unauthenticated.sendall(b"".join(pieces))
     return count // _A_STREAM * _A_STREAM
 
 
@@ -107,7 +107,7 @@ def _wrong_key(dice: Dice, target: Target, count: int) -> int:
         except RemoteError:
             continue
         channel.close()
-        raise AssertionError("a stranger got in")
+        raise AssertionError("an unauthenticated peer got in")
     return count
 
 

@@ -1,4 +1,4 @@
-"""The documents' online commands on what paddle's `save_inference_model` wrote: no code is named anywhere."""
+"""The PARL 1.x manual's online commands on what paddle's `save_inference_model` wrote: no code is named anywhere."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CONFIG = "solver { optimizer { type: ADAM base_lr: 0.05 } sampling { gaussian_sa
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current directory with the documents' network, 4-20-2, as an inference program in model_dir_0."""
+    """A current directory with the PARL 1.x manual's network, 4-20-2, as an inference program in model_dir_0."""
     paddle.enable_static()
     try:
         program, startup = paddle.static.Program(), paddle.static.Program()
@@ -83,7 +83,7 @@ def test_a_warehouse_may_begin_with_an_inference_program(place: Path) -> None:
     assert (other.predict(np.ones((1, 4))) == agent.predict(np.ones((1, 4)))).all()
 
 
-def test_the_documents_calls_need_no_model_beside_the_directory(place: Path) -> None:
+def test_the_manuals_calls_need_no_model_beside_the_directory(place: Path) -> None:
     agent = ESAgent()
     agent.load_config("config.prototxt")
     agent.load_inference_model("model_dir_0")

@@ -31,7 +31,7 @@ def net(seed: int = 0) -> Any:
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """A directory with an inference program, 4-20-2, as the documents make it."""
+    """A directory with an inference program, 4-20-2, as the PARL 1.x manual makes it."""
     paddle.enable_static()
     try:
         main, startup = paddle.static.Program(), paddle.static.Program()

@@ -37,7 +37,7 @@ def test_a_smoke_run_on_paddle_saves_an_agent_that_a_fresh_process_evaluates_to_
 
 
 @pytest.mark.slow
-def test_the_documents_quickstart_runs_on_paddle() -> None:
+def test_the_manuals_quickstart_runs_on_paddle() -> None:
     output = run(str(EXAMPLE / "reinforce.py"), "--backend", "paddle", "--episodes", "100")
     assert len(re.findall(r"Episode \d+, Reward Sum [\d.]+\.", output)) == 10
     assert len(re.findall(r"Test reward: [\d.]+", output)) == 1

@@ -1,4 +1,4 @@
-"""The documents' snippets of Model, Algorithm, Agent, save and restore: manual 1.2.3, 1.3 to 1.5; README.cn 1.1.
+"""The PARL 1.x manual's snippets of Model, Algorithm, Agent, save and restore: manual 1.2.3, 1.3 to 1.5; README.cn 1.1.
 
 As written there, except: gym is Gymnasium (five values from `step`, two from `reset`), and these lines of the old
 `fluid` module, translated one by one:

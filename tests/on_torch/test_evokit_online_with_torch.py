@@ -1,4 +1,4 @@
-"""The documents' online commands with a torch module: initial weights, a few rounds, the code given by name."""
+"""The PARL 1.x manual's online commands with a torch module: initial weights, a few rounds, the code given by name."""
 
 from __future__ import annotations
 

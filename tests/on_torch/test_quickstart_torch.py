@@ -224,7 +224,7 @@ def test_help_shows_every_setting() -> None:
 
 
 @pytest.mark.slow
-def test_the_documents_quickstart_logs_every_tenth_episode_and_tests_every_hundredth() -> None:
+def test_the_manuals_quickstart_logs_every_tenth_episode_and_tests_every_hundredth() -> None:
     finished = subprocess.run(
         [sys.executable, str(EXAMPLE / "reinforce.py"), "--episodes", "100"], check=True, capture_output=True, text=True
     )

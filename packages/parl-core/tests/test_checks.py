@@ -1,4 +1,4 @@
-"""Checks at the door: what passes, what does not, and what the messages say."""
+"""Checks of arguments: what passes, what does not, and what the messages say."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The summary: what the documents' programs write is in the event file."""
+"""The summary: what the PARL 1.x manual's programs write is in the event file."""
 
 import subprocess
 import sys
@@ -33,7 +33,7 @@ def read_events(directory: Path) -> list[Any]:
     return values
 
 
-def test_the_documents_scalar_program(tmp_path: Path) -> None:
+def test_the_manuals_scalar_program(tmp_path: Path) -> None:
     logger.set_dir(tmp_path)
     x = range(100)
     for i in x:
@@ -44,7 +44,7 @@ def test_the_documents_scalar_program(tmp_path: Path) -> None:
     assert len({value.tag for _, value in events}) == 1
 
 
-def test_the_documents_histogram_program(tmp_path: Path) -> None:
+def test_the_manuals_histogram_program(tmp_path: Path) -> None:
     logger.set_dir(tmp_path)
     for i in range(10):
         x = np.random.random(1000)

@@ -150,7 +150,7 @@ def test_what_updates_used_is_remembered_in_the_warehouse(make: Make, tmp_path: 
         make().update_from_log(tmp_path / "log")
 
 
-def test_the_documents_directories_are_read_with_or_without_a_solver(
+def test_the_manuals_directories_are_read_with_or_without_a_solver(
     make: Make, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     first = tmp_path / "warehouse" / "model_dir_7"

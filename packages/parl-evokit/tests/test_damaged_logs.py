@@ -138,7 +138,7 @@ def test_a_damaged_copy_beside_a_whole_one_costs_nothing_and_is_reported(tmp_pat
     assert [(part.records, bool(part.damage)) for part in contents.segments] == [(10, True), (20, False)]
 
 
-def test_a_file_in_the_documents_form_may_grow_and_its_beginning_counts_once(tmp_path: Path) -> None:
+def test_a_file_in_the_manuals_form_may_grow_and_its_beginning_counts_once(tmp_path: Path) -> None:
     path, longer = tmp_path / "raw", tmp_path / "longer"
     write_raw(path, [info(1), info(2)], [1.0, 2.0])
     write_raw(longer, [info(1), info(2), info(3)], [1.0, 2.0, 3.0])

@@ -1,4 +1,4 @@
-"""The documents' agent: their calls in their order, clones in threads, and what a wrong call says."""
+"""The PARL 1.x manual's agent: its calls in their order, clones in threads, and what a wrong call says."""
 
 import pickle
 import threading

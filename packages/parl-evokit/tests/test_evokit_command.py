@@ -1,4 +1,4 @@
-"""The documents' online programs as commands, with their options, and what exit codes say."""
+"""The PARL 1.x manual's online programs as commands, with their options, and what exit codes say."""
 
 import json
 from pathlib import Path

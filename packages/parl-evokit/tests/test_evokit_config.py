@@ -1,4 +1,4 @@
-"""Both prototxt dialects, the documents' own text, TOML, JSON and dictionaries give the same typed settings."""
+"""Both prototxt dialects, the PARL 1.x manual's own text, TOML, JSON and dictionaries give the same typed settings."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from parl_evokit.config import (
 from parl_evokit.config_reader import Block, Field, Quoted, Word, _build, _nested, parse_prototxt, quote
 from parl_evokit.errors import ConfigError
 
-# The configuration of the documents, comments included.
+# The configuration of the PARL 1.x manual, comments included.
 DOCUMENTED = """
 solver {
   type: BASIC_ES
@@ -80,7 +80,7 @@ def load(tmp_path: Path, text: str, suffix: str = ".prototxt") -> Config:
     return Config.load(path)
 
 
-def test_the_documents_configuration_reads_as_written(tmp_path: Path) -> None:
+def test_the_manuals_configuration_reads_as_written(tmp_path: Path) -> None:
     assert load(tmp_path, DOCUMENTED) == DOCUMENTED_CONFIG
 
 

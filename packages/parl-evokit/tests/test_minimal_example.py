@@ -1,4 +1,4 @@
-"""The documents' minimal program runs as they write it, and learns."""
+"""The PARL 1.x manual's minimal program runs as it writes it, and learns."""
 
 import importlib.util
 from pathlib import Path
@@ -25,7 +25,7 @@ def example() -> ModuleType:
     return module
 
 
-def test_it_reaches_475_within_the_documents_100_epochs_and_repeats_with_counted_keys(
+def test_it_reaches_475_within_the_manuals_100_epochs_and_repeats_with_counted_keys(
     example: ModuleType, tmp_path: Path
 ) -> None:
     mlp([4, 20, 2], activation="linear", seed=1).save(tmp_path)
@@ -37,7 +37,7 @@ def test_it_reaches_475_within_the_documents_100_epochs_and_repeats_with_counted
     assert example.train(config, tmp_path, 3) == rewards[:3]
 
 
-def test_the_example_has_the_documents_configuration() -> None:
+def test_the_example_has_the_manuals_configuration() -> None:
     solver = Config.load(FOLDER / "config.prototxt").solver
     assert (solver.optimizer.type.name, solver.optimizer.base_lr) == ("ADAM", 0.05)
     gaussian = solver.sampling.gaussian_sampling

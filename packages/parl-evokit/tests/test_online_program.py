@@ -1,4 +1,4 @@
-"""The documents' online program: a dozen rounds of separate processes, with their options and configuration.
+"""The PARL 1.x manual's online program: a dozen rounds of separate processes, with its options and configuration.
 
 `benchmarks/evolution/online_program.py` has the two hundred rounds that reach 475.
 """

@@ -196,11 +196,11 @@ def test_records_of_other_models_and_of_none_keep_what_they_are(tmp_path: Path) 
     assert sorted(map(str, read_log(tmp_path).infos)) == sorted(map(str, samples))
 
 
-def test_the_documents_form_is_read_and_counts_once(tmp_path: Path) -> None:
+def test_the_manuals_form_is_read_and_counts_once(tmp_path: Path) -> None:
     samples, rewards = [info(number) for number in range(5)], [1.0, 2.0, 3.0, 4.0, 5.0]
     path = tmp_path / "sampling_log"
     write_raw(path, samples, rewards)
-    # As the documents' program writes it: float, int, bytes.
+    # As the PARL 1.x manual's program writes it: float, int, bytes.
     assert path.read_bytes()[:8] == b"\x00\x00\x80\x3f" + bytes((len(samples[0].SerializeToString()), 0, 0, 0))
     contents = read_log(path)
     assert (contents.infos, contents.rewards) == (samples, rewards)
@@ -212,7 +212,7 @@ def test_the_documents_form_is_read_and_counts_once(tmp_path: Path) -> None:
     assert numbers(read_log(path, contents.ledger).infos) == [0, 1]
 
 
-def test_a_file_in_the_documents_form_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_in_the_manuals_form_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     path = tmp_path / "sampling_log"
     write_raw(path, [info(1)], [1.0])
     before = path.read_bytes()
@@ -221,7 +221,7 @@ def test_a_file_in_the_documents_form_is_written_whole_or_not_at_all(tmp_path: P
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
 
 
-def test_a_file_in_the_documents_form_may_hold_the_bytes_that_begin_a_frame(tmp_path: Path) -> None:
+def test_a_file_in_the_manuals_form_may_hold_the_bytes_that_begin_a_frame(tmp_path: Path) -> None:
     samples = [SamplingInfo([0x65 | 0x4B << 7, 4], 3, PRINT)]
     path = tmp_path / "sampling_log"
     write_raw(path, samples, [1.0])
@@ -229,7 +229,7 @@ def test_a_file_in_the_documents_form_may_hold_the_bytes_that_begin_a_frame(tmp_
     assert read_log(path).infos == samples
 
 
-def test_a_damaged_file_in_the_documents_form_is_read_up_to_the_damage(tmp_path: Path) -> None:
+def test_a_damaged_file_in_the_manuals_form_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "sampling_log"
     write_raw(path, [info(number) for number in range(5)], [1.0] * 5)
     data = bytearray(path.read_bytes())

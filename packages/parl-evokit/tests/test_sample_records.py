@@ -41,7 +41,7 @@ def test_numbers_of_every_length_are_written_in_groups_of_seven_bits(bits: int) 
             )
 
 
-def test_the_documents_calls_work_on_an_info() -> None:
+def test_the_manuals_calls_work_on_an_info() -> None:
     info = SamplingInfo([1, 2], 3, 4)
     text = info.SerializeToString()
     other = SamplingInfo([9, 9], 9, 9)

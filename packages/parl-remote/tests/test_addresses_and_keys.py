@@ -71,7 +71,7 @@ def test_ids_are_never_the_same_and_the_host_always_is() -> None:
 
 
 def test_the_host_stays_the_same_when_no_file_can_be_opened_any_more() -> None:
-    """Else values that this process stores would be a stranger's to all others of this host."""
+    """Else values that this process stores would be unknown to all others of this host."""
     program = (
         "import resource; from parl_remote.links.identity import host_id; {first}\n"
         "files = []; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"

@@ -175,7 +175,7 @@ def test_who_waits_for_a_description_hears_of_the_end(part: Borrowers, actor: Ac
 
 def test_only_the_owner_describes_an_actor(part: Borrowers) -> None:
     with pytest.raises(RemoteError, match="which it has not made"):
-        part.received(Client("stranger").link, DescribeActor(LEASE, "something else"), [])
+        part.received(Client("another").link, DescribeActor(LEASE, "something else"), [])
 
 
 def test_other_messages_are_the_peer_s_fault(part: Borrowers) -> None:

@@ -22,7 +22,7 @@ def pytest_in(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
     )
 
 
-@pytest.mark.skipif(not PAGE.exists(), reason="the documents are not part of what was installed")
+@pytest.mark.skipif(not PAGE.exists(), reason="the pages are not part of what was installed")
 def test_the_page_s_examples_run(tmp_path: Path) -> None:
     files = re.findall(r'```python title="(\w+\.py)"\n(.*?)```', PAGE.read_text(), re.DOTALL)
     assert [name for name, _ in files] == ["conftest.py", "training.py", "test_training.py"]

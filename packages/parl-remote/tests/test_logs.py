@@ -317,10 +317,10 @@ def test_only_so_many_may_wait_at_once(part: WorkerLogs, entry: LogEntry, monkey
 
 def test_a_follower_hears_only_of_its_own_actors(part: WorkerLogs, entry: LogEntry) -> None:
     write(entry, b"mine\n")
-    stranger, owner = Asker("client-2"), Asker("client-1")
-    for asker in (stranger, owner):
+    another, owner = Asker("client-2"), Asker("client-1")
+    for asker in (another, owner):
         part.received(asker.link, FollowActors(1), [])
-    heard = [asker.last() for asker in (stranger, owner)]
+    heard = [asker.last() for asker in (another, owner)]
     assert [[output.lease_id for output in one.outputs] for one in heard if isinstance(one, ActorsWrote)] == [
         [],
         ["lease-1"],

@@ -151,9 +151,9 @@ def test_both_ends_of_a_proved_connection_talk(listener: LoopbackListener) -> No
 
 
 def test_whoever_only_knows_the_port_is_turned_away(listener: LoopbackListener) -> None:
-    with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S) as stranger:
-        stranger.sendall(bytes(64))
-        assert stranger.recv(1) == b""
+    with socket.create_connection(("127.0.0.1", port_of(listener)), WAIT_S) as unauthenticated:
+        unauthenticated.sendall(bytes(64))
+        assert unauthenticated.recv(1) == b""
     with pytest.raises(BlockingIOError):
         listener.accept()
 

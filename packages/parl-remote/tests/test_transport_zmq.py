@@ -1,4 +1,4 @@
-"""What only the transport between hosts has: authentication, errors of connecting, and strangers on its port."""
+"""What only the transport between hosts has: authentication, errors of connecting, unauthenticated peers."""
 
 from __future__ import annotations
 
@@ -105,19 +105,19 @@ def test_another_clusters_key_is_refused_and_nothing_of_the_peer_is_seen(served:
 def test_the_right_server_key_without_the_members_key_does_not_get_in(served: Served) -> None:
     """What an outsider could learn of the server is not enough."""
     context = zmq.Context()
-    stranger = context.socket(zmq.DEALER)
-    stranger.curve_serverkey = zmq.curve_public(zmq.utils.z85.encode(KEY.derive("curve server")))
-    stranger.curve_publickey, stranger.curve_secretkey = zmq.curve_keypair()
-    monitor = stranger.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
-    stranger.connect(f"tcp://{served.listener.address}")
-    stranger.send(pack_bare(Kind.OPEN))
+    unauthenticated = context.socket(zmq.DEALER)
+    unauthenticated.curve_serverkey = zmq.curve_public(zmq.utils.z85.encode(KEY.derive("curve server")))
+    unauthenticated.curve_publickey, unauthenticated.curve_secretkey = zmq.curve_keypair()
+    monitor = unauthenticated.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_SUCCEEDED)
+    unauthenticated.connect(f"tcp://{served.listener.address}")
+    unauthenticated.send(pack_bare(Kind.OPEN))
     assert monitor.poll(10_000)
     event = zmq.utils.monitor.recv_monitor_message(monitor)
     assert (event["event"], event["value"]) == (zmq.EVENT_HANDSHAKE_FAILED_AUTH, 400)
     assert served.listener.refused >= 1
-    stranger.disable_monitor()
+    unauthenticated.disable_monitor()
     monitor.close(0)
-    stranger.close(0)
+    unauthenticated.close(0)
     context.term()
     assert served.events == []
 
@@ -125,22 +125,22 @@ def test_the_right_server_key_without_the_members_key_does_not_get_in(served: Se
 @pytest.mark.parametrize("mechanism", ["none", "plain"])
 def test_a_peer_without_curve_does_not_get_in(served: Served, mechanism: str) -> None:
     context = zmq.Context()
-    stranger = context.socket(zmq.DEALER)
+    unauthenticated = context.socket(zmq.DEALER)
     if mechanism == "plain":
-        stranger.plain_username, stranger.plain_password = b"parl", b"parl"
-    monitor = stranger.get_monitor_socket(
+        unauthenticated.plain_username, unauthenticated.plain_password = b"parl", b"parl"
+    monitor = unauthenticated.get_monitor_socket(
         zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
         | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
         | zmq.EVENT_HANDSHAKE_SUCCEEDED
         | zmq.EVENT_DISCONNECTED
     )
-    stranger.connect(f"tcp://{served.listener.address}")
-    stranger.send(pack_bare(Kind.OPEN))
+    unauthenticated.connect(f"tcp://{served.listener.address}")
+    unauthenticated.send(pack_bare(Kind.OPEN))
     assert monitor.poll(10_000)
     assert zmq.utils.monitor.recv_monitor_message(monitor)["event"] != zmq.EVENT_HANDSHAKE_SUCCEEDED
-    stranger.disable_monitor()
+    unauthenticated.disable_monitor()
     monitor.close(0)
-    stranger.close(0)
+    unauthenticated.close(0)
     context.term()
     assert echo_works(served)
     assert len([event for event in served.events if isinstance(event, Opened)]) == 1
@@ -304,7 +304,7 @@ def test_a_message_comes_out_of_its_parts_as_it_went_in(sizes: list[int]) -> Non
     assert [bytes(frame) for frame in back] == frames
 
 
-# -- strangers ------------------------------------------------------------------------------------------------------
+# -- unauthenticated peers ---------------------------------------------------------------------------------------------
 
 
 def random_bytes(dice: random.Random, template: bytes) -> bytes:
@@ -329,8 +329,8 @@ def test_ten_thousand_strange_openings_without_the_key_have_no_effect(served: Se
     assert echo_works(served)
     before = process.memory_info().rss
     for _ in range(500):  # each one with a burst of frames behind its opening
-        with socket.create_connection((address.host, address.port)) as stranger, contextlib.suppress(OSError):
-            stranger.sendall(b"".join(random_bytes(dice, ZMTP_CURVE_OPENING) for _ in range(20)))
+        with socket.create_connection((address.host, address.port)) as unauthenticated, contextlib.suppress(OSError):
+            unauthenticated.sendall(b"".join(random_bytes(dice, ZMTP_CURVE_OPENING) for _ in range(20)))
     assert echo_works(served)
     assert process.memory_info().rss - before < 10 * 2**20
     assert len([event for event in served.events if isinstance(event, Opened)]) == 2

@@ -76,10 +76,10 @@ def wait_any(futures: list[Any], timeout_s: float | None = PATIENCE_S) -> list[A
 
 def test_the_first_answer_ends_it_and_no_other_thread_has_read(shared_cluster: None, gates: Callable[[], Any]) -> None:
     workers: list[Any] = [Worker() for _ in range(3)]
-    doors = [gates() for _ in workers]
-    futures = [worker.hold(gate.path) for worker, gate in zip(workers, doors, strict=True)]
+    held_gates = [gates() for _ in workers]
+    futures = [worker.hold(gate.path) for worker, gate in zip(workers, held_gates, strict=True)]
     for index in (1, 2, 0):
-        opener = threading.Thread(target=doors[index].open)
+        opener = threading.Thread(target=held_gates[index].open)
         opener.start()
         assert wait_any(futures) == [futures[index]]
         assert all(future._made_condition is None for future in futures)  # what others would tell of an answer by
@@ -128,8 +128,8 @@ def test_threads_that_wait_for_the_same_actors_all_get_their_answers(
     shared_cluster: None, gates: Callable[[], Any], first: str
 ) -> None:
     workers: list[Any] = [Worker() for _ in range(2)]
-    doors = [gates() for _ in workers]
-    held = [worker.hold(gate.path) for worker, gate in zip(workers, doors, strict=True)]
+    held_gates = [gates() for _ in workers]
+    held = [worker.hold(gate.path) for worker, gate in zip(workers, held_gates, strict=True)]
     later = [worker.note(number) for number, worker in enumerate(workers)]
     waits: list[Callable[[], Any]] = [
         lambda: held[0].result(PATIENCE_S),
@@ -140,7 +140,7 @@ def test_threads_that_wait_for_the_same_actors_all_get_their_answers(
     ]
     with concurrent.futures.ThreadPoolExecutor(len(waits)) as threads:
         found = [threads.submit(wait) for wait in (waits if first == "blocking" else waits[::-1])]
-        for gate in doors:
+        for gate in held_gates:
             gate.open()
         results = [one.result(PATIENCE_S) for one in found]
     assert all(results)

@@ -274,23 +274,23 @@ def test_without_a_key_a_worker_and_a_program_are_told_what_to_do(desk: Desk, tm
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
     (directory,) = [where for where, _ in desk.run_files.clusters()]
-    stranger = Desk(tmp_path / "elsewhere")
+    unauthenticated = Desk(tmp_path / "elsewhere")
     for said in (
-        stranger.xparl("connect", "--address", f"localhost:{port}", fails=True),
-        stranger.output(f"parl.connect('localhost:{port}')"),
+        unauthenticated.xparl("connect", "--address", f"localhost:{port}", fails=True),
+        unauthenticated.output(f"parl.connect('localhost:{port}')"),
     ):
         assert f"there is no key for localhost:{port}" in said
         assert "PARL_KEY_FILE" in said
     key_file = str(directory / "key")
     body = f"parl.connect('localhost:{port}'); print(Counter().add(1))"
-    assert stranger.output(body, PARL_KEY_FILE=key_file) == "1\n"
-    assert stranger.output(body, PARL_KEY=Path(key_file).read_text()) == "1\n"
-    assert stranger.output(body.replace("')", f"', key_file={key_file!r})", 1)) == "1\n"
-    wrong = stranger.output(body, PARL_KEY=ClusterKey.generate().to_text())
+    assert unauthenticated.output(body, PARL_KEY_FILE=key_file) == "1\n"
+    assert unauthenticated.output(body, PARL_KEY=Path(key_file).read_text()) == "1\n"
+    assert unauthenticated.output(body.replace("')", f"', key_file={key_file!r})", 1)) == "1\n"
+    wrong = unauthenticated.output(body, PARL_KEY=ClusterKey.generate().to_text())
     assert "AuthenticationFailed" in wrong
     assert "refused our cluster key" in wrong
     os.chmod(key_file, 0o644)
-    assert "chmod 0600" in stranger.output(body, PARL_KEY_FILE=key_file)
+    assert "chmod 0600" in unauthenticated.output(body, PARL_KEY_FILE=key_file)
 
 
 def test_a_wrong_port_is_reported_at_once_with_the_clusters_that_there_are(desk: Desk) -> None:
@@ -457,14 +457,14 @@ def test_another_user_sees_nothing_of_a_cluster_and_cannot_get_in(desk: Desk, tm
         except parl.AuthenticationFailed as error:
             print("no key" if "there is no key" in str(error) else error)
     """
-    stranger_home = tmp_path / "stranger"
-    stranger_home.mkdir()
-    os.chown(stranger_home, 12345, 12345)
+    others_home = tmp_path / "others"
+    others_home.mkdir()
+    os.chown(others_home, 12345, 12345)
     tmp_path.chmod(0o755)
-    assert desk.output(program, HOME=str(stranger_home)).splitlines() == ["refused", "refused", "no key"]
+    assert desk.output(program, HOME=str(others_home)).splitlines() == ["refused", "refused", "no key"]
 
 
-# -- strangers and confused peers -----------------------------------------------------------------------------------
+# -- unauthenticated and confused peers --------------------------------------------------------------------------------
 
 
 def control_frames(node_id: str) -> list[bytes]:
@@ -523,8 +523,8 @@ def speak_nonsense(dice: random.Random, dial: Callable[[], Channel], count: int)
 def greet_without_the_key(dice: random.Random, port: int, times: int) -> None:
     frames = [b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01CURVE" + bytes(48) + b"\x04\xc8\x05HELLO" + bytes(194)]
     for _ in range(times):
-        with socket.create_connection(("127.0.0.1", port)) as stranger, contextlib.suppress(OSError):
-            stranger.sendall(b"".join(b"".join(mutated(dice, frames)) for _ in range(20)))
+        with socket.create_connection(("127.0.0.1", port)) as unauthenticated, contextlib.suppress(OSError):
+            unauthenticated.sendall(b"".join(b"".join(mutated(dice, frames)) for _ in range(20)))
 
 
 def node_socket(node: psutil.Process) -> str:

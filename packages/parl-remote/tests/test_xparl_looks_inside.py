@@ -193,9 +193,9 @@ def test_a_death_is_listed_with_its_cause(busy_desk: Desk) -> None:
 
 
 def test_commands_without_a_cluster_say_how_to_name_one(tmp_path: Path) -> None:
-    stranger = Desk(tmp_path)
+    elsewhere = Desk(tmp_path)
     for command in (["list"], ["logs", "a"], ["kill", "a"], ["drain", "a"], ["top"]):
-        said = stranger.xparl(*command, fails=True)
+        said = elsewhere.xparl(*command, fails=True)
         assert "--address host:port" in said
         assert "Traceback" not in said
 

@@ -80,14 +80,14 @@ def test_a_connection_of_another_user_is_known_as_his(offers_netlink: bool, monk
     )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
-        stranger = subprocess.Popen(
+        unauthenticated = subprocess.Popen(
             [sys.executable, "-c", program, port], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert stranger.stdout is not None
-        theirs = stranger.stdout.readline().strip()
+        assert unauthenticated.stdout is not None
+        theirs = unauthenticated.stdout.readline().strip()
         environ = {"REMOTE_ADDR": "127.0.0.1", "REMOTE_PORT": theirs, "SERVER_PORT": port}
         assert Peers("127.0.0.1").uid_of(environ) == 12345
-        stranger.communicate()
+        unauthenticated.communicate()
 
 
 def test_the_owner_of_a_connection_is_read_from_the_line_that_is_his(

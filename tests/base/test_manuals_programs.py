@@ -1,6 +1,6 @@
-"""The documents' programs with remote classes, on a private cluster and on one that `xparl start` made.
+"""The PARL 1.x manual's programs with remote classes, on a private cluster and on one that `xparl start` made.
 
-The programs are the documents' own, with the indentation that the manual's page breaks have lost; `<address>` is where
+The programs are the manual's own, with the indentation that the manual's page breaks have lost; `<address>` is where
 they write the address of their cluster, and is nothing for a private one. Lines below `# checked:` are the test's.
 """
 
