@@ -53,7 +53,7 @@ def checkpoints_in(folder: Path) -> list[str]:
 def test_environments(tmp_path: Path) -> None:
     printed = run(program_of("environments.md"), tmp_path)
     assert (tmp_path / "run" / "agent.ckpt").is_file()
-    assert "nobody takes them" not in printed  # the statistics that were saved with the agent
+    assert "nothing takes them" not in printed  # the statistics that were saved with the agent
 
 
 def test_actors_and_a_learner(tmp_path: Path) -> None:

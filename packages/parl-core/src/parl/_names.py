@@ -1,4 +1,4 @@
-"""Where each of the facade's names and module paths comes from, and what to install when its package is missing.
+"""Look-up of the facade's names and module paths, with what to install when the package of one is missing.
 
 Paths of PARL 1.x and 2.x are other names of modules that this project has in another place:
 

@@ -153,7 +153,7 @@ class Agent:
 
     @contextmanager
     def drawing_from(self, seed: int) -> Iterator[None]:
-        """A context in which whatever this agent draws comes from streams that `seed` begins.
+        """Provide a context in which whatever this agent draws comes from streams that `seed` begins.
 
         Those of before, also the framework's global one, go on afterwards as if nothing had been drawn.
         """
@@ -242,7 +242,7 @@ class Agent:
         self.training = False
 
     def get_weights(self) -> Weights:
-        """Copies of the weights of the algorithm's model, by name."""
+        """Return copies of the weights of the algorithm's model, by name."""
         weights: Weights = self.alg.get_weights()
         return weights
 
@@ -285,7 +285,7 @@ class Agent:
             model: restore only this model's weights.
             map_location: of PARL 2.x, and without effect: the weights go to where the models are.
             normalization: the environment that takes the statistics that were saved with the agent. Where there are
-                some and nobody takes them, a warning says so.
+                some and nothing takes them, a warning says so.
 
         Raises:
             CheckpointError: there is no such file, it is damaged, or it does not fit, or it has no statistics and
@@ -304,7 +304,7 @@ class Agent:
                 environment.set_state(saved.normalization)
             elif saved.normalization and model is None:
                 logger.warning(
-                    "%s holds statistics by which the agent's observations were normalised, and nobody takes them: "
+                    "%s holds statistics by which the agent's observations were normalised, and nothing takes them: "
                     "agent.restore(path, normalization=env), with env of NormalizeVector(envs) or wrap_rms(env, ...)",
                     file,
                 )
@@ -336,7 +336,7 @@ class Agent:
         return self.alg
 
     def _options(self, options: dict[str, Any], batch: Any, single: bool) -> dict[str, Any]:
-        """Options of one observation as those of a batch, and the mask of actions checked, wherever it comes from."""
+        """Return options of one observation as those of a batch, with the mask of actions checked."""
         if single:
             arrays = {k: np.asarray(v)[None] for k, v in options.items() if isinstance(v, (np.ndarray, list))}
             options = options | arrays
@@ -404,7 +404,7 @@ def _unprefixed(arrays: Weights) -> Weights:
 
 
 def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
-    """The observations as a batch, and whether it was a single one.
+    """Return the observations as a batch, and whether it was a single one.
 
     Args:
         obs: one observation or a batch: an array, or a dictionary of such.
@@ -445,7 +445,7 @@ def _as_batch(obs: Any, ndim: Any) -> tuple[Any, bool]:
 
 
 def _unbatched(actions: Any, single: bool) -> Any:
-    """The rows of a batch, or the only row where it was one observation: a number as Python's, a tuple by its parts."""
+    """Return the rows of a batch, or its row where it was one observation: a number as Python's, a tuple by parts."""
     if not single:
         return actions
     if isinstance(actions, tuple):

@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("<Q")  # safetensors begins with the length of its JSON 
 
 @dataclass(frozen=True)
 class SavedAgent:
-    """What a file holds.
+    """The content of a file.
 
     Attributes:
         state: arrays and counters.
@@ -52,7 +52,7 @@ class SavedAgent:
 
 
 def locate(path: str | os.PathLike[str]) -> Path:
-    """The file that belongs to `path`, which may be a file or a directory, existing or not; `~` is the user's home."""
+    """Return the file that belongs to `path`, a file or a directory, existing or not; `~` is the user's home."""
     given = Path(path).expanduser()
     is_directory = given.is_dir() or (not given.is_file() and (not given.suffix or os.fspath(path).endswith(os.sep)))
     return given / _NAME_IN_DIRECTORY if is_directory else given

@@ -56,7 +56,7 @@ class Optimizer:
         raise NotImplementedError
 
     def get_state(self) -> Weights:
-        """Copies of the state, empty before the first step.
+        """Return copies of the state, empty before the first step.
 
         Returns:
             `step/<parameter>` (int64 scalar), `moment1/<parameter>` and `moment2/<parameter>` of Adam, in the names and
@@ -148,7 +148,7 @@ class Algorithm:
 
     @property
     def device(self) -> Any:
-        """Where batches have to be, in the framework's own type."""
+        """The device of batches, in the framework's own type."""
         found = getattr(self, "_device", None)
         return self._device_of_models() if found is None else found
 
@@ -165,7 +165,7 @@ class Algorithm:
         raise NotImplementedError(f"{type(self).__name__} does not define sample()")
 
     def sample_actions(self, *args: Any, **kwargs: Any) -> Any:
-        """What `Agent.sample` returns of an algorithm with a `sample` of its own; here all that `sample` returns."""
+        """Return what `Agent.sample` gives of an algorithm with its own `sample`; here all that `sample` returns."""
         return self.sample(*args, **kwargs)
 
     def choose(
@@ -216,7 +216,7 @@ class Algorithm:
             model.eval()
 
     def get_weights(self) -> Weights:
-        """Copies of the weights of `self.model`, by name: what actors need of a learner."""
+        """Return copies of the weights of `self.model`, by name: what actors need of a learner."""
         weights: Weights = self._main_model().get_weights()
         return weights
 
@@ -229,7 +229,7 @@ class Algorithm:
         self._main_model().set_weights(weights)
 
     def get_state(self) -> AlgorithmState:
-        """Copies of all models, optimizers and counters, in names and layouts that both backends share.
+        """Return copies of all models, optimizers and counters, in names and layouts that both backends share.
 
         They are found among the attributes: models are `parl.Model`s, optimizers those of `parl_torch.optim` and
         `parl_paddle.optim`. An optimizer taken from the framework itself is not saved.
@@ -268,7 +268,7 @@ class Algorithm:
     # Backend hooks
 
     def _resolve_device(self, device: str) -> Any:
-        """The framework's device for the argument of the constructor."""
+        """Return the framework's device for the argument of the constructor."""
         raise NotImplementedError
 
     def _require_compiler(self) -> bool:
@@ -280,11 +280,11 @@ class Algorithm:
         raise NotImplementedError
 
     def _place(self, model: Any, device: Any) -> Any:
-        """The model, moved to the device."""
+        """Return the model, moved to the device."""
         raise NotImplementedError
 
     def _device_of_models(self) -> Any:
-        """Where the models' parameters are, for algorithms that did not call `super().__init__`."""
+        """Return where the models' parameters are, for algorithms that did not call `super().__init__`."""
         raise NotImplementedError
 
     def _adam(
@@ -304,39 +304,39 @@ class Algorithm:
         raise NotImplementedError
 
     def _tensor(self, array: Any) -> Any:
-        """A tensor on this algorithm's device that holds the array's values."""
+        """Return a tensor on this algorithm's device that holds the array's values."""
         raise NotImplementedError
 
     def _array(self, tensor: Any) -> Any:
-        """A numpy array that holds the tensor's values; what is no tensor passes unchanged."""
+        """Return a numpy array that holds the tensor's values; what is no tensor passes unchanged."""
         raise NotImplementedError
 
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
-        """What a network gives; where it computes in fewer bits, widened again."""
+        """Return what a network gives; where it computes in fewer bits, widened again."""
         return network(*inputs)
 
     def _no_gradients(self) -> AbstractContextManager[Any]:
-        """A context in which the framework records no gradients."""
+        """Provide a context in which the framework records no gradients."""
         raise NotImplementedError
 
     def _drawing_from(self, seed: int) -> AbstractContextManager[Any]:
-        """A context in which this device draws from a stream that `seed` begins; the one of before then goes on."""
+        """Provide a context in which this device draws from a stream that `seed` begins; afterwards its own goes on."""
         raise NotImplementedError
 
     def _noise(self, like: Any) -> Any:
-        """Draws from N(0, 1) of the shape and dtype of a tensor."""
+        """Return draws from N(0, 1) of the shape and dtype of a tensor."""
         raise NotImplementedError
 
     def _distribution(self, output: Any, kind: Any, mask: Any) -> Any:
-        """The backend's distribution of actions of an `ActionKind`, from what the model's `policy(obs)` returned."""
+        """Return the backend's distribution of actions of an `ActionKind`, made of the output of `policy(obs)`."""
         raise NotImplementedError
 
     def _normalised(self, values: Any) -> Any:
-        """A tensor `[batch]` shifted and scaled to mean 0 and deviation 1, over all processes that learn."""
+        """Return a tensor `[batch]` shifted and scaled to mean 0 and deviation 1, over all processes that learn."""
         raise NotImplementedError
 
     def _means(self, steps: Sequence[Any]) -> list[float]:
-        """The mean of each column of scalar tensors, read from the device in one go; over all processes that learn."""
+        """Return the mean of each column of scalar tensors, over all processes that learn; the device is read once."""
         raise NotImplementedError
 
     def _either(self, condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
@@ -348,11 +348,11 @@ class Algorithm:
         return yes() if condition() else no()
 
     def _no_figure(self, like: Any) -> Any:  # noqa: ARG002
-        """What stands for a loss that an update does not have: None; of a recorded one a NaN of the dtype of `like`."""
+        """Return the stand-in for a loss that an update lacks: None; if it is recorded a NaN of the dtype of `like`."""
         return None
 
     def _at_each_update(self, value: Callable[[], Any]) -> Any:
-        """What `value` returns now; of an update that is recorded and run later, what it returns at each run."""
+        """Return what `value` returns now; of an update that is recorded and run later, what it returns at each run."""
         return value()
 
     def _after_each_update(self, action: Callable[[], object]) -> None:
@@ -371,7 +371,7 @@ class Algorithm:
         return {name: value for name, value in vars(self).items() if isinstance(value, Model)}
 
     def _new_target(self) -> Any:
-        """A copy of `self.model` for targets."""
+        """Return a copy of `self.model` for targets."""
         target = copy.deepcopy(self.model)
         target.eval()
         return target
@@ -383,7 +383,7 @@ class Algorithm:
                 model.eval()
 
     def _layers_by_mode(self) -> list[Any]:
-        """The layers of all models that compute something else in training mode, such as dropout."""
+        """Return the layers of all models that compute something else in training mode, such as dropout."""
         return [layer for model in self._models().values() for layer in model.layers_by_mode()]
 
     def _load(self, parts: Mapping[str, Weights]) -> None:
@@ -449,7 +449,7 @@ class Algorithm:
 
     @contextmanager
     def _trying_out(self, obs: Any, action: NDArray[Any]) -> Iterator[tuple[Any, Any, int]]:
-        """A context in which the model can be called: nothing is learned, counted or drawn by it.
+        """Provide a context in which the model can be called: nothing is learned, counted or drawn by it.
 
         Args:
             obs: of a batch, `[batch, ...]` or a dictionary of such; the first row is tried.

@@ -146,7 +146,7 @@ class ArrayFolder:
         return mapped
 
     def refuse(self, why: str) -> CheckpointError:
-        """The error for a state that cannot be used."""
+        """Return the error for a state that cannot be used."""
         return CheckpointError(f"{self.directory}/{STATE} {why}. {self.REMOVE}")
 
     def begin(self) -> None:

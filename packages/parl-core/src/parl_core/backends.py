@@ -1,4 +1,4 @@
-"""Which backend (torch, paddle) the facade's names come from, found by entry point and loaded at first use.
+"""The backends (torch, paddle) that the facade's names come from, found by entry point and loaded at first use.
 
 The order of choice: the environment variable `PARL_BACKEND`, else `set_backend(name)`, else the only one installed,
 else paddle before torch with one log line. A distribution offers a backend as an entry point of the group
@@ -96,7 +96,7 @@ _choice = _Choice()
 
 
 def installed() -> tuple[str, ...]:
-    """Names of the backends whose distributions are installed, the preferred one first."""
+    """Return the names of the backends whose distributions are installed, the preferred one first."""
     names = {point.name for point in metadata.entry_points(group=_GROUP)}
     return tuple(name for name in _KNOWN if name in names) + tuple(sorted(names.difference(_KNOWN)))
 
@@ -122,7 +122,7 @@ def set_backend(name: str) -> None:
 
 
 def current() -> Backend:
-    """The backend in use, loaded at the first call.
+    """Return the backend in use, loaded at the first call.
 
     Raises:
         UnknownBackend: `PARL_BACKEND` names none that is known.
@@ -136,7 +136,7 @@ def current() -> Backend:
 
 
 def load(name: str) -> Backend:
-    """The backend called `name`, loaded once.
+    """Return the backend called `name`, loaded once.
 
     Raises:
         UnknownBackend: no distribution is known to offer it.
@@ -186,7 +186,7 @@ class Learners(NamedTuple):
 
     @property
     def first(self) -> bool:
-        """Whether this is the one that evaluates, saves and prints."""
+        """Return whether this is the one that evaluates, saves and prints."""
         return self.rank == 0
 
 

@@ -94,11 +94,11 @@ class CheckpointStore:
         self._keep = check_int("keep", keep)
 
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that are there, the oldest first."""
+        """Return the steps of the checkpoints that are there, the oldest first."""
         return sorted(int(path.name) for path in self._complete())
 
     def needed_segments(self) -> set[str]:
-        """Names of the pieces of replay memory that the checkpoints here belong with."""
+        """Return the names of the pieces of replay memory that the checkpoints here belong with."""
         return {name for path in self._complete() for name in _manifest(path / _MANIFEST)["segments"]}
 
     def write(
@@ -211,7 +211,7 @@ class CheckpointStore:
         return sorted(path for path in self.folder.iterdir() if _COMPLETE.fullmatch(path.name))
 
     def _discard(self, path: Path) -> None:
-        """Remove a checkpoint, in one step for whoever looks for complete ones."""
+        """Remove a checkpoint, in one step for readers of complete ones."""
         going = self.folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
         os.rename(path, going)
         shutil.rmtree(going, ignore_errors=True)
@@ -256,13 +256,13 @@ _NAME = re.compile(r"(\d{12})-(\d{12})\.npz")
 
 
 class Journaled(Protocol):
-    """What is kept of a memory; `ReplayMemory` and `FrameReplayMemory` have it."""
+    """A memory that a journal can save, such as `ReplayMemory` and `FrameReplayMemory`."""
 
     def place(self) -> dict[str, Any]:
-        """How much was ever written (`end`), and from where on it is held (`start`)."""
+        """Return how much was ever written (`end`), and from where on it is held (`start`)."""
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """What was written since an earlier `place()` and is still held; all of it for None."""
+        """Return what was written since an earlier `place()` and is still held; all of it for None."""
 
     def put_rows(self, rows: Mapping[str, NDArray[Any]]) -> None:
         """Take back what `rows_since` returned; what is not held any more by then is left out."""

@@ -92,7 +92,7 @@ class CSVLogger:
 
 
 def _end_of_rows(content: bytes) -> int:
-    """Where the last whole row of a table ends; a line end within quotes ends no row."""
+    """Return where the last whole row of a table ends; a line end within quotes ends no row."""
     end = content.rfind(b"\n") + 1
     while content.count(b'"', 0, end) % 2:
         end = content.rfind(b"\n", 0, end - 1) + 1

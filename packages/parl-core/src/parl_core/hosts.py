@@ -1,4 +1,4 @@
-"""What this machine is and has: its address, free ports, accelerators. Nothing is dialled and no framework imported.
+"""This machine's address, free ports and accelerators. Nothing is connected to and no framework is imported.
 
 The answers come from the operating system: routing table and interfaces (Linux), device files, the environment.
 """
@@ -30,7 +30,7 @@ def get_ip_address() -> str:
 
     That is the address of the interface with the default route, else of another real one; interfaces of tunnels,
     bridges and containers come last. A machine without network answers `"127.0.0.1"`. On a machine with several
-    networks nobody can know which is meant: pass the address by hand there.
+    networks pass the address by hand: which one is meant cannot be known.
     """
     addresses = {name: address for _, name in socket.if_nameindex() if (address := _address_of(name))}
     routed = _default_route()
@@ -42,7 +42,7 @@ def get_ip_address() -> str:
 
 
 def get_free_tcp_port() -> int:
-    """Return a TCP port that nobody listens on at this moment.
+    """Return a TCP port that is free at this moment.
 
     Another program may take it before you do: where you can, bind port 0 yourself and ask the socket for its number.
     """

@@ -228,7 +228,7 @@ def close() -> None:
 
 
 def _new_directory(wanted: Path) -> Path:
-    """Make a directory that nobody has: two runs that start in the same second get two."""
+    """Make a new directory: two runs that start in the same second get two."""
     candidate, number = wanted, 1
     while True:
         try:

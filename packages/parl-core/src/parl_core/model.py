@@ -53,7 +53,7 @@ class Model:
     """Computes the network's output; subclasses define it as a method."""
 
     def parameters(self) -> Any:
-        """The framework's own iterator over, or list of, trainable tensors."""
+        """Return the framework's own iterator over, or list of, trainable tensors."""
         raise NotImplementedError("a backend's Model has the framework's parameters()")
 
     def train(self) -> Any:
@@ -84,7 +84,7 @@ class Model:
         self._model_id = model_id
 
     def get_model_id(self) -> str:
-        """The name of this instance; a deepcopy gets its own."""
+        """Return the name of this instance; a deepcopy gets its own."""
         return self._model_id
 
     def set_model_id(self, model_id: str) -> None:
@@ -155,7 +155,7 @@ class Model:
         self._blend(list(target.values()), [source[name] for name in target], decay)
 
     def implements(self, method: str) -> bool:
-        """Whether the author of this model's class wrote `method` (or put a layer there), beyond what it inherits."""
+        """Return whether the model's author wrote `method`, or put a layer there; what is inherited does not count."""
         if not callable(getattr(self, method, None)):
             return False
         own = getattr(type(self), method, None)
@@ -188,7 +188,7 @@ class Model:
                     )
 
     def layers_by_mode(self) -> list[Any]:
-        """The layers, this model among them, that compute something else in training mode: whose code asks for it."""
+        """Return the layers, this model among them, whose code asks for training mode: they compute otherwise in it."""
         plain = {*self._plain_model().__mro__, *self._layer_class().__mro__}
         asking: dict[type, bool] = {}
         for layer in self._all_layers().values():
@@ -200,7 +200,7 @@ class Model:
     # Backend hooks
 
     def _layer_class(self) -> type[Any]:
-        """The framework's class of all layers."""
+        """Return the framework's class of all layers."""
         raise NotImplementedError
 
     def _all_layers(self) -> dict[str, Any]:
@@ -208,7 +208,7 @@ class Model:
         raise NotImplementedError
 
     def _plain_model(self) -> type[Model]:
-        """The backend's own Model class, in which no user method is defined yet."""
+        """Return the backend's own Model class, in which no user method is defined yet."""
         raise NotImplementedError
 
     def _named_parameters(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class Model:
         raise NotImplementedError
 
     def _array_of(self, tensor: Any) -> NDArray[Any]:
-        """A numpy copy of a tensor."""
+        """Return a numpy copy of a tensor."""
         raise NotImplementedError
 
     def _assign(self, tensors: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -228,19 +228,19 @@ class Model:
         raise NotImplementedError
 
     def _blend(self, target: list[Any], source: list[Any], decay: float) -> None:
-        """`target = decay * target + (1 - decay) * source`, in place; integer tensors are copied."""
+        """Blend in place: `target = decay * target + (1 - decay) * source`; integer tensors are copied."""
         raise NotImplementedError
 
     def _waiting(self) -> list[str]:
-        """Names of the parameters and buffers whose shapes are not known yet."""
+        """Return the names of the parameters and buffers whose shapes are not known yet."""
         raise NotImplementedError
 
     def _to_portable(self, weights: Weights) -> Weights:
-        """Names and layouts that both backends share, for all or some of the weights."""
+        """Return names and layouts that both backends share, for all or some of the weights."""
         return weights
 
     def _from_portable(self, weights: Weights) -> Weights:
-        """The opposite of `_to_portable`."""
+        """Return the opposite of `_to_portable`."""
         return weights
 
     # Shared

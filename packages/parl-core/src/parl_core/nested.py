@@ -13,7 +13,7 @@ Observations = Any
 
 
 def map_nested(function: Callable[..., Any], *values: Any) -> Any:
-    """`function` of arrays, or a dictionary of what it gives for the arrays under each key of the first value."""
+    """Return `function` of arrays, or a dictionary of its results for the arrays under each key of the first value."""
     first = values[0]
     if isinstance(first, Mapping):
         return {key: map_nested(function, *(value[key] for value in values)) for key in first}
@@ -21,7 +21,7 @@ def map_nested(function: Callable[..., Any], *values: Any) -> Any:
 
 
 def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
-    """The arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`."""
+    """Return the arrays by name: `{"obs": array}`, or of a dictionary `{"obs.camera": array, "obs.speed": array}`."""
     if not isinstance(values, Mapping):
         return {name: np.asarray(values)}
     found: dict[str, NDArray[Any]] = {}
@@ -31,5 +31,5 @@ def leaves(name: str, values: Observations) -> dict[str, NDArray[Any]]:
 
 
 def rows_of(values: Observations) -> int:
-    """Number of rows, that of the first array."""
+    """Return the number of rows, that of the first array."""
     return len(next(iter(leaves("", values).values())))

@@ -194,11 +194,11 @@ class _Continuous(_Network):
         self.critic_model = self._parts.layer_list([self._chain(hidden, 1) for _ in range(critics)])
 
     def get_actor_params(self) -> list[Any]:
-        """Parameters of the actor."""
+        """Return the parameters of the actor."""
         return list(self.actor_model.parameters())
 
     def get_critic_params(self) -> list[Any]:
-        """Parameters of all critics."""
+        """Return the parameters of all critics."""
         return list(self.critic_model.parameters())
 
     def _chain(self, hidden: Sequence[int], outputs: int) -> Any:
@@ -245,7 +245,7 @@ class TwinActorCritic(_Continuous):
         return self.actor_model(obs).tanh()
 
     def value(self, obs: Any, action: Any) -> tuple[Any, Any]:
-        """Values of both critics, each `[batch]`."""
+        """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
 
@@ -273,7 +273,7 @@ class SquashedActorCritic(_Continuous):
         return output[..., : self.act_dim], output[..., self.act_dim :].clip(-20.0, 2.0)
 
     def value(self, obs: Any, action: Any) -> tuple[Any, Any]:
-        """Values of both critics, each `[batch]`."""
+        """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
 
@@ -294,11 +294,11 @@ class ImplicitActorCritic(_Continuous):
         self.log_std = self._parts.layers.create_parameter([act_dim], is_bias=True)
 
     def get_actor_params(self) -> list[Any]:
-        """Parameters of the actor."""
+        """Return the parameters of the actor."""
         return [*super().get_actor_params(), self.log_std]
 
     def get_value_params(self) -> list[Any]:
-        """Parameters of the state's value."""
+        """Return the parameters of the state's value."""
         return list(self.value_model.parameters())
 
     def policy(self, obs: Any) -> tuple[Any, Any]:
@@ -306,11 +306,11 @@ class ImplicitActorCritic(_Continuous):
         return self.actor_model(obs).tanh(), self.log_std.clip(-5.0, 2.0)
 
     def value(self, obs: Any) -> Any:
-        """Values of the state `[batch]`."""
+        """Return the values of the state `[batch]`."""
         return self.value_model(obs).squeeze(-1)
 
     def q_value(self, obs: Any, action: Any) -> tuple[Any, Any]:
-        """Values of both critics, each `[batch]`."""
+        """Return the values of both critics, each `[batch]`."""
         q1, q2 = self._critics(obs, action, 2)
         return q1, q2
 

@@ -132,7 +132,7 @@ class OfflineDataset:
         return {key: getattr(self, key)[rows] for key in NEEDED}
 
     def scaled_rewards(self, scale: float, shift: float = 0.0) -> "OfflineDataset":
-        """The same data with `scale * reward + shift`."""
+        """Return the same data with `scale * reward + shift`."""
         arrays = {key: getattr(self, key) for key in (*NEEDED, "truncated")}
         reward = self.reward.astype(np.float64) * scale + shift
         return OfflineDataset.from_arrays(arrays | {"reward": reward}, self.source)
@@ -180,7 +180,7 @@ def _flags(source: str, key: str, array: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _real(source: str, key: str, array: NDArray[Any]) -> NDArray[Any]:
-    """The column with floats of at most 32 bits."""
+    """Return the column with floats of at most 32 bits."""
     if array.dtype.kind not in "fiub":
         first = array.reshape(-1)[:1].tolist()
         split = "; split complex numbers into real and imaginary parts" if array.dtype.kind == "c" else ""
@@ -300,7 +300,7 @@ def read_minari(dataset: Any, *, download: bool = False) -> OfflineDataset:
 
 
 def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The columns under PARL's names, with the next observations of following rows where the file has none."""
+    """Return the columns under PARL's names, with the next observations of following rows where the file has none."""
     given = {name: arrays[theirs] for name, theirs in D4RL_NAMES.items() if theirs in arrays}
     if missing := [D4RL_NAMES[name] for name in NEEDED if name not in given and name != "next_obs"]:
         raise DatasetError(
@@ -330,7 +330,7 @@ def _from_d4rl(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDA
 
 
 def _unrolled(source: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Rows of a saved ring in the order of their steps, one environment after the other."""
+    """Return the rows of a saved ring in the order of their steps, one environment after the other."""
     size, position = (int(number) for number in arrays["other"])
     rows = arrays["reward"].shape[0] if "reward" in arrays and arrays["reward"].ndim else 0
     if not 0 <= size <= rows:
@@ -415,7 +415,7 @@ class SequenceSampler:
 def padded_window(
     obs: NDArray[Any], action: NDArray[Any], return_to_go: NDArray[Any], context: int, first_step: int = 0
 ) -> Window:
-    """The last `context` steps of episodes that are being played, padded at the front.
+    """Return the last `context` steps of episodes that are being played, padded at the front.
 
     Args:
         obs: `[n, t, *obs]`, of all steps so far, the one to act on last.

@@ -31,7 +31,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives: value targets `vs` and policy-gradient advantages, both of the rewards' shape."""
+    """Results of V-trace: value targets `vs` and policy-gradient advantages, both of the rewards' shape."""
 
     vs: Floats
     pg_advantages: Floats
@@ -118,7 +118,7 @@ def n_step_returns(
     gamma: float,
     n: int,
 ) -> Floats:
-    """Sums of at most `n` rewards, and the value of where they lead (Sutton & Barto 2018, equation 7.1).
+    """Return sums of at most `n` rewards, and the value of where they lead (Sutton & Barto 2018, equation 7.1).
 
         G_t = r_t + gamma r_t+1 + ... + gamma^(m-1) r_t+m-1 + gamma^m V(s_t+m)
 

@@ -65,7 +65,7 @@ class WindowStat:
 
 
 class TimeStat:
-    """How long a block of code takes, in seconds, over the last `window_size` times.
+    """Seconds that a block of code takes, over the last `window_size` times.
 
         time_stat = TimeStat(window_size=100)
         with time_stat:
@@ -185,11 +185,11 @@ class SavedStatistics:
     """Base of wrappers with running statistics, of which `ob` are those of observations, `ret` those of rewards."""
 
     def _statistics(self) -> dict[str, RunningMeanStd]:
-        """What is normalised here, by part."""
+        """Return what is normalised here, by part."""
         raise NotImplementedError
 
     def get_state(self) -> dict[str, NDArray[np.float64]]:
-        """Copies of all statistics, by name."""
+        """Return copies of all statistics, by name."""
         return {
             f"{part}_{name}": np.array(value, np.float64)
             for part, rms in self._statistics().items()
@@ -237,7 +237,7 @@ class SavedStatistics:
 
 
 def statistics_of(env: Any) -> SavedStatistics:
-    """The outermost wrapper with statistics around an environment or a vector of them.
+    """Return the outermost wrapper with statistics around an environment or a vector of them.
 
     Raises:
         TypeError: there is none.
@@ -261,7 +261,7 @@ class Interval(NamedTuple):
 
 
 def interquartile_mean(values: ArrayLike, axis: int = -1) -> NDArray[np.float64]:
-    """Mean of the middle half along an axis.
+    """Return the mean of the middle half along an axis.
 
     Values that lie across a quartile count by their share inside: of five values the outer ones count 0, the second and
     fourth 0.75, the middle one 1. (Rounding to whole values would make it a plain mean below four.)

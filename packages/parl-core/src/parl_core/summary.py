@@ -203,7 +203,7 @@ def close() -> None:
 
 
 def _protocol() -> Any:
-    """The functions of tensorboardX that put values into tensorboard's messages."""
+    """Return the functions of tensorboardX that put values into tensorboard's messages."""
     try:
         from tensorboardX import summary
     except ImportError as error:
@@ -213,13 +213,13 @@ def _protocol() -> Any:
 
 @cache
 def _bins() -> NDArray[np.float64]:
-    """Edges that grow by 10 % from one to the next on either side of 0: those of tensorboard's own histograms."""
+    """Return edges that grow by 10 % from one to the next on either side of 0, as tensorboard's own histograms have."""
     positive = 1e-12 * 1.1 ** np.arange(775)
     return np.concatenate([-positive[::-1], [0.0], positive])
 
 
 def _bins_for(smallest: float, largest: float) -> NDArray[np.float64]:
-    """The usual bins, and where numbers lie beyond them one more that reaches there."""
+    """Return the usual bins, and where numbers lie beyond them one more that reaches there."""
     bins = _bins()
     below = [smallest] if smallest < bins[0] else []
     above = [largest] if largest > bins[-1] else []

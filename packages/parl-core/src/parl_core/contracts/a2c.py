@@ -291,7 +291,7 @@ class A3C(A2C):
 def _one_dictionary(
     name: str, given: Mapping[str, Any], config: Mapping[str, Any] | None, hyperparas: Mapping[str, Any] | None
 ) -> Mapping[str, Any] | None:
-    """The dictionary of settings of the form that was used."""
+    """Return the dictionary of settings of the form that was used."""
     if hyperparas is None:
         return None if config is None else {key: config[key] for key in _DEFAULTS if key in config}
     new = [key for key, value in given.items() if value is not None and key != "vf_loss_coeff"]

@@ -149,7 +149,7 @@ class BootstrappedDDPG(ContinuousActorCritic):
     # Shared
 
     def _count_heads(self, obs: Any, action: NDArray[Any]) -> int:
-        """How many heads the model has; 0 where it raises, which the update, which is next, does again.
+        """Return how many heads the model has; 0 where it raises, which the update, which is next, does again.
 
         Raises:
             ModelContractError: its methods return other shapes than those of heads.

@@ -1,4 +1,4 @@
-"""What DDPG, TD3, SAC and OAC share: actor and critic with a learning rate each, a target that follows slowly.
+"""The base of DDPG, TD3, SAC and OAC: actor and critic with a learning rate each, a target that follows slowly.
 
 Actions lie in [-1, 1] in every dimension; the loops and `parl.env.ActionMappingWrapper` map them to the bounds of an
 environment, whichever finite ones it has.
@@ -189,7 +189,7 @@ class ContinuousActorCritic(CountingUpdates):
         self.model.value(obs, action)
 
     def _listed(self, method: str) -> Iterable[Any]:
-        """The parameters that a method of the model lists; PARL 1.x's models know only the actor's."""
+        """Return the parameters that a method of the model lists; PARL 1.x's models know only the actor's."""
         if self.model.implements(method):
             return listed_parameters(self.model, method)
         actors = {id(parameter) for parameter in listed_parameters(self.model, "get_actor_params")}

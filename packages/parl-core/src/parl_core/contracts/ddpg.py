@@ -62,7 +62,7 @@ class DDPG(ContinuousActorCritic):
     def choose(
         self, output: Any, *, rng: np.random.Generator | None = None, noise: float = 0.1, **options: Any
     ) -> NDArray[Any]:
-        """The actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
+        """Return the actor's actions; with `rng` Gaussian noise is added, and what leaves [-1, 1] is clipped.
 
         Args:
             output: actions `[batch, act_dim]`.

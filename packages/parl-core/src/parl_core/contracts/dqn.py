@@ -147,7 +147,7 @@ class DQN(CountingUpdates):
         action_mask: Any = None,
         **options: Any,
     ) -> NDArray[np.int64]:
-        """The best action of each row; with `rng` a uniformly random one with probability `epsilon` (default 0.1).
+        """Return the best action of each row; with `rng` a random one with probability `epsilon` (default 0.1).
 
         Args:
             output: Q values `[batch, act_dim]`.
@@ -213,7 +213,7 @@ class DQN(CountingUpdates):
         return self._run(getattr(model, self._value), obs)
 
     def _choices(self, obs: Any) -> int | None:
-        """How many actions there are: as many as the model has values, which is looked at once."""
+        """Return how many actions there are: as many as the model has values, which is looked at once."""
         if self._outputs is None:
             outputs = self._output_size(self._value, observations(obs), self._value_dims)
             if outputs is not None and self.act_dim not in (None, outputs):

@@ -158,7 +158,7 @@ class IQL(CountingUpdates):
         return value_loss, critic_loss, actor_loss
 
     def update(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any) -> Any:
-        """`learn`, by PARL 2.x's name."""
+        """Call `learn`; the name is that of PARL 2.x."""
         return self.learn(obs, action, reward, next_obs, terminal)
 
     def prepare(
@@ -181,5 +181,5 @@ class IQL(CountingUpdates):
 
 
 def _cosine(progress: float) -> float:
-    """From 1 at the start to 0 at the end of the way, and from there on."""
+    """Return a factor that falls from 1 at the start to 0 at the end, and stays there."""
     return 0.5 * (1.0 + math.cos(math.pi * min(progress, 1.0)))

@@ -122,7 +122,7 @@ class OnPolicy(CountingUpdates):
     # Shared
 
     def _taken(self, name: str, values: Any, policy: str, obs: Any) -> NDArray[Any]:
-        """The actions of a batch, checked.
+        """Return the actions of a batch, checked.
 
         Args:
             name: of the argument, for messages.

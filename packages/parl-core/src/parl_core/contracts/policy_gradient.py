@@ -147,7 +147,7 @@ class PolicyGradient(OnPolicy):
     def choose(
         self, output: Any, *, rng: np.random.Generator | None = None, action_mask: Any = None, **options: Any
     ) -> NDArray[Any]:
-        """The most probable action of each row, or with `rng` one drawn from the row's distribution.
+        """Return the most probable action of each row, or with `rng` one drawn from the row's distribution.
 
         Args:
             output: what `predict` returned.
@@ -196,7 +196,7 @@ class PolicyGradient(OnPolicy):
 
 
 def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
-    """The error for what a model returned in place of probabilities."""
+    """Return the error for what a model returned in place of probabilities."""
     if not np.isfinite(output).all():
         return DivergedError(
             "the policy's probabilities are NaN or infinite; go back to the last checkpoint, lower the learning rate, "
@@ -209,7 +209,7 @@ def _no_probabilities(output: NDArray[Any], sums: NDArray[Any]) -> Exception:
 
 
 def _chosen(weights: NDArray[Any], rng: np.random.Generator | None) -> NDArray[np.int64]:
-    """The heaviest column of each row, or with `rng` one drawn in proportion to the weights."""
+    """Return the heaviest column of each row, or with `rng` one drawn in proportion to the weights."""
     if rng is None:
         return np.asarray(weights.argmax(axis=1), np.int64)
     cumulated = np.cumsum(weights, axis=1, dtype=np.float64)

@@ -74,19 +74,19 @@ class _SeparateMethods:
         lr: float | None = None,  # noqa: ARG002
         epsilon: float | None = None,  # noqa: ARG002
     ) -> Any:
-        """Of PARL 1.x's form: see `SeparatePPO.policy_learn`."""
+        """Raise an error: the method is of PARL 1.x's form, see `SeparatePPO.policy_learn`."""
         raise _of_the_other_form("policy_learn")
 
     def value_learn(self, obs: Any, val: Any, *, lr: float | None = None) -> Any:  # noqa: ARG002
-        """Of PARL 1.x's form: see `SeparatePPO.value_learn`."""
+        """Raise an error: the method is of PARL 1.x's form, see `SeparatePPO.value_learn`."""
         raise _of_the_other_form("value_learn")
 
     def value_predict(self, obs: Any) -> Any:  # noqa: ARG002
-        """Of PARL 1.x's form: see `SeparatePPO.value_predict`."""
+        """Raise an error: the method is of PARL 1.x's form, see `SeparatePPO.value_predict`."""
         raise _of_the_other_form("value_predict")
 
     def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
-        """Of PARL 1.x's form: see `SeparatePPO.sync_old_policy`."""
+        """Raise an error: the method is of PARL 1.x's form, see `SeparatePPO.sync_old_policy`."""
         raise _of_the_other_form("sync_old_policy")
 
 
@@ -244,7 +244,7 @@ class PPO(_SeparateMethods, OnPolicy):
             return value, action, policy.logp(action), policy.entropy()
 
     def explore(self, obs: Any, action_mask: Any = None) -> Any:
-        """The first three of what `sample` returns."""
+        """Return the first three of what `sample` returns."""
         return self.sample(obs, action_mask)[:3]
 
     def value(self, obs: Any) -> Any:

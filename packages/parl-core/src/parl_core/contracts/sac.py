@@ -127,9 +127,9 @@ class SAC(ContinuousActorCritic):
     # Backend hooks
 
     def _of_dtype(self, number: Any, like: Any) -> Any:  # noqa: ARG002
-        """A number or a float64 scalar, as the framework multiplies it with tensors of the dtype of `like`."""
+        """Return a number or a float64 scalar, as the framework multiplies it with tensors of the dtype of `like`."""
         return number
 
     def _new_temperature(self) -> Model:
-        """A model that holds the logarithm of the temperature, 0 at first, and has `alpha()`."""
+        """Return a model that holds the logarithm of the temperature, 0 at first, and has `alpha()`."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ __all__ = ["SeparatePPO", "adapt_kl_penalty"]
 
 
 def adapt_kl_penalty(beta: float, kl: float, kl_target: float) -> float:
-    """The penalty of the next iteration (Schulman et al. 2017, section 4).
+    """Return the penalty of the next iteration (Schulman et al. 2017, section 4).
 
     Halved when the policy moved less than `kl_target / 1.5`, doubled when it moved more than `kl_target * 1.5`.
 
@@ -185,7 +185,7 @@ class SeparatePPO(PPO):
             return self.model.value(obs).reshape([-1])
 
     def value(self, obs: Any) -> Any:
-        """The same as `value_predict`."""
+        """Return the same as `value_predict`."""
         return self.value_predict(obs)
 
     def sync_old_policy(self, gpu_id: int | None = None) -> None:  # noqa: ARG002 - the signature in the PARL 1.x manual
@@ -197,22 +197,22 @@ class SeparatePPO(PPO):
         self.model.sync_weights_to(self.old_policy_model)
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
-        """Not in this form: see `policy_learn` and `value_learn`."""
+        """Raise an error: this form has `policy_learn` and `value_learn` instead."""
         raise NotImplementedError(
             "this PPO was made with PARL 1.x's arguments: call policy_learn and value_learn, or make it with PARL "
             "2.x's (clip_param, initial_lr, ...) for learn and learn_rollout"
         )
 
     def learn_rollout(self, batch: RolloutBatch, **options: Any) -> dict[str, float]:
-        """Not in this form: see `policy_learn` and `value_learn`."""
+        """Raise an error: this form has `policy_learn` and `value_learn` instead."""
         return dict(self.learn(batch, **options))
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Nothing to prepare: `Agent.run` converts."""
+        """Return the arguments unchanged; `Agent.run` converts them."""
         return args, kwargs
 
     def choose(self, output: Any, *, rng: np.random.Generator | None = None, **options: Any) -> Any:
-        """The means, out of what `predict` returns."""
+        """Return the means, out of what `predict` returns."""
         return super().choose(output, rng=rng, **options)[0]
 
     def _require_width(self, width: int) -> None:
@@ -224,7 +224,7 @@ class SeparatePPO(PPO):
             )
 
     def _checked(self, name: str, value: Any, check: Callable[[str, object], float] = check_non_negative) -> Any:
-        """A setting of one call, if it is a number that `check` lets pass; None and a program's tensors pass."""
+        """Return a setting of one call, if it is a number that `check` lets pass; None and a program's tensors pass."""
         return check(name, value) if isinstance(value, (int, float, str, np.generic)) else value
 
     def _part(self, attribute: str) -> str | None:

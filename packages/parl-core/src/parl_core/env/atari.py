@@ -211,7 +211,7 @@ class EpisodicLifeEnv(AnyWrapper):
 
     @property
     def reset_continues(self) -> bool:
-        """Whether a reset without a seed goes on with the game that is running."""
+        """Return whether a reset without a seed goes on with the game that is running."""
         return not self.was_real_done
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -237,7 +237,7 @@ class EpisodicLifeEnv(AnyWrapper):
         return obs, float(reward), terminated or lost, truncated, info
 
     def checkpoint_state(self) -> dict[str, Any]:
-        """Whether the next reset begins a new game."""
+        """Return whether the next reset begins a new game."""
         return {"was_real_done": self.was_real_done}
 
     def restore_checkpoint(self, state: Mapping[str, Any]) -> None:

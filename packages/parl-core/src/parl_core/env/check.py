@@ -243,7 +243,7 @@ class _Checker:
 
 
 def _mismatches(space: Any, value: Any, name: str) -> Iterator[str]:
-    """What of an observation does not fit its space."""
+    """Return what of an observation does not fit its space."""
     if isinstance(space, gymnasium.spaces.Dict):
         if not isinstance(value, Mapping) or set(value) != set(space):
             has = sorted(value) if isinstance(value, Mapping) else _kind(value)

@@ -1,4 +1,4 @@
-"""What a group of environments and whoever steps it tell each other, and how that travels as a message.
+"""Messages between a group of environments and its caller, and how they are pickled.
 
 Rows of actions  ─>  EnvGroup  ─>  GroupStep: arrays, and an Ending for each episode that ended
 """
@@ -25,7 +25,7 @@ Infos = list[tuple[int, dict[str, Any]]]
 
 
 class Ending(NamedTuple):
-    """How one environment's episode ended, in the step that ended it."""
+    """The end of one environment's episode, in the step that ended it."""
 
     env_index: int
     """which environment of the group, from 0"""
@@ -40,7 +40,7 @@ class Ending(NamedTuple):
 
 
 class GroupSpaces(NamedTuple):
-    """What the caller has to know of the environments; fetched once."""
+    """The spaces of a group's environments; fetched once."""
 
     observation: Any
     action: Any

@@ -124,7 +124,7 @@ class ParallelAgents:
         self.env.close()
 
     def render(self) -> Any:
-        """What the environment renders."""
+        """Return what the environment renders."""
         return self.env.render()
 
     def _action(self, index: int, action: Any) -> Any:

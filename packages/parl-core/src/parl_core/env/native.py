@@ -57,7 +57,7 @@ def make_native_vector_env(env: str, num_envs: int, engine: str, **options: Any)
 
 
 class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
-    """What both libraries' environments share: spaces, and statistics of episodes."""
+    """Base of both libraries' environments: spaces, and statistics of episodes."""
 
     def __init__(self, num_envs: int, observation_space: Any, action_space: Any, mode: AutoresetMode) -> None:
         self.num_envs, self._mode = num_envs, mode
@@ -86,7 +86,7 @@ class NativeVectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         return named if resets_later else {**named, "_final_obs": ended}
 
     def _checked(self, actions: Any, dtype: Any) -> npt.NDArray[Any]:
-        """The actions as the library takes them, which itself checks little: ALE waits for ever for one it lacks."""
+        """Return the actions as the library takes them, which checks little: ALE waits for ever for a missing one."""
         given, space = np.asarray(actions), self.single_action_space
         if given.shape != self.action_space.shape:
             raise HyperparameterError(
@@ -252,7 +252,7 @@ class EnvPoolVectorEnv(NativeVectorEnv):
         return observations, rewards, terminated, truncated, infos
 
     def _reset_some(self, observations: Any, chosen: npt.NDArray[np.bool_]) -> tuple[Any, dict[str, Any]]:
-        """All observations with those of the chosen environments replaced by their first ones, as a copy."""
+        """Return all observations with those of the chosen environments replaced by their first ones, as a copy."""
         begun, infos = self._pool.reset(np.flatnonzero(chosen).astype(np.int32))
         return map_nested(partial(_with_rows, chosen), observations, begun), infos
 

@@ -115,7 +115,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         self.ob_rms = ob_rms
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """As of the base; statistics of observations are made where `set_ob_rms(None)`, or `wrap_rms`, left none."""
+        """Go on from a state; statistics of observations are made where `set_ob_rms(None)` or `wrap_rms` left none."""
         before = self.ob_rms
         if self.ob_rms is None and self._shape is not None:
             self.ob_rms = RunningMeanStd(self._shape)
@@ -151,7 +151,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
 
 
 def cut(scaled: Any, limit: float) -> NDArray[Any]:
-    """Numbers within [-limit, limit], except for infinite ones, which whoever learns from them has to see."""
+    """Return numbers within [-limit, limit], except for infinite ones, which a learner has to see."""
     clipped: NDArray[Any] = np.clip(scaled, -limit, limit)
     return clipped if np.isfinite(scaled).all() else np.where(np.isinf(scaled), scaled, clipped)
 
@@ -283,14 +283,14 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         return observations, rewards, terminated, truncated, infos
 
     def normalize_obs(self, observations: Any) -> Any:
-        """Observations `[..., *obs]` as the agent sees them; they are not counted."""
+        """Return observations `[..., *obs]` as the agent sees them; they are not counted."""
         if self.ob_rms is None:
             return observations
         scaled = (observations - self.ob_rms.mean) / np.sqrt(self.ob_rms.var + self.epsilon)
         return cut(scaled, self.clip_obs).astype(np.float32)
 
     def as_seen(self, env: AnyEnv) -> AnyEnv:
-        """One environment whose observations are normalised in the same way, for evaluations: its rewards stay.
+        """Return one environment whose observations are normalised in the same way, for evaluations: its rewards stay.
 
         The statistics are these, as they are at any time; they learn nothing from it.
         """
@@ -310,7 +310,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         self.training = False
 
     def checkpoint_state(self) -> dict[str, NDArray[np.float64]]:
-        """What a checkpoint of a run holds: the statistics, and the sums of the running episodes."""
+        """Return what a checkpoint of a run holds: the statistics, and the sums of the running episodes."""
         running = {"sums": self._sums, "returns": self._returns, "lengths": self._lengths}
         return {**self.get_state(), **{name: array.astype(np.float64) for name, array in running.items()}}
 

@@ -29,7 +29,7 @@ from parl_core.seeding import generator_from_json, generator_to_json
 
 __all__ = ["RecordedEnv"]
 
-FIRST_ROOM = 64  # actions; the room doubles when it is full
+FIRST_CAPACITY = 64  # actions; it doubles when it is full
 
 
 class RecordedEnv(AnyWrapper):
@@ -62,7 +62,7 @@ class RecordedEnv(AnyWrapper):
         return obs, float(reward), terminated, truncated, info
 
     def get_state(self) -> dict[str, Any]:
-        """What `set_state` needs on a new environment of the same kind.
+        """Return what `set_state` needs on a new environment of the same kind.
 
         Raises:
             CheckpointError: the environment's generator is not one of numpy's usual ones.
@@ -132,7 +132,7 @@ class RecordedEnv(AnyWrapper):
         else:
             array = np.asarray(action)
             if self._actions is None:
-                self._actions = np.empty((FIRST_ROOM, *array.shape), array.dtype)
+                self._actions = np.empty((FIRST_CAPACITY, *array.shape), array.dtype)
             elif self._count == len(self._actions):
                 self._actions = np.concatenate([self._actions, np.empty_like(self._actions)])
             if array.dtype != self._actions.dtype:  # type: ignore[union-attr]  # whole numbers, then fractions
@@ -154,7 +154,7 @@ class RecordedEnv(AnyWrapper):
 
 
 def _carried(env: AnyEnv, seed: int | None) -> list[Any]:
-    """What a reset with this seed carries over from the episodes before, of every layer from the outermost one on."""
+    """Return what a reset with this seed carries over from earlier episodes, by layer from the outermost one on."""
     return [_state_of(layer, seed) for layer in _layers(env)]
 
 

@@ -209,7 +209,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self._awaits_reset = True
 
     def get_state(self) -> dict[str, Any]:
-        """Where every environment is (`parl_core.env.recorded` says how that is known); `record_episodes` came before.
+        """Return where every environment is, as `parl_core.env.recorded` knows it; `record_episodes` comes before.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -234,7 +234,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
         self._over = np.array(state["over"], np.bool_)
 
     def _step_alone(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """The same for one group, whose arrays are the answer; small environments are worth the short way."""
+        """Return the same for one group, whose arrays are the answer; small environments are worth the short way."""
         self._awaits_reset = True
         answer = self._groups[0].step(actions)
         self._awaits_reset = False
@@ -301,7 +301,7 @@ class VectorEnv(GymnasiumVectorEnv[Any, Any, Any]):
 
 
 def _joined(space: Any, parts: Sequence[Any]) -> Any:
-    """The groups' observations as one, copied."""
+    """Return the groups' observations as one, copied."""
     if isinstance(space, ArraySpaces):
         return np.concatenate(parts)
     if isinstance(space, gymnasium.spaces.Dict):

@@ -1,11 +1,11 @@
-"""Some environments that one actor holds and steps together; the vector environment is a row of such groups.
+"""Groups of environments, each held and stepped together by one actor; a vector environment is a row of groups.
 
 Nothing here knows of actors: a group is an ordinary class, constructed in this process or in another one, so
 both give the same numbers. What happens to an environment that ends is Gymnasium's `AutoresetMode`:
 
     SAME_STEP   it is reset within the step: that returns the next episode's first observation, `Ending` the last one
     NEXT_STEP   the step returns the last observation; the next one ignores the action, resets, and gives reward 0
-    DISABLED    the step returns the last observation; whoever steps has to reset it
+    DISABLED    the step returns the last observation; the caller has to reset it
 
 What an environment returns is checked and converted: rewards to one number, flags to bools, observations to their
 space. Numbers are taken as they come where nothing is lost (float64 for float32, whole numbers for uint8 where they
@@ -46,7 +46,7 @@ EnvMaker = str | Callable[..., Any]
 """The id of a registered environment, or a function that returns an environment."""
 
 # How long a group waits for the next step before it ends the call in which it serves. Long against the time between two
-# steps, so that calls are few, and short for whoever wants something else of its actor, which takes one call at a time.
+# steps, so that calls are few, and short for other calls of its actor, which takes one at a time.
 PATIENCE_S = 0.1
 
 
@@ -124,12 +124,12 @@ class EnvGroup:
         return stacked, infos
 
     def attach(self, ticket: StepTicket, spaces: GroupSpaces) -> bool:
-        """Open the memory in which whoever steps wants to share arrays, for `serve`; say whether that worked."""
+        """Open the memory in which the caller shares arrays, for `serve`; return whether that worked."""
         self._memory = StepMemory.open(ticket, spaces, self._count)
         return self._memory is not None
 
     def serve(self) -> tuple[list[Ending], Infos] | None:
-        """Step whenever the memory's bell rings; the arrays are in the memory then, and a byte says so.
+        """Step whenever a byte says that the arrays are in the memory.
 
         Returns:
             What the last step had beside its arrays, if that was more than the memory takes; None after a while without
@@ -153,7 +153,7 @@ class EnvGroup:
         return None
 
     def stop_serving(self) -> None:
-        """Forget the bells that nobody heard: whoever rang gave up, and has what is asked next by calls."""
+        """Discard steps that were not served: the caller gave up, and does the next ones by calls."""
         if self._memory is not None:
             self._memory.forget()
 
@@ -216,7 +216,7 @@ class EnvGroup:
         self._envs = [env if isinstance(env, RecordedEnv) else RecordedEnv(env) for env in self._envs]
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Where each environment is, for `set_state` of another group, which need not be as large.
+        """Return where each environment is, for `set_state` of another group, which need not be as large.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -249,7 +249,7 @@ class EnvGroup:
             raise
 
     def observations(self) -> Any:
-        """The newest observation of every environment, `[count, *obs]`."""
+        """Return the newest observation of every environment, `[count, *obs]`."""
         return self._stack(self._current)
 
     def close(self) -> None:
@@ -306,7 +306,7 @@ class EnvGroup:
         return stacked
 
     def _unlike(self, space: Any, observations: list[Any]) -> Exception:
-        """The error for the first of some observations that is not in its space."""
+        """Return the error for the first of some observations that is not in its space."""
         unlike = [index for index, observation in enumerate(observations) if not space.contains(observation)]
         self._at = unlike[0] if unlike else 0
         return wrong_observation(self._envs[self._at], space, observations[self._at])

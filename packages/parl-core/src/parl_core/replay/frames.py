@@ -240,11 +240,11 @@ class FrameReplayMemory(SampledRing):
         return super().cut_episodes()
 
     def place(self) -> dict[str, Any]:
-        """Counters of transitions and of the frames that were written for each environment."""
+        """Return counters of the transitions, and of the frames written for each environment."""
         return {**super().place(), "written": list(self._written)}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Copies of transitions and frames that were written since an earlier `place()` and are still held."""
+        """Return copies of transitions and frames that were written since an earlier `place()` and are still held."""
         before = [0] * self.n_envs if place is None else place["written"]
         # With the frames that the first transition's observation consists of, because an older piece may be gone.
         spans = [
@@ -268,7 +268,7 @@ class FrameReplayMemory(SampledRing):
             taken += len(slots)
 
     def get_state(self) -> dict[str, Any]:
-        """Everything but rows and frames."""
+        """Return the state without rows and frames."""
         return {**super().get_state(), "starts": list(self._starts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

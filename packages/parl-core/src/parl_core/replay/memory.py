@@ -248,7 +248,7 @@ DISTRIBUTIONS = ("bernoulli", "poisson")
 
 
 class BootstrapMasks:
-    """How much each transition counts for each head (Osband et al. 2016, section 3 and appendix on masks).
+    """Weights of each transition for each head (Osband et al. 2016, section 3 and appendix on masks).
 
     Args:
         max_size: slots of the memory.
@@ -285,11 +285,11 @@ class BootstrapMasks:
 
     @property
     def heads(self) -> int:
-        """How many heads there are."""
+        """The number of heads."""
         return int(self._counts.shape[1])
 
     def of(self, index: ArrayLike) -> NDArray[np.float32]:
-        """The masks `[n, heads]` of the slots `[n]`, such as `batch.index`.
+        """Return the masks `[n, heads]` of the slots `[n]`, such as `batch.index`.
 
         Raises:
             IndexError: there is no such slot.

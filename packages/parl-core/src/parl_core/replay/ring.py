@@ -111,11 +111,11 @@ class Ring:
         return {**self.place(), "end": first}
 
     def place(self) -> dict[str, Any]:
-        """Counters of what was written: `start` (the oldest transition held) and `end`, numbered from the first one."""
+        """Return counters of what was written: `start` (the oldest transition held) and `end`, from the first one."""
         return {"start": self._start, "end": self._end}
 
     def rows_since(self, place: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """What was written since an earlier `place()` and is still held; everything for None. An append may change it.
+        """Return what was written since an earlier `place()` and is still held; all for None. An append may change it.
 
         Returns:
             columns `[n, ...]` by name, and `span`, the numbers of the first of them and of the one after the last.
@@ -149,7 +149,7 @@ class Ring:
                 taken += end - begin
 
     def get_state(self) -> dict[str, Any]:
-        """Everything but the rows: counters, generator, priorities."""
+        """Return the state without the rows: counters, generator, priorities."""
         return {**self.place(), "max_size": self.max_size, "n_envs": self.n_envs}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class Ring:
         self._floor, self._end = int(state["start"]), int(state["end"])
 
     def _spans(self, first: int, stop: int) -> list[tuple[int, int]]:
-        """The slots of the transitions `first ... stop - 1`, at most `max_size` of them, as one or two slices."""
+        """Return the slots of the transitions `first ... stop - 1`, at most `max_size`, as one or two slices."""
         begin = first % self.max_size
         end = begin + stop - first
         return [(begin, min(end, self.max_size)), (0, max(end - self.max_size, 0))]
@@ -269,7 +269,7 @@ class Ring:
 
 
 def _checked_place(data: Mapping[str, NDArray[Any]], source: str) -> list[int]:
-    """The counters of a snapshot: start, end, max_size, n_envs."""
+    """Return the counters of a snapshot: start, end, max_size, n_envs."""
     truncated = data.get("truncated", ())
     place, rows = data["place"], len(data["reward"])
     counters: list[int] = place.tolist() if place.shape == (4,) and place.dtype.kind in "iu" else [-1, 0, 0, 0]

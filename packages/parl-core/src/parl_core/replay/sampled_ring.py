@@ -1,4 +1,4 @@
-"""How batches are drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused.
+"""Batches drawn from a ring: uniformly or by priority, one step or several, into buffers that are reused.
 
 n-step returns are computed out of one-step transitions when a batch is drawn:
 
@@ -224,7 +224,7 @@ class SampledRing(Ring):
         self._sampler.update(np.asarray(index, np.int64), np.asarray(td_error))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything but the rows: counters, generator, priorities."""
+        """Return the state without the rows: counters, generator, priorities."""
         state = {**super().get_state(), "rng": generator_to_json(self._rng)}
         if self._sampler is not None:
             self._sampler.follow(self._start, self._end)
@@ -256,7 +256,7 @@ class SampledRing(Ring):
             raise ValueError("numpy would repeat numbers to fill the shape, or the reward is not finite")
 
     def _misfit(self, obs: Any, act: Any, reward: Any, next_obs: Any) -> str:
-        """What `append` says of a transition that is not of this memory's form."""
+        """Return what `append` says of a transition that is not of this memory's form."""
         shapes = [list(np.asarray(part, object).shape) for part in (obs, next_obs, act)]
         return (
             f"append got obs {shapes[0]}, next_obs {shapes[1]}, act {shapes[2]} and the reward {reward!r}; this memory "

@@ -33,11 +33,11 @@ __all__ = [
 
 
 class PredictingAgent(Protocol):
-    """What an evaluation needs."""
+    """An agent that can be evaluated."""
 
     @property
     def training(self) -> bool:
-        """Whether dropout and batch statistics are active."""
+        """Return whether dropout and batch statistics are active."""
 
     def train(self) -> None:
         """Activate them."""
@@ -50,7 +50,7 @@ class PredictingAgent(Protocol):
 
 
 class ExploringAgent(Protocol):
-    """What collecting experience needs."""
+    """An agent that can collect experience of its own policy."""
 
     def explore(self, obs: Any, /) -> tuple[Any, Any, Any]:
         """Return value `[n]`, action `[n, *act]` and its log-probability `[n]` for `[n, *obs]`."""
@@ -60,7 +60,7 @@ class ExploringAgent(Protocol):
 
 
 class OnPolicyAgent(ExploringAgent, Protocol):
-    """What the on-policy loop needs: experience, and learning from a whole rollout at once."""
+    """An agent for the on-policy loop: it collects experience and learns from a whole rollout at once."""
 
     def learn_rollout(
         self,
@@ -79,7 +79,7 @@ class OnPolicyAgent(ExploringAgent, Protocol):
 
 
 class OffPolicyAgent(Protocol):
-    """What the off-policy loop needs."""
+    """An agent for the off-policy loop."""
 
     @property
     def alg(self) -> Any:
@@ -130,7 +130,7 @@ def into_space(space: Any, *, unit_box: bool = False) -> Callable[[Any], Any]:
 
 
 def acts_in_unit_box(agent: object) -> bool:
-    """Whether the agent's algorithm says that its continuous actions lie in [-1, 1]."""
+    """Return whether the agent's algorithm says that its continuous actions lie in [-1, 1]."""
     return bool(getattr(getattr(agent, "alg", None), "ACTS_IN_UNIT_BOX", False))
 
 
@@ -195,7 +195,7 @@ def _counted_from(space: Any, start: Any) -> Callable[[Any], Any]:
 
 
 def first_reset(envs: Any, seed: int | None) -> Any:
-    """The first observations of a vector environment, each of its environments with a seed of its own.
+    """Return the first observations of a vector environment, each of its environments with a seed of its own.
 
     Those that are one program, such as Gymnasium's `CartPoleVectorEnv`, take one seed for all.
     """

@@ -102,7 +102,7 @@ class LearnerMetrics:
             self._seconds += np.array(fragment.seconds)
 
     def take(self, *, dropped: int, lost: int, failed: int) -> dict[str, float]:
-        """The metrics since the last time, by name."""
+        """Return the metrics since the last time, by name."""
         named = {
             "lag/limit": float(self._max_lag),
             "lag/dropped": float(dropped),
@@ -124,7 +124,7 @@ class LearnerMetrics:
         return named
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds: no times."""
+        """Return the state for a checkpoint: no times."""
         return {"lags": list(self._lags)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -169,7 +169,7 @@ class ActorLearnerSettings:
             `{"learning_rate": linear(1e-3, 0.0, 1e6)}`: numbers, or schedules of the steps learned from.
         report_every: steps between two reports to the callbacks, which get mean losses.
         timeout_s: longest time for one answer of an actor, a whole fragment or with inference on the learner a step,
-            its start included; who takes longer is replaced. None has no limit. (In this process nothing can be ended.)
+            its start included; a slower one is replaced. None: no limit. (In this process nothing can be ended.)
         max_failures: how often in a row the environments of a group may raise, hang, or lose their actor, before the
             run ends with the last error; ten times as often where the actor's host was lost or somebody stopped it.
     """
@@ -220,21 +220,21 @@ class ActorLearnerSettings:
 
     @property
     def resumes_exactly(self) -> bool:
-        """Whether a run that goes on from a checkpoint is the run that was never stopped; else it resumes loosely."""
+        """Return whether a resumed run equals the run that was never stopped; else it resumes loosely."""
         return self.deterministic or (self.max_lag == 0 and self.inference == "actors")
 
     def with_total_steps(self, total_steps: int) -> "ActorLearnerSettings":
-        """The same with another budget of environment steps."""
+        """Return the same with another budget of environment steps."""
         return replace(self, total_steps=total_steps)
 
     @property
     def n_groups(self) -> int:
-        """Groups in all."""
+        """The number of groups."""
         return self.n_actors if self.groups is None else self.groups
 
     @property
     def fragments_per_batch(self) -> int:
-        """Fragments of one update."""
+        """The number of fragments of one update."""
         return self.n_groups if self.batch_fragments is None else self.batch_fragments
 
 
@@ -347,7 +347,7 @@ def _order(settings: ActorLearnerSettings) -> FragmentOrder:
 
 
 def _shares(settings: ActorLearnerSettings) -> list[list[int]]:
-    """The groups of each actor."""
+    """Return the groups of each actor."""
     return [list(range(actor, settings.n_groups, settings.n_actors)) for actor in range(settings.n_actors)]
 
 

@@ -58,7 +58,7 @@ class ConfirmedReturn(Callback):
         return f"evaluations in a row reached {self._threshold:g}: {found}"
 
     def get_state(self) -> list[float]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return list(self._latest)
 
     def set_state(self, state: Any) -> None:
@@ -92,7 +92,7 @@ class NoImprovement(Callback):
         return f"{self._since} evaluations in a row were no better than {self._best:.1f}"
 
     def get_state(self) -> dict[str, float]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"best": self._best, "since": self._since}
 
     def set_state(self, state: Any) -> None:
@@ -126,7 +126,7 @@ class StepBudget(Callback):
 
 
 class SavableAgent(Protocol):
-    """What keeping weights needs of an agent."""
+    """An agent whose weights can be saved."""
 
     def get_weights(self) -> Any: ...
 
@@ -189,11 +189,11 @@ class KeepBest(Callback):
             agent.restore(self._run.path / self._name, **options)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds; of a run with a folder the weights are in its file."""
+        """Return the state for a checkpoint; of a run with a folder the weights are in its file."""
         return {"best": self._best, "weights": self._weights, "statistics": self._statistics}
 
     def set_state(self, state: Any) -> None:
-        """Go on from what `get_state` returned; a best file that somebody removed is no best any more."""
+        """Go on from what `get_state` returned; a best file that was removed counts no more."""
         if self._run is not None and state["best"] != -math.inf:
             path = self._run.path / self._name
             if not path.exists():
@@ -278,7 +278,7 @@ class Progress(Callback):
             self._bar.set_postfix_str(self._figures())
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         place = {"step": self._step, "total": self._total, "seconds": self._seconds}
         return {"returns": list(self._returns), "evaluated": self._evaluated, **place}
 
@@ -333,7 +333,7 @@ def _duration(seconds: float) -> str:
 
 
 def _bar_size(out: TextIO) -> dict[str, Any]:
-    """How large a bar may be; a terminal that knows no size (a container's, that of `script`) would show none."""
+    """Return the size of the bar; a terminal that knows none (a container's, that of `script`) would show no bar."""
     try:
         columns, rows = os.get_terminal_size(out.fileno())
     except (OSError, ValueError):  # nothing that has a file descriptor

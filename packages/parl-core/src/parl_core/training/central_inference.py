@@ -1,6 +1,6 @@
 """The source of fragments when the learner chooses the actions: GA3C (Babaeizadeh et al. 2017, arXiv:1611.06256).
 
-    actors: begin, step ── observations ──> whoever is ready within max_wait_s ──> one pass ── actions ──> actors
+    actors: begin, step ── observations ──> groups ready within max_wait_s ──> one pass ── actions ──> actors
 
 Actors hold environments only, so nothing but observations and actions travels, and one large pass through the network
 takes the place of many small ones. Deviation from the paper: predictor and trainer take turns in one thread, so that
@@ -24,14 +24,14 @@ from parl_core.training.fragment import Fragment, FragmentWriter, Task
 from parl_core.training.fragment_source import FragmentOrder
 from parl_core.training.group_actor import stream_seed
 
-__all__ = ["CentralInference", "Seat", "step_of", "step_state"]
+__all__ = ["CentralInference", "GroupSlot", "step_of", "step_state"]
 
 
 _ARRAYS = ("observations", "rewards", "terminated", "truncated")
 
 
-class Seat:
-    """Waits for actions, or its environments are busy."""
+class GroupSlot:
+    """A group of environments as the learner sees it: it waits for actions, or its step is under way."""
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()
@@ -45,7 +45,7 @@ class Seat:
 
     @property
     def waits(self) -> bool:
-        """Whether it waits for actions."""
+        """Return whether it waits for actions."""
         return self.writer is not None and not self.under_way and self.obs is not None
 
     def begin_again(self, obs: Observations) -> None:
@@ -55,7 +55,7 @@ class Seat:
         self.obs, self.chosen, self.under_way = obs, None, False
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {
             "tasks": list(self.tasks),
             "writer": None if self.writer is None else self.writer.get_state(),
@@ -73,13 +73,13 @@ class Seat:
 
 
 def step_state(step: GroupStep) -> dict[str, Any]:
-    """What a checkpoint holds of an answer that was not written down yet; infos are of no use here."""
+    """Return the state for a checkpoint of an answer that was not written down yet; infos are of no use here."""
     endings = [[e.env_index, e.observation, e.episode_return, e.length] for e in step.endings]
     return {name: getattr(step, name) for name in _ARRAYS} | {"endings": endings}
 
 
 def step_of(state: Mapping[str, Any]) -> GroupStep:
-    """The answer that `step_state` described."""
+    """Return the answer that `step_state` described."""
     endings = [Ending(index, obs, {}, total, length) for index, obs, total, length in state["endings"]]
     return GroupStep(**{name: state[name] for name in _ARRAYS}, endings=endings, infos=[])
 
@@ -115,7 +115,7 @@ class CentralInference:
         self._crew, self._order, self._experience = crew, order, experience
         self._n_steps, self._max_wait_s = n_steps, max_wait_s
         self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
-        self._seats = [Seat() for _ in range(groups)]
+        self._slots = [GroupSlot() for _ in range(groups)]
         self._version = -1
         self._seed, self._passes = seed, 0
         self._held: list[Arrival] = []  # answers that are to be taken in where the loop would have waited for them
@@ -141,22 +141,22 @@ class CentralInference:
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
         self._held = []
-        for seat, obs in zip(self._seats, observations, strict=True):
-            seat.begin_again(obs)
+        for slot, obs in zip(self._slots, observations, strict=True):
+            slot.begin_again(obs)
 
     def get_state(self) -> dict[str, Any]:
         held = [
             [call.group, call.method, answer if call.method == "begin" else step_state(answer)]
             for call, answer, _ in self._held
         ]
-        seats = [seat.get_state() for seat in self._seats]
-        return {"order": self._order.get_state(), "passes": self._passes, "seats": seats, "held": held}
+        slots = [slot.get_state() for slot in self._slots]
+        return {"order": self._order.get_state(), "passes": self._passes, "seats": slots, "held": held}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._order.set_state(state["order"])
         self._passes = state["passes"]
-        for seat, saved in zip(self._seats, state["seats"], strict=True):
-            seat.set_state(saved)
+        for slot, saved in zip(self._slots, state["seats"], strict=True):
+            slot.set_state(saved)
         self._held = [
             Arrival(Call(group, method), answer if method == "begin" else step_of(answer), False)
             for group, method, answer in state["held"]
@@ -164,23 +164,23 @@ class CentralInference:
 
     def _ask(self) -> None:
         for task in self._order.due(self._version):
-            self._seats[task.group].tasks.append(task)
-        for group, seat in enumerate(self._seats):
-            if seat.writer is None and seat.tasks:
-                seat.writer = FragmentWriter(seat.tasks.popleft(), self._n_steps)
-                if seat.obs is None:
+            self._slots[task.group].tasks.append(task)
+        for group, slot in enumerate(self._slots):
+            if slot.writer is None and slot.tasks:
+                slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps)
+                if slot.obs is None:
                     self._submit(group, "begin")
 
     def _submit(self, group: int, method: str, *args: Any) -> None:
-        self._seats[group].under_way = True
+        self._slots[group].under_way = True
         self._crew.submit(Call(group, method, (group, *args)))
 
     def _gather(self) -> None:
         """Take in observations: at least one group's, and others' that come before the time is over."""
-        if not any(seat.under_way for seat in self._seats):
+        if not any(slot.under_way for slot in self._slots):
             return
-        deadline = self._deadline() if any(seat.waits for seat in self._seats) else None
-        while any(seat.under_way for seat in self._seats):
+        deadline = self._deadline() if any(slot.waits for slot in self._slots) else None
+        while any(slot.under_way for slot in self._slots):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             arrivals, self._held = self._held or self._crew.arrivals(left), []
             for arrival in arrivals:
@@ -193,43 +193,43 @@ class CentralInference:
         return None if self._max_wait_s is None else time.monotonic() + self._max_wait_s
 
     def _take_in(self, arrival: Arrival) -> None:
-        group, seat = arrival.call.group, self._seats[arrival.call.group]
-        seat.under_way = False
+        group, slot = arrival.call.group, self._slots[arrival.call.group]
+        slot.under_way = False
         if arrival.failed:  # the fragment begins once more, with new environments
-            assert seat.writer is not None
-            seat.writer, seat.obs, seat.chosen = FragmentWriter(seat.writer.task, self._n_steps), None, None
+            assert slot.writer is not None
+            slot.writer, slot.obs, slot.chosen = FragmentWriter(slot.writer.task, self._n_steps), None, None
             self._submit(group, "begin")
         elif arrival.call.method == "begin":
-            seat.obs = arrival.answer
+            slot.obs = arrival.answer
         else:
-            self._write(seat, group, arrival.answer)
+            self._write(slot, group, arrival.answer)
 
-    def _write(self, seat: Seat, group: int, step: GroupStep) -> None:
-        assert seat.writer is not None
-        assert seat.chosen is not None
-        seat.writer.add(*seat.chosen, step)
-        seat.obs = step.observations
-        if seat.writer.is_full:
-            fragment = seat.writer.finish(seat.obs)
+    def _write(self, slot: GroupSlot, group: int, step: GroupStep) -> None:
+        assert slot.writer is not None
+        assert slot.chosen is not None
+        slot.writer.add(*slot.chosen, step)
+        slot.obs = step.observations
+        if slot.writer.is_full:
+            fragment = slot.writer.finish(slot.obs)
             self._experience.complete(fragment)
             self._crew.succeeded(group)
             self._order.arrived(fragment)
-            seat.writer = FragmentWriter(seat.tasks.popleft(), self._n_steps) if seat.tasks else None
+            slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps) if slot.tasks else None
 
     def _act(self) -> None:
-        """One pass for all groups that wait for actions."""
-        ready = [group for group, seat in enumerate(self._seats) if seat.waits]
+        """Make one pass for all groups that wait for actions."""
+        ready = [group for group, slot in enumerate(self._slots) if slot.waits]
         if not ready:
             return
-        obs = [self._seats[group].obs for group in ready]
+        obs = [self._slots[group].obs for group in ready]
         bounds = np.cumsum([0, *map(rows_of, obs)])
         with self._experience.drawing_from(stream_seed(self._seed, self._passes)):
             choice = self._experience.choose(map_nested(lambda *parts: np.concatenate(parts), *obs))
         self._passes += 1
         valid = self._valid(choice.action)
         for group, start, stop in zip(ready, bounds, bounds[1:], strict=False):
-            seat = self._seats[group]
+            slot = self._slots[group]
             rows = slice(start, stop)
             policy = {name: values[rows] for name, values in choice.policy.items()}
-            seat.chosen = self._version, seat.obs, choice.action[rows], policy
+            slot.chosen = self._version, slot.obs, choice.action[rows], policy
             self._submit(group, "step", Rows(valid[rows]))

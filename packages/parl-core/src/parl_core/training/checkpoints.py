@@ -36,10 +36,10 @@ from parl_core.training.run import Run
 __all__ = [
     "Checkpoints",
     "Collector",
-    "EnvironmentKeeper",
     "EnvironmentRule",
     "HasState",
     "LoopParts",
+    "SavedEnvironments",
     "get_random_state",
     "set_random_state",
 ]
@@ -52,7 +52,7 @@ class HasState(Protocol):
     """A part of a loop that goes on where it was."""
 
     def get_state(self) -> Any:
-        """What a checkpoint holds of it: see `parl_core.checkpoint`."""
+        """Return the state for a checkpoint: see `parl_core.checkpoint`."""
 
     def set_state(self, state: Any, /) -> None:
         """Go on from there."""
@@ -66,7 +66,7 @@ class Collector(HasState, Protocol):
 
 
 class SavedAgent(Protocol):
-    """What a checkpoint needs of an agent; where it has them, `rng` (a generator) and `BACKEND` belong to it, too."""
+    """An agent of a checkpoint; where it has them, `rng` (a generator) and `BACKEND` belong to its state, too."""
 
     def save(self, path: Any, /) -> Any: ...
 
@@ -75,7 +75,7 @@ class SavedAgent(Protocol):
 
 @dataclass(frozen=True)
 class LoopParts:
-    """What a loop consists of.
+    """The parts of a loop that a checkpoint holds.
 
     Attributes:
         agent: learns.
@@ -117,7 +117,7 @@ class Checkpoints:
         self._run, self._keep = run, check_int("keep", keep)
         self._rule: EnvironmentRule = environments
         self._fresh = fresh_episodes
-        self._keeper: EnvironmentKeeper | None = None
+        self._environments: SavedEnvironments | None = None
         self._parts: LoopParts | None = None
         self._opened: tuple[CheckpointStore, Journal] | None = None
         self._written: int | None = None
@@ -128,7 +128,7 @@ class Checkpoints:
         Raises:
             HyperparameterError: they cannot be saved as was asked for.
         """
-        self._keeper = EnvironmentKeeper(envs, self._rule, seed)
+        self._environments = SavedEnvironments(envs, self._rule, seed)
 
     def watch_nothing(self, why: str) -> None:
         """Say that the loop goes on with new episodes, and why.
@@ -169,8 +169,8 @@ class Checkpoints:
 
     @property
     def exact(self) -> bool:
-        """Whether a checkpoint can be written at any step without changing what follows."""
-        return self._keeper is None or self._keeper.exact
+        """Return whether a checkpoint can be written at any step without changing what follows."""
+        return self._environments is None or self._environments.exact
 
     def save(self, step: int, loop: Callable[[], Mapping[str, Any]]) -> None:
         """Write a checkpoint, unless that of this step is there.
@@ -193,14 +193,14 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(self._cannot_write(step, error)) from error
         self._written = step
-        if not self.exact and self._keeper is not None and parts.collector is not None:
-            parts.collector.begin_again(self._keeper.reset_seeds(step))
+        if not self.exact and self._environments is not None and parts.collector is not None:
+            parts.collector.begin_again(self._environments.reset_seeds(step))
 
     def _played(self, parts: LoopParts) -> dict[str, Any]:
-        """The state of what steps the environments; it may wait for them."""
-        if self._keeper is None or parts.collector is None:
+        """Return the state of what steps the environments; it may wait for them."""
+        if self._environments is None or parts.collector is None:
             return {}
-        return {"environments": self._keeper.get_state(), "collector": parts.collector.get_state()}
+        return {"environments": self._environments.get_state(), "collector": parts.collector.get_state()}
 
     def _write(self, parts: LoopParts, step: int, loop: Mapping[str, Any], played: Mapping[str, Any]) -> None:
         store, journal = self._folders()
@@ -233,15 +233,15 @@ class Checkpoints:
             if name not in state["others"]:
                 raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no {name!r}")
             _restore_part(part, state["others"][name])
-        if self._keeper is not None and parts.collector is not None:
+        if self._environments is not None and parts.collector is not None:
             if "environments" not in state:
                 raise CheckpointError(f"{checkpoint.path} is of another kind of loop: it has no environments")
-            goes_on = self._keeper.set_state(state["environments"], fresh_episodes=self._fresh)
+            goes_on = self._environments.set_state(state["environments"], fresh_episodes=self._fresh)
             parts.collector.set_state(state["collector"])
             if not goes_on:
                 if state["environments"]["exact"] and parts.memory is not None:
                     journal.cut_episodes(parts.memory)
-                parts.collector.begin_again(self._keeper.reset_seeds(checkpoint.step))
+                parts.collector.begin_again(self._environments.reset_seeds(checkpoint.step))
         backend = str(getattr(parts.agent, "BACKEND", ""))
         if not set_random_state(state["random"], backend):
             logger.warning(
@@ -300,7 +300,7 @@ def _restore_part(part: Any, state: Any) -> None:
         part.set_state(state)
 
 
-class EnvironmentKeeper:
+class SavedEnvironments:
     """Saves and restores one vector of environments. Make it before the first reset, from which on it records.
 
     Args:
@@ -337,12 +337,12 @@ class EnvironmentKeeper:
             self._base.record_episodes()
 
     def reset_seeds(self, step: int) -> list[int]:
-        """Seeds of the environments for the reset at a checkpoint, one each."""
+        """Return the seeds of the environments for the reset at a checkpoint, one each."""
         sequence = np.random.SeedSequence((self._root, step))
         return spawn_seeds(int(sequence.generate_state(1)[0]), self._base.num_envs)
 
     def get_state(self) -> dict[str, Any]:
-        """What `set_state` needs."""
+        """Return what `set_state` needs."""
         state: dict[str, Any] = {
             "exact": self.exact,
             "root": self._root,

@@ -1,4 +1,4 @@
-"""What every training loop does around its updates: count, tell callbacks, evaluate, save, and end in good order.
+"""The course of a training loop around its updates: counting, callbacks, evaluations, checkpoints, and the end.
 
 with Course(total_steps, callbacks, evaluator, evaluate_every) as course:
     while course.goes_on:
@@ -96,7 +96,7 @@ class Course:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the budget has something left and no callback asked to stop."""
+        """Return whether the budget has something left and no callback asked to stop."""
         return self.step < self._total and not self._reasons
 
     @property

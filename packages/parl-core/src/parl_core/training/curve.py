@@ -41,7 +41,7 @@ class LearningCurve(Callback):
         self._returns.extend(episode.episode_return for episode in update.episodes)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"steps": np.array(self._steps, np.int64), "returns": np.array(self._returns, np.float64)}
 
     def set_state(self, state: Any) -> None:

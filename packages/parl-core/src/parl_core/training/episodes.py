@@ -1,6 +1,6 @@
-"""The loop of the documents' QuickStart: play one episode, learn from it, repeat.
+"""The loop of the QuickStart in the PARL 1.x manual: play one episode, learn from it, repeat.
 
-What happens when, with the documents' numbers:
+The order, with the numbers of the manual:
 
     for each episode:  run_episode(sample) ── obs, actions, returns ──> agent.learn
     every 10:          log the return         every 100:  run_episode(predict), log the return
@@ -23,7 +23,7 @@ __all__ = ["EpisodeAgent", "PlayedEpisode", "run_episode", "train_by_episodes"]
 
 
 class EpisodeAgent(Protocol):
-    """What the episode loop needs; one observation at a time, `parl.Agent` around PolicyGradient is one."""
+    """An agent for the episode loop, one observation at a time; `parl.Agent` around PolicyGradient is one."""
 
     def sample(self, obs: Any, /) -> Any:
         """Return an action to explore with."""

@@ -61,29 +61,29 @@ def evaluate(
     check_int("episodes", episodes)
     check_int("max_steps", max_steps)
     count = min(check_int("at_once", at_once), episodes)
-    seats = [_Seat(made) for made in make_envs(lambda: make_env(env, env_kwargs), count)]
+    slots = [_Slot(made) for made in make_envs(lambda: make_env(env, env_kwargs), count)]
     waiting = deque(enumerate(spawn_seeds(seed, episodes)))
     played: dict[int, Episode] = {}
     was_training = agent.training
     agent.eval()
     try:
-        tell_dimensions(agent, seats[0].env.observation_space)
-        valid = into_space(seats[0].env.action_space, unit_box=acts_in_unit_box(agent))
-        for seat in seats:
-            seat.begin(*waiting.popleft())
+        tell_dimensions(agent, slots[0].env.observation_space)
+        valid = into_space(slots[0].env.action_space, unit_box=acts_in_unit_box(agent))
+        for slot in slots:
+            slot.begin(*waiting.popleft())
         while len(played) < episodes:
-            obs = map_nested(_stacked, *(seat.obs for seat in seats))
+            obs = map_nested(_stacked, *(slot.obs for slot in slots))
             check_observations(obs, f"after {len(played)} evaluated episodes")
             actions = valid(agent.predict(obs))
-            for seat, action in zip(seats, actions, strict=True):
-                if seat.playing and seat.step(action, max_steps):
-                    played[seat.number] = Episode(seat.episode_return, seat.length)
+            for slot, action in zip(slots, actions, strict=True):
+                if slot.playing and slot.step(action, max_steps):
+                    played[slot.number] = Episode(slot.episode_return, slot.length)
                     if waiting:
-                        seat.begin(*waiting.popleft())
+                        slot.begin(*waiting.popleft())
     finally:
         if was_training:
             agent.train()
-        close_all(seat.env for seat in seats)
+        close_all(slot.env for slot in slots)
     return Evaluation([played[number] for number in range(episodes)])
 
 
@@ -101,7 +101,7 @@ def _stacked(*observations: Any) -> Any:
     return np.stack(observations)
 
 
-class _Seat:
+class _Slot:
     """One environment, and the episode that is played there."""
 
     def __init__(self, env: Any) -> None:
@@ -184,7 +184,7 @@ class RecordVideo(Callback):
         self._run.saved(folder.parent, f"videos of the agent, the latest after {evaluation.step} steps")
 
     def get_state(self) -> int:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return self._evaluations
 
     def set_state(self, state: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a training loop reports to its callbacks, the callback itself, and figures collected between two reports.
+"""Reports of a training loop to its callbacks, the callback itself, and figures collected between two reports.
 
 A callback hears of three things:
 
@@ -43,7 +43,7 @@ class Episode:
 
 @dataclass(frozen=True)
 class Update:
-    """What happened since the update before.
+    """A report of an update, and of what happened since the one before.
 
     Attributes:
         step: environment steps so far, over all environments.
@@ -94,13 +94,13 @@ class Evaluation:
         return float(np.std(self.returns))
 
     def get_state(self) -> dict[str, Any]:
-        """The same as a checkpoint holds it."""
+        """Return the state for a checkpoint."""
         lengths = [episode.length for episode in self.episodes]
         return {"returns": self.returns, "lengths": lengths, "step": self.step, "seconds": self.seconds}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Evaluation":
-        """The evaluation that `get_state` described."""
+        """Return the evaluation that `get_state` described."""
         pairs = zip(state["returns"], state["lengths"], strict=True)
         return cls([Episode(*pair) for pair in pairs], int(state["step"]), float(state["seconds"]))
 
@@ -116,7 +116,7 @@ class Stop(Enum):
 
 @dataclass(frozen=True)
 class Ended:
-    """How a loop ended.
+    """The end of a loop.
 
     Attributes:
         stop: the kind of end.
@@ -154,7 +154,7 @@ class Callback:
         """Called after `set_state`, before a resumed run takes a step; a reason means that the run was over already."""
 
     def get_state(self) -> Any:
-        """What a checkpoint holds of it (see `parl_core.checkpoint`); asked for before each one is written."""
+        """Return the state for a checkpoint (see `parl_core.checkpoint`); asked for before each one is written."""
         return None
 
     def set_state(self, state: Any) -> None:
@@ -196,13 +196,13 @@ class Figures:
                 self._counts[name] = self._counts.get(name, 0) + 1
 
     def take_means(self) -> dict[str, float]:
-        """The mean of each since the last time."""
+        """Return the mean of each since the last time."""
         means = {name: total / self._counts[name] for name, total in self._sums.items()}
         self._sums, self._counts = {}, {}
         return means
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"sums": dict(self._sums), "counts": dict(self._counts)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -224,13 +224,13 @@ class Losses:
         self._count += 1
 
     def take_means(self) -> dict[str, float]:
-        """The mean of each over the updates since the last time."""
+        """Return the mean of each over the updates since the last time."""
         means = {name: total / self._count for name, total in self._sums.items()}
         self._sums, self._count = {}, 0
         return means
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"sums": dict(self._sums), "count": self._count}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -239,7 +239,7 @@ class Losses:
 
 
 class EndedEpisodes:
-    """Those that ended since the report before."""
+    """Episodes that ended since the report before."""
 
     def __init__(self) -> None:
         self._episodes: list[Episode] = []
@@ -249,12 +249,12 @@ class EndedEpisodes:
         self._episodes += episodes
 
     def take(self) -> list[Episode]:
-        """Those since the last time."""
+        """Return the episodes since the last call."""
         episodes, self._episodes = self._episodes, []
         return episodes
 
     def get_state(self) -> list[list[float]]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return [[episode.episode_return, episode.length] for episode in self._episodes]
 
     def set_state(self, state: Sequence[Any]) -> None:
@@ -269,7 +269,7 @@ class Latest:
         self.value = value
 
     def get_state(self) -> int:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return self.value
 
     def set_state(self, state: int) -> None:
@@ -314,7 +314,7 @@ class RunningEpisodes:
         self._returns[:], self._lengths[:] = 0.0, 0
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"returns": self._returns, "lengths": self._lengths}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What is taken down while an agent acts, and how it learns from it: the two kinds of actor-critics.
+"""The columns that two kinds of actor-critics record while they act, and how they learn from them.
 
                     the policy says of a step      a fragment's end              the learner calls
 VTraceExperience    logits                         the last observations         agent.learn (IMPALA)
@@ -33,13 +33,13 @@ class Experience(Protocol):
     """An agent, seen from a loop in which acting and learning are apart."""
 
     def drawing_from(self, seed: int) -> AbstractContextManager[None]:
-        """A context in which `choose` draws what `seed` decides, and disturbs nobody's generators."""
+        """Provide a context in which `choose` draws what `seed` decides; no other generator is touched."""
 
     def choose(self, obs: Observations) -> Choice:
         """Draw actions for `[n, *obs]`."""
 
     def complete(self, fragment: Fragment) -> None:
-        """Add what learning needs besides and only who acted can say; remove what it does not need."""
+        """Add the columns of learning that only the actor can compute; remove those that it does not need."""
 
     def warm_up(self, obs: Observations) -> None:
         """Pass a batch through the model, so that layers without shapes get them."""
@@ -167,7 +167,7 @@ def experience_of(
     passes: tuple[int | None, int | None] = (None, None),
     rng: np.random.Generator | None = None,
 ) -> Experience:
-    """What fits the agent's algorithm.
+    """Return what fits the agent's algorithm.
 
     Args:
         agent: acts, learns, or both.

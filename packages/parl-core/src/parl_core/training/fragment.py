@@ -23,14 +23,14 @@ __all__ = ["ActorSeconds", "BatchMemory", "Fragment", "FragmentBatch", "Fragment
 
 
 class Task(NamedTuple):
-    """Which fragment: the `round`-th one of a group of environments, both counted from 0."""
+    """A fragment to be made: the `round`-th one of a group of environments, both counted from 0."""
 
     group: int
     round: int
 
 
 class ActorSeconds(NamedTuple):
-    """Where an actor's time went.
+    """Seconds of an actor, by what they were spent on.
 
     Attributes:
         env: in the environments' own code.
@@ -78,13 +78,13 @@ class Fragment:
     seconds: ActorSeconds = field(default_factory=ActorSeconds)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         episodes = [[episode.episode_return, episode.length] for episode in self.episodes]
         return {part.name: getattr(self, part.name) for part in fields(self)} | {"episodes": episodes}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The fragment that `get_state` described."""
+        """Return the fragment that `get_state` described."""
         named = {
             "task": Task(*state["task"]),
             "episodes": tuple(Episode(*episode) for episode in state["episodes"]),
@@ -114,7 +114,7 @@ class FragmentWriter:
 
     @property
     def is_full(self) -> bool:
-        """Whether `finish` may be called."""
+        """Return whether `finish` may be called."""
         return self.length == self.n_steps
 
     def add(
@@ -151,7 +151,7 @@ class FragmentWriter:
         self.length = t + 1
 
     def finish(self, last_obs: Observations) -> Fragment:
-        """The fragment, after `n_steps` steps.
+        """Return the fragment, after `n_steps` steps.
 
         Args:
             last_obs: `[n, *obs]`, what the last step led to.
@@ -176,7 +176,7 @@ class FragmentWriter:
         )
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {
             "task": self.task,
             "n_steps": self.n_steps,
@@ -191,7 +191,7 @@ class FragmentWriter:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
-        """The writer that `get_state` described."""
+        """Return the writer that `get_state` described."""
         writer = cls(Task(*state["task"]), state["n_steps"])
         writer.length, writer.version = state["length"], state["version"]
         writer._obs, writer._columns, writer._policy = state["obs"], state["columns"], state["policy"]
@@ -260,7 +260,7 @@ class BatchMemory:
         self._used = 0
 
     def join(self, fragments: Sequence[Fragment]) -> FragmentBatch:
-        """The fragments as one batch, in the order given.
+        """Return the fragments as one batch, in the order given.
 
         Raises:
             DivergedError: a reward is infinite or NaN.
@@ -300,7 +300,7 @@ class BatchMemory:
         return np.concatenate(parts, out=out)
 
     def _memory(self, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-        """The array that the same place of earlier batches had."""
+        """Return the array that the same place of earlier batches had."""
         self._used += 1
         key = self._used, shape, dtype
         if key not in self._arrays:

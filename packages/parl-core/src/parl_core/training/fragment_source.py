@@ -5,8 +5,8 @@ publish(version): the weights are stored once a host, and an actor gets them wit
 
 An order knows no actor and no clock, it only counts:
 
-    AsTheyCome   whoever is done first is learned from first; an actor has its next call before it has ended the last
-    InRounds     fragment i = round * groups + group is learned from in update i // per_batch, whoever made it, with the
+    AsTheyCome   in the order of arrival; an actor has its next call before it has ended the last
+    InRounds     fragment i = round * groups + group is learned from in update i // per_batch, of any actor, with the
                  weights of `max_lag` updates before: the same numbers, however many actors there are
 
 Both keep the policy lag, the updates between acting and learning, within `max_lag`: so many fragments and no more are
@@ -51,19 +51,19 @@ class FragmentOrder(Protocol):
     """Fragments that were too old to be learned from."""
 
     def due(self, version: int) -> list[Task]:
-        """What has to be asked for now, with weights that have seen `version` updates; each only once."""
+        """Return what has to be asked for now, with weights that have seen `version` updates; each only once."""
 
     def arrived(self, fragment: Fragment) -> None:
         """Take in what was asked for."""
 
     def take(self, version: int) -> list[Fragment] | None:
-        """The fragments of the next batch, None as long as some are missing."""
+        """Return the fragments of the next batch, None as long as some are missing."""
 
     def begin_at(self, version: int) -> None:
         """Go on after `version` updates, with nothing under way and nothing that waits."""
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds, when all that was asked for has arrived."""
+        """Return the state for a checkpoint, when all that was asked for has arrived."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned."""
@@ -121,10 +121,10 @@ class AsTheyCome:
         pass  # rounds may begin anew
 
     def get_state(self) -> dict[str, Any]:
-        raise NotImplementedError("who comes first cannot be had again")
+        raise NotImplementedError("the order of arrival cannot be had again")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        raise NotImplementedError("who comes first cannot be had again")
+        raise NotImplementedError("the order of arrival cannot be had again")
 
 
 class InRounds:
@@ -175,13 +175,13 @@ class InRounds:
 
 
 class FragmentSource(Protocol):
-    """What a learner takes its batches from."""
+    """A source of the fragments that a learner joins to batches."""
 
     def publish(self, version: int) -> None:
         """Act with the agent's weights of now from now on."""
 
     def take(self) -> list[Fragment]:
-        """The fragments of the next batch; waits only if they are not there yet."""
+        """Return the fragments of the next batch; waits only if they are not there yet."""
 
     def settle(self) -> None:
         """Wait for all that is under way; in the deterministic mode what is learned from stays the same."""
@@ -190,7 +190,7 @@ class FragmentSource(Protocol):
         """Every group's environments were reset and observe `[size, *obs]`; nothing was under way."""
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds, of a deterministic run that has settled."""
+        """Return the state for a checkpoint, of a deterministic run that has settled."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned."""
@@ -284,7 +284,7 @@ class ActorEnvironments:
         self.recorded = True
 
     def get_state(self) -> dict[str, Any]:
-        """Where every group is, once nothing is under way.
+        """Return where every group is, once nothing is under way.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -309,7 +309,7 @@ class ActorEnvironments:
 
 
 class FragmentCollector:
-    """What a deterministic run has to go on with besides its environments.
+    """The state of a deterministic run besides its environments.
 
     Args:
         source: of the fragments.
@@ -321,7 +321,7 @@ class FragmentCollector:
         self._source, self._crew, self._shape = source, crew, dict(shape)
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         self._source.settle()
         return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._crew)}
 
@@ -348,7 +348,7 @@ class FragmentCollector:
 
 
 class LooseCollector:
-    """What a run goes on with whose fragments are learned from as they come.
+    """The state of a run whose fragments are learned from as they come.
 
     Args:
         order: of the fragments.
@@ -360,7 +360,7 @@ class LooseCollector:
         self._order, self._crew, self._version = order, crew, version
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         return {"dropped": self._order.dropped, **_counts(self._crew)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""What lives in an actor: some groups of environments, and, where it chooses the actions itself, an agent.
+"""The object in an actor: groups of environments and, where the actor chooses the actions itself, an agent.
 
     learner ── begin(group), step(group, actions) ──> GroupActor ──> observations, GroupStep         inference there
     learner ── collect(task, version, weights) ─────> CollectingActor ──> Fragment                   inference here
@@ -27,12 +27,12 @@ __all__ = ["CollectingActor", "GroupActor", "stream_seed"]
 
 
 def stream_seed(*parts: int) -> int:
-    """A seed in [0, 2**32) that belongs to these whole numbers, at least 0, and to no others."""
+    """Return a seed in [0, 2**32) that belongs to these whole numbers, at least 0, and to no others."""
     return int(np.random.SeedSequence(parts).generate_state(1, np.uint32)[0])
 
 
 class GroupActor:
-    """Some groups of environments.
+    """Groups of environments in one actor.
 
     Args:
         env: what each environment is.
@@ -60,7 +60,7 @@ class GroupActor:
         self._lives = dict(lives)
 
     def spaces(self) -> GroupSpaces:
-        """What the environments observe and what they do; makes those of the first group."""
+        """Return what the environments observe and what they do; makes those of the first group."""
         self._environments(min(self._lives))
         return self._spaces
 
@@ -92,7 +92,7 @@ class GroupActor:
         self._lives[group] = life
 
     def get_state(self, group: int) -> dict[str, Any]:
-        """Where a group is, for `set_state` of another actor.
+        """Return where a group is, for `set_state` of another actor.
 
         Raises:
             CheckpointError: an environment cannot be saved.
@@ -187,18 +187,18 @@ class CollectingActor(GroupActor):
         return fragment
 
     def begin(self, group: int, seeds: Sequence[int] | None = None) -> Observations:
-        """As `GroupActor`; fragments go on from there."""
+        """Do as `GroupActor` does; fragments go on from there."""
         self._obs[group] = super().begin(group, seeds)
         return self._obs[group]
 
     def live(self, group: int, life: int) -> None:
-        """As `GroupActor`; makes the agent, too, as its first weights may be drawn from generators of the process."""
+        """Do as `GroupActor` does, and make the agent: its first weights may be drawn from the process's generators."""
         super().live(group, life)
         if self._agent is None:
             self._set_up()
 
     def set_state(self, group: int, state: Mapping[str, Any]) -> None:
-        """As `GroupActor`; fragments go on from there."""
+        """Do as `GroupActor` does; fragments go on from there."""
         super().set_state(group, state)
         if group in self._obs:
             self._obs[group] = self._open[group].observations()

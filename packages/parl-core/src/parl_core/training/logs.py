@@ -25,7 +25,7 @@ __all__ = ["CsvTables", "JsonLines", "TensorBoard", "cut_back", "figures", "size
 
 
 def size_on_disk(path: Path) -> int:
-    """The size of a file, all of which is on the disk when this returns; its writer has flushed it before."""
+    """Return the size of a file, all of which is on the disk when this returns; its writer has flushed it before."""
     sync(path)
     return path.stat().st_size
 
@@ -39,7 +39,7 @@ def cut_back(path: Path, size: int | None) -> None:
 
 
 def figures(event: Update | Evaluation) -> dict[str, float]:
-    """The numbers of an event, named as in TensorBoard (`group/name`).
+    """Return the numbers of an event, named as in TensorBoard (`group/name`).
 
     Args:
         event: an update gives `train/return` and `train/length` (means of the episodes that ended; absent when none
@@ -90,7 +90,7 @@ class TensorBoard(Callback):
             self._writer.close()
 
     def get_state(self) -> int:
-        """What a checkpoint holds."""
+        """Return the state for a checkpoint."""
         if self._writer is not None:
             self._writer.flush()
         return self._step
@@ -141,7 +141,7 @@ class CsvTables(Callback):
             table.close()
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds: how many rows of which columns the tables have."""
+        """Return the state for a checkpoint: how many rows of which columns the tables have."""
         state = {}
         for name, (table, columns) in self._tables.items():
             table.flush()
@@ -214,7 +214,7 @@ class JsonLines(Callback):
                 self._file.close()
 
     def get_state(self) -> int | None:
-        """What a checkpoint holds: how long the file is."""
+        """Return the state for a checkpoint: how long the file is."""
         return None if self._file is None else size_on_disk(self._run.path / self.NAME)
 
     def set_state(self, state: Any) -> None:

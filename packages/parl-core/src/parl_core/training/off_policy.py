@@ -79,7 +79,7 @@ def storage_of(space: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
 
 
 def to_records(obs: Observations, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Observations `[n, ...]` as a memory of this dtype stores them: arrays as they are, dictionaries as `[n]` records.
+    """Return observations `[n, ...]` as a memory stores them: arrays as they are, dictionaries as `[n]` records.
 
     Raises:
         KeyError: a field is not among the observations.
@@ -94,7 +94,7 @@ def to_records(obs: Observations, dtype: np.dtype[Any]) -> NDArray[Any]:
 
 
 def from_records(array: NDArray[Any]) -> Observations:
-    """The opposite of `to_records`; the arrays of a dictionary look into the records."""
+    """Return the opposite of `to_records`; the arrays of a dictionary look into the records."""
     if array.dtype.names is None:
         return array
     return {name: from_records(array[name]) for name in array.dtype.names}
@@ -157,7 +157,7 @@ class TransitionCollector:
         return len(reward)
 
     def take_episodes(self) -> tuple[Episode, ...]:
-        """Those that ended since the last time."""
+        """Return the episodes that ended since the last call."""
         episodes, self._episodes = tuple(self._episodes), []
         return episodes
 
@@ -168,7 +168,7 @@ class TransitionCollector:
         self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the environments' own state is not in it."""
+        """Return the state for a checkpoint; the environments' own state is not in it."""
         ended = [[episode.episode_return, episode.length] for episode in self._episodes]
         return {"obs": self._obs, **self._running.get_state(), "ended": ended}
 
@@ -264,11 +264,11 @@ class OffPolicySettings:
             )
 
     def with_total_steps(self, total_steps: int) -> "OffPolicySettings":
-        """The same with another budget of environment steps, of which at most half pass before the first update."""
+        """Return the same with another budget of environment steps; at most half pass before the first update."""
         return replace(self, total_steps=total_steps, learning_starts=min(self.learning_starts, total_steps // 2))
 
     def updates_after(self, step: int, new: int) -> int:
-        """How many updates are due when the last `new` steps have led to `step`."""
+        """Return how many updates are due when the last `new` steps have led to `step`."""
         if step < max(self.learning_starts, 1):
             return 0
         return self.gradient_steps * (step // self.train_every - (step - new) // self.train_every)
@@ -350,7 +350,7 @@ def train_off_policy(
 def make_memory(
     agent: OffPolicyAgent, envs: Any, settings: OffPolicySettings, rng: np.random.Generator
 ) -> ReplayMemory:
-    """A replay memory for the spaces of `envs`.
+    """Return a replay memory for the spaces of `envs`.
 
     Args:
         agent: whose gamma n-step returns are discounted with.

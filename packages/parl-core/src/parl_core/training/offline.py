@@ -41,11 +41,11 @@ __all__ = [
 
 
 class OfflineAgent(Protocol):
-    """What the offline loop needs; `parl.Agent` around CQL, IQL, OfflineQ, DecisionTransformer, DQN or SAC is one."""
+    """An agent for the offline loop; `parl.Agent` around CQL, IQL, OfflineQ, DecisionTransformer, DQN or SAC is one."""
 
     @property
     def alg(self) -> Any:
-        """The algorithm; one with `draw_batch(dataset, n, rng)` says itself what a batch is."""
+        """The algorithm; one with `draw_batch(dataset, n, rng)` defines its own batches."""
 
     def learn(self, *args: Any, **kwargs: Any) -> Any:
         """Learn from the columns of a batch; returns a loss, or several."""
@@ -213,7 +213,7 @@ def evaluate_with_target_return(
 
 
 def _width(algorithm: Any, space: Any) -> int:
-    """How many numbers an action is: dimensions of a box, or choices, of which it is a one-hot row."""
+    """Return how many numbers an action is: dimensions of a box, or choices, of which it is a one-hot row."""
     if isinstance(space, gymnasium.spaces.Discrete):
         width = int(space.n)
     elif isinstance(space, gymnasium.spaces.Box):

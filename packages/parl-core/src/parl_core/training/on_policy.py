@@ -156,7 +156,7 @@ class RolloutCollector:
         self._running.begin_again()
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the environments' own state is not in it."""
+        """Return the state for a checkpoint; the environments' own state is not in it."""
         return {"obs": self._obs, **self._running.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -224,7 +224,7 @@ class OnPolicySettings:
             )
 
     def with_total_steps(self, total_steps: int) -> "OnPolicySettings":
-        """The same with another budget of environment steps."""
+        """Return the same with another budget of environment steps."""
         return replace(self, total_steps=total_steps)
 
     def scheduled(self, step: int) -> dict[str, float]:

@@ -200,7 +200,7 @@ _OTHERWISE: Mapping[str, OffPolicyPreset] = MappingProxyType(
 
 
 def off_policy_preset(algorithm: str, env: str) -> OffPolicyPreset:
-    """The preset of an algorithm (`"DQN"`) for an environment, or the one for environments that have none."""
+    """Return the preset of an algorithm (`"DQN"`) for an environment, or the one for environments that have none."""
     return OFF_POLICY_PRESETS[algorithm].get(env, _OTHERWISE[algorithm])
 
 
@@ -211,7 +211,7 @@ EPISODES_WHILE_TRAINING = 20
 
 @dataclass(frozen=True)
 class PresetRun:
-    """What one run was asked to do.
+    """The request for one run of a preset.
 
     Attributes:
         algorithm: name of its class.
@@ -258,7 +258,7 @@ class PresetRun:
         return self.preset.loop.total_steps if self.extended_to is None else self.extended_to
 
     def extended(self, steps: int) -> "PresetRun":
-        """The same run with another budget; schedules that go over the whole budget are stretched."""
+        """Return the same run with another budget; schedules that go over the whole budget are stretched."""
         return dataclasses.replace(self, extended_to=steps)
 
     def train(
@@ -368,7 +368,7 @@ class PresetRun:
         return found
 
     def settings(self) -> dict[str, Any]:
-        """All hyper-parameters as JSON has them; of a schedule its values along the way."""
+        """Return all hyper-parameters as JSON has them; of a schedule its values along the way."""
         preset = self.preset
         total = preset.loop.total_steps
         own = {field.name: getattr(preset, field.name) for field in dataclasses.fields(preset) if field.name != "loop"}
@@ -399,7 +399,7 @@ def play(agent: PredictingAgent, env: str, episodes: int, *, seed: int, max_step
 
 
 def _within(preset: OnPolicyPreset, steps: int) -> OnPolicyPreset:
-    """The preset with another budget, which one rollout does not exceed; the last of several is completed."""
+    """Return the preset with another budget, which one rollout does not exceed; the last of several is completed."""
     num_envs = min(preset.num_envs, steps)
     n_steps = min(preset.loop.n_steps, steps // num_envs)
     total = n_steps * num_envs if n_steps < preset.loop.n_steps else steps

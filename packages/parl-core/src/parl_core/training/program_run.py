@@ -40,7 +40,7 @@ FORMAT, VERSION = "parl-settings", 1
 
 
 def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
-    """A new run of a program, or the one that its settings say to resume; its settings are kept in `settings.json`.
+    """Return a new run of a program, or the one that its settings resume; `settings.json` in its folder has them.
 
     The settings are a dataclass as `parse_settings` makes it. Two of its fields are known here, and may be missing:
     `runs`, the folder in which every run gets a new one (default `"runs"`), and `resume`, the folder of the run to go
@@ -69,7 +69,7 @@ def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
 
 
 def read_settings(folder: str | Path) -> dict[str, Any]:
-    """The settings of a run that `open_run` made, by name, without `resume`.
+    """Return the settings of a run that `open_run` made, by name, without `resume`.
 
     Raises:
         CheckpointError: the folder is none of such a run.
@@ -169,7 +169,7 @@ def _with_dashes(argument: str) -> str:
 
 
 def _resumed(parser: argparse.ArgumentParser, found: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the run to resume, which then stand for the defaults."""
+    """Return the settings of the run to resume, which then stand for the defaults."""
     try:
         saved = read_settings(found.resume)
     except CheckpointError as error:

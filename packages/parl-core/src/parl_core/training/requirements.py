@@ -134,7 +134,7 @@ def check_outputs(agent: object, obs: Any, space: Any) -> None:
 
 
 def _takes(algorithm: Algorithm, *args: Any, **kwargs: Any) -> bool:
-    """Whether the algorithm learns from such arguments; `prepare`, where it has one, turns them into `learn`'s."""
+    """Return whether the algorithm learns from such arguments, which a `prepare` of its own turns into `learn`'s."""
     prepares = type(algorithm).prepare is not Algorithm.prepare
     try:
         inspect.signature(algorithm.prepare if prepares else algorithm.learn).bind(*args, **kwargs)
@@ -157,7 +157,7 @@ def _require_known(setting: str, given: Iterable[str], algorithm: Algorithm, kno
 
 
 def _explored(algorithm: Algorithm) -> Sequence[str] | None:
-    """Names of the settings that `Agent.sample` takes for this algorithm; None where any may be."""
+    """Return the names of the settings that `Agent.sample` takes for this algorithm; None where any may be."""
     cls = type(algorithm)
     if cls.sample is not Algorithm.sample:
         own = algorithm.sample if cls.sample_actions is Algorithm.sample_actions else algorithm.sample_actions
@@ -170,7 +170,7 @@ def _explored(algorithm: Algorithm) -> Sequence[str] | None:
 
 
 def _parameters(method: Callable[..., Any]) -> list[str] | None:
-    """Names of the parameters; None where it takes any."""
+    """Return the names of the parameters; None where it takes any."""
     parameters = inspect.signature(method).parameters.values()
     if any(parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in parameters):
         return None

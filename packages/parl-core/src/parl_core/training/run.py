@@ -28,7 +28,7 @@ from parl_core.errors import CheckpointError, HyperparameterError, RunExistsErro
 __all__ = ["Interruption", "Run", "RunLock"]
 
 
-# Unwinding to the place that notices takes less, so that nobody who cleans up is disturbed; a person waits for it.
+# Unwinding to the place that notices takes less, so that no clean-up is disturbed; a person waits for it.
 SECONDS_UNTIL_AGAIN = 1.0
 
 
@@ -52,7 +52,7 @@ class Interruption:
             signal.signal(signal.SIGINT, self._pressed)
 
     def noticed(self) -> None:
-        """Somebody unwinds the program now: do not raise again."""
+        """Note that the interruption was noticed, so that it is not raised again."""
         if self._watching:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 
@@ -162,7 +162,7 @@ class Run:
 
     @classmethod
     def at(cls, folder: str | Path, *, out: TextIO | None = None) -> Self:
-        """A new run in exactly this folder.
+        """Return a new run in exactly this folder.
 
         Raises:
             RunExistsError: the folder is there already.
@@ -176,7 +176,7 @@ class Run:
 
     @classmethod
     def resume(cls, folder: str | Path, *, out: TextIO | None = None) -> Self:
-        """A run that goes on in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
+        """Return a run that goes on in the folder of an earlier one: `Checkpoints` restores it, tables are continued.
 
         Raises:
             CheckpointError: there is no such folder.
@@ -224,7 +224,7 @@ class Run:
         return path
 
     def inventory(self) -> str:
-        """What was saved so far, one line a file."""
+        """Return what was saved so far, one line a file."""
         if not self._saved:
             return "Nothing was saved yet."
         return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
@@ -239,7 +239,7 @@ class Run:
 
     @property
     def how_to_resume(self) -> str:
-        """What to call to go on with this run, for messages; `parl train` says its own command."""
+        """Return what to call to go on with this run, for messages; `parl train` says its own command."""
         return self._how_to_resume or f"Run.resume({str(self.path)!r})"
 
     @how_to_resume.setter

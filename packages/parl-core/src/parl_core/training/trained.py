@@ -60,7 +60,7 @@ def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
 
 @dataclass(frozen=True)
 class Trained:
-    """How an agent of a preset was made, and how to make it again.
+    """The description of an agent of a preset, from which it can be made again.
 
     Attributes:
         algorithm: name of its class.
@@ -169,7 +169,7 @@ T = TypeVar("T")
 
 
 class EnvKind(StrEnum):
-    """Which networks and hyper-parameters suit an environment."""
+    """Kinds of environments, by the networks and hyper-parameters that suit them."""
 
     DISCRETE = "discrete"
     CONTINUOUS = "continuous"
@@ -188,7 +188,7 @@ class StandardEnv:
 
     @property
     def kind(self) -> EnvKind:
-        """What it is.
+        """Return what it is.
 
         Raises:
             HyperparameterError: observations or actions are none of the kinds above.
@@ -215,13 +215,13 @@ class StandardEnv:
 
     @property
     def goal(self) -> float | None:
-        """Mean return of an evaluation that Gymnasium counts as solved; None where nobody agreed on one."""
+        """Mean return of an evaluation that Gymnasium counts as solved; None where there is no agreed one."""
         self._spaces  # noqa: B018 - an environment of a package that is not imported yet is registered now
         threshold = gymnasium.spec(self.env_id).reward_threshold
         return None if threshold is None else float(threshold)
 
     def pick(self, table: Mapping[str, T]) -> T:
-        """What a table has for this kind.
+        """Return what a table has for this kind.
 
         Raises:
             HyperparameterError: it has nothing.
