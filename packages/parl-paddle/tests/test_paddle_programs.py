@@ -20,7 +20,7 @@ from parl_paddle.agent import Agent
 from parl_paddle.algorithms import DDQN, DQN, PPO, PolicyGradient
 from parl_paddle.model import Model
 from parl_paddle.networks import ActorCritic, QNetwork
-from parl_paddle.programs import eager, in_program, static_graphs
+from parl_paddle.static_graphs import eager, in_program, static_graphs
 
 PICKLES = "__reduce_ex__" in vars(paddle.Tensor)  # paddle 3.0 did not
 OBS_DIM, ROWS = 4, 8

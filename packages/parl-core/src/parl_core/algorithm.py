@@ -17,17 +17,43 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError
-from parl_core.model import Model, Weights, check_names
+from parl_core.model import Model, Weights, check_names, check_weights
 from parl_core.nested import map_nested
 
 __all__ = ["Algorithm", "AlgorithmState", "Optimizer"]
 
 
 class Optimizer:
-    """Updates some or all parameters of one model; it is created in the framework when the first loss arrives.
+    """Adam (Kingma & Ba 2015, algorithm 1) for some or all parameters of one model.
 
-    That late, because lazily shaped layers have no parameters before the first batch.
+    Its state is created when the first loss arrives, because lazily shaped layers have no parameters before the first
+    batch.
+
+    Args:
+        model: whose parameters are updated.
+        lr: default learning rate, above 0.
+        eps: added to the root of the second moment.
+        max_grad_norm: limit of the gradients' global norm, None for none.
+        part: update only the parameters below this attribute of the model, or those that this function lists.
+        compiles: `descend` compiles losses and gradients, where the backend does.
     """
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        lr: float,
+        eps: float = 1e-8,
+        max_grad_norm: float | None = None,
+        part: str | Callable[[], Iterable[Any]] | None = None,
+        compiles: bool = False,
+    ) -> None:
+        self._model = model
+        self._lr = lr
+        self._eps = eps
+        self._max_grad_norm = max_grad_norm
+        self._part = part
+        self._compiles = compiles
 
     def minimize(self, loss: Any, lr: float | None = None) -> Any:
         """Compute gradients of `loss` and take one step.
@@ -71,6 +97,36 @@ class Optimizer:
             WeightsMismatchError: names or shapes do not fit the model; nothing was changed.
         """
         raise NotImplementedError
+
+    def _named(self) -> dict[str, Any]:
+        """The parameters that are updated, by name."""
+        named = self._model._named_parameters()
+        if self._part is None:
+            return named
+        if isinstance(self._part, str):
+            return {name: value for name, value in named.items() if name.startswith(f"{self._part}.")}
+        listed = {id(parameter) for parameter in self._part()}
+        return {name: value for name, value in named.items() if id(value) in listed}
+
+    def _saved(self, state: Mapping[str, Any]) -> tuple[Weights, Weights, Weights]:
+        """Return steps, first and second moments of a saved state, by the names and in the layouts of this backend.
+
+        Raises:
+            WeightsMismatchError: names or shapes do not fit the model.
+        """
+        slots: dict[str, Weights] = {"step": {}, "moment1": {}, "moment2": {}}
+        for path, array in state.items():
+            slot, _, name = path.partition("/")
+            if slot in slots:
+                slots[slot][name] = np.asarray(array)
+        named = self._named()
+        known = {name: tuple(named[name].shape) for name in slots["step"] if name in named}
+        for slot in ("moment1", "moment2"):
+            converted = self._model._from_portable(slots[slot])  # which adds what no optimizer has, such as counters
+            slots[slot] = {name: array for name, array in converted.items() if name in slots[slot]}
+            check_weights(f"{slot} of the optimizer", known, slots[slot])
+        check_weights("step of the optimizer", dict.fromkeys(known, ()), slots["step"])
+        return slots["step"], slots["moment1"], slots["moment2"]
 
 
 @dataclass(frozen=True)

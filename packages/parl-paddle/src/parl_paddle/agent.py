@@ -10,7 +10,7 @@ import paddle
 
 from parl_core import agent as contract
 from parl_core.errors import ModelContractError
-from parl_paddle.each_run import is_recording
+from parl_paddle.hooks import is_recording
 from parl_paddle.model import Model
 from parl_paddle.programs import Programs
 from parl_paddle.tensors import place_of

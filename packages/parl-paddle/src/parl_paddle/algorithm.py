@@ -15,10 +15,10 @@ from parl_core.errors import HyperparameterError
 from parl_paddle import tensors
 from parl_paddle.data_parallel import means, normalised
 from parl_paddle.distributions import PolicyDistribution, policy_distribution, standard_normal_like
-from parl_paddle.each_run import after_each_run, at_each_run, either, no_figure
+from parl_paddle.hooks import after_each_run, at_each_run, either, no_figure
 from parl_paddle.model import Model
 from parl_paddle.optim import Adam
-from parl_paddle.programs import eager
+from parl_paddle.static_graphs import eager
 
 __all__ = ["Algorithm"]
 

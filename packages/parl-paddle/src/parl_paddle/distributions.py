@@ -18,7 +18,7 @@ from paddle import Tensor
 from parl_core.contracts.actions import ActionKind
 from parl_core.errors import DivergedError
 from parl_paddle.losses.shapes import same_shape
-from parl_paddle.programs import in_program
+from parl_paddle.static_graphs import in_program
 
 __all__ = [
     "CategoricalDistribution",

@@ -36,7 +36,7 @@ from parl_core.layers import (
     squeeze,
 )
 from parl_paddle.distributions import log_softmax
-from parl_paddle.programs import eager, in_program
+from parl_paddle.static_graphs import eager, in_program
 
 __all__ = [
     "abs",

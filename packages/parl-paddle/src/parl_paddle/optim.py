@@ -13,10 +13,10 @@ from paddle import Tensor
 from paddle.utils import unique_name
 
 from parl_core import algorithm as contract
-from parl_core.model import Weights, check_weights
+from parl_core.model import Weights
 from parl_paddle.data_parallel import SharedGradients, learners
 from parl_paddle.model import Model
-from parl_paddle.programs import eager, in_program
+from parl_paddle.static_graphs import as_value, eager, in_program
 from parl_paddle.tensors import to_array
 
 __all__ = ["Adam"]
@@ -29,17 +29,10 @@ _REDUCED = (paddle.float16, paddle.bfloat16)  # their moments are kept in float3
 
 
 class Adam(contract.Optimizer):
-    """Adam (Kingma & Ba 2015).
+    """`parl_core.algorithm.Optimizer`, of which eager updates and programs share the state.
 
     The state lives in eager tensors, like the weights: a step inside a program (`build_program`) and an eager one go on
     from each other, and both are saved.
-
-    Args:
-        model: whose parameters are updated.
-        lr: default learning rate, above 0.
-        eps: added to the root of the second moment.
-        max_grad_norm: limit of the gradients' global norm, None for none.
-        part: update only the parameters below this attribute of the model, or those that this function lists.
     """
 
     def __init__(
@@ -51,11 +44,7 @@ class Adam(contract.Optimizer):
         max_grad_norm: float | None = None,
         part: str | Callable[[], Iterable[Tensor]] | None = None,
     ) -> None:
-        self._model = model
-        self._lr = lr
-        self._eps = eps
-        self._max_grad_norm = max_grad_norm
-        self._part = part
+        super().__init__(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part)
         self._others: list[Tensor] | None = None
         self._slots: dict[str, _Slot] = {}
         self._shared: SharedGradients | None = None
@@ -100,29 +89,15 @@ class Adam(contract.Optimizer):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: see the contract."""
-        shapes = {name: tuple(parameter.shape) for name, parameter in self._named().items()}
-        steps = _below("step", state)
-        known = {name: shapes[name] for name in steps if name in shapes}
-        moments = {moment: self._model._from_portable(_below(moment, state)) for moment in _MOMENTS}
-        for moment, arrays in moments.items():
-            check_weights(f"{moment} of the optimizer", known, arrays)
-        check_weights("steps of the optimizer", dict.fromkeys(known, ()), steps)
-        if known and not self._slots:
+        steps, moment1, moment2 = self._saved(state)
+        if steps and not self._slots:
             self._create()
         for name, slot in self._slots.items():  # into the tensors that are there: programs hold on to them
-            if name in known:
-                slot.load(moments["moment1"][name], moments["moment2"][name], int(steps[name]))
+            if name in steps:
+                slot.load(moment1[name], moment2[name], int(steps[name]))
             else:
-                slot.load(np.zeros(shapes[name]), np.zeros(shapes[name]), 0)
-
-    def _named(self) -> dict[str, Tensor]:
-        named = self._model._named_parameters()
-        if self._part is None:
-            return named
-        if isinstance(self._part, str):
-            return {name: value for name, value in named.items() if name.startswith(f"{self._part}.")}
-        listed = {id(parameter) for parameter in self._part()}
-        return {name: value for name, value in named.items() if id(value) in listed}
+                zeros = np.zeros(slot.parameter.shape)
+                slot.load(zeros, zeros, 0)
 
     @contextlib.contextmanager
     def _others_frozen(self) -> Iterator[None]:
@@ -238,8 +213,6 @@ def clip_by_global_norm(gradients: Sequence[Tensor | None], limit: float) -> tup
 
 def _gradients(loss: Tensor, parameters: Sequence[Tensor]) -> list[Tensor | None]:
     if in_program():
-        from parl_paddle.tracing import as_value
-
         found: Iterable[Any] = paddle.static.gradients([loss], [as_value(parameter) for parameter in parameters])
         return list(found)
     for parameter in parameters:
@@ -252,8 +225,3 @@ def _with_name(tensor: Tensor, name: str) -> Tensor:
     # A program knows the tensors that become its parameters by name.
     tensor.name = unique_name.generate(name)
     return tensor
-
-
-def _below(slot: str, state: Mapping[str, Any]) -> Weights:
-    start = f"{slot}/"
-    return {name.removeprefix(start): np.asarray(array) for name, array in state.items() if name.startswith(start)}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from parl_core import config
 from parl_core.errors import HyperparameterError
-from parl_paddle.programs import eager
+from parl_paddle.static_graphs import eager
 
 __all__ = ["device_name", "place_of", "resolve_device", "to_array", "to_tensor"]
 

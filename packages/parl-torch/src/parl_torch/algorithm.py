@@ -14,10 +14,9 @@ from parl_core.errors import HyperparameterError
 from parl_torch.compiled import require_compiler
 from parl_torch.data_parallel import means, normalised
 from parl_torch.distributions import PolicyDistribution, policy_distribution
-from parl_torch.freed_memory import keep_freed_memory
 from parl_torch.model import Model
 from parl_torch.optim import Adam
-from parl_torch.tensors import resolve_device, to_array, to_tensor
+from parl_torch.tensors import keep_freed_memory, resolve_device, to_array, to_tensor
 
 __all__ = ["Algorithm"]
 

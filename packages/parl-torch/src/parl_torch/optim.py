@@ -10,7 +10,7 @@ from torch._utils import _flatten_dense_tensors
 from torch.nn.parameter import is_lazy
 
 from parl_core import algorithm as contract
-from parl_core.model import Weights, check_weights
+from parl_core.model import Weights
 from parl_torch.compiled import CompiledGradients, Losses
 from parl_torch.data_parallel import SharedGradients, learners
 from parl_torch.model import Model
@@ -47,18 +47,10 @@ class _Columns:
 
 
 class Adam(contract.Optimizer):
-    """Adam (Kingma & Ba 2015): one fused kernel for all parameters, called directly.
+    """`parl_core.algorithm.Optimizer` as one fused kernel for all parameters, called directly.
 
     `torch.optim.Adam(fused=True)` runs the same kernel; its bookkeeping costs four times the kernel's time where
     networks are small.
-
-    Args:
-        model: whose parameters are updated.
-        lr: default learning rate, above 0.
-        eps: added to the root of the second moment.
-        max_grad_norm: limit of the gradients' global norm, None for none.
-        part: update only the parameters below this attribute of the model, or those that this function lists.
-        compiles: `descend` compiles losses and gradients.
     """
 
     def __init__(
@@ -71,12 +63,7 @@ class Adam(contract.Optimizer):
         part: str | Callable[[], Iterable[Tensor]] | None = None,
         compiles: bool = False,
     ) -> None:
-        self._model = model
-        self._lr = lr
-        self._eps = eps
-        self._max_grad_norm = max_grad_norm
-        self._part = part
-        self._compiles = compiles
+        super().__init__(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=compiles)
         self._compiled: dict[Any, CompiledGradients] = {}
         self._state: dict[Tensor, _Moments] = {}
         self._parameters: list[nn.Parameter] = []
@@ -174,17 +161,11 @@ class Adam(contract.Optimizer):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a saved state: see the contract."""
         named = self._named()
-        step = _below("step", state)
-        moment1 = self._from_portable(_below("moment1", state))
-        moment2 = self._from_portable(_below("moment2", state))
-        known = {name: tuple(named[name].shape) for name in step if name in named}
-        for slot, arrays in (("moment1", moment1), ("moment2", moment2)):
-            check_weights(f"{slot} of the optimizer", known, arrays)
-        check_weights("step of the optimizer", dict.fromkeys(known, ()), step)
+        step, moment1, moment2 = self._saved(state)
         self._parameters, self._columns, self._waits = [], None, False
         clocks = {
             (count, device): torch.tensor(float(count), device=device)
-            for count, device in {(int(step[name]), named[name].device) for name in known}
+            for count, device in {(int(step[name]), named[name].device) for name in step}
         }
         self._state = {
             named[name]: _Moments(
@@ -192,21 +173,8 @@ class Adam(contract.Optimizer):
                 torch.tensor(moment1[name]).to(named[name]),
                 torch.tensor(moment2[name]).to(named[name]),
             )
-            for name in known
+            for name in step
         }
-
-    def _named(self) -> dict[str, nn.Parameter]:
-        named = dict(self._model.named_parameters())
-        if self._part is None:
-            return named
-        if isinstance(self._part, str):
-            return {name: value for name, value in named.items() if name.startswith(f"{self._part}.")}
-        listed = {id(parameter) for parameter in self._part()}
-        return {name: value for name, value in named.items() if id(value) in listed}
-
-    def _from_portable(self, arrays: Weights) -> Weights:
-        converted = self._model._from_portable(arrays)  # which adds counters of the model's that no optimizer has
-        return {name: array for name, array in converted.items() if name in arrays}
 
     def _gathered(self, reached: list[bool]) -> _Columns:
         parameters: list[Tensor] = [parameter for parameter, hit in zip(self._parameters, reached, strict=True) if hit]
@@ -241,7 +209,3 @@ def _global_norm(gradients: list[Tensor], flat: bool) -> Tensor:
         joined = torch.stack(torch._foreach_norm(gradients))
     norm: Tensor = torch.linalg.vector_norm(joined)
     return norm
-
-
-def _below(slot: str, state: Mapping[str, Any]) -> Weights:
-    return {name.removeprefix(f"{slot}/"): array for name, array in state.items() if name.startswith(f"{slot}/")}

@@ -1,5 +1,6 @@
 """Numpy to tensors and back, and the choice of the device: the only module that does either."""
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,9 @@ from torch import Tensor
 from parl_core import config
 from parl_core.errors import HyperparameterError
 
-__all__ = ["resolve_device", "to_array", "to_tensor"]
+__all__ = ["keep_freed_memory", "resolve_device", "to_array", "to_tensor"]
+
+_FREED_BLOCK = 2**25 - 2**16  # glibc learns from blocks up to 32 MiB, its own bookkeeping included
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
@@ -37,6 +40,19 @@ def resolve_device(device: str | torch.device) -> torch.device:
             'use device="cpu", or unset PARL_DEVICE'
         )
     return found
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Let the C library keep memory that an update frees for the next one.
+
+    glibc hands freed memory back to the kernel once more than a few hundred kilobytes are free at the top of its heap,
+    and maps larger blocks anew each time. Updates free megabytes, so that each begins with page faults: a tenth of the
+    time of DDPG's, a quarter of TD3's. Having once freed a block just under 32 MiB, glibc takes such sizes for normal,
+    and keeps up to 64 MiB. Whoever sets `MALLOC_TRIM_THRESHOLD_` or `MALLOC_MMAP_THRESHOLD_` switches this off and
+    decides alone; other allocators do not mind. The block itself is never touched and costs no memory.
+    """
+    torch.empty(_FREED_BLOCK, dtype=torch.uint8)
 
 
 def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torch.float32) -> Tensor:

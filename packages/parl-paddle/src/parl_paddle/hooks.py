@@ -1,4 +1,4 @@
-"""What Python has to do around each run of a program: numbers that change go in before, counters go up after.
+"""Hooks around the runs of a program: numbers that change go in before each, counters go up after each.
 
 A program is recorded once and run often, so what an algorithm computes in Python (a schedule's value, whether a delayed
 step is due, the number of updates) would stay as it was while the program was built. Here it is kept up:
@@ -20,16 +20,16 @@ import paddle
 from paddle.utils import unique_name
 
 from parl_core.errors import ModelContractError
-from parl_paddle.programs import eager, in_program
+from parl_paddle.static_graphs import as_value, eager, in_program
 
-__all__ = ["EachRun", "after_each_run", "at_each_run", "either", "is_recording", "no_figure", "recording"]
+__all__ = ["Hooks", "after_each_run", "at_each_run", "either", "is_recording", "no_figure", "recording"]
 
 static: Any = paddle.static  # paddle's types of it are incomplete
 
 
 @dataclass
 class _Number:
-    """A tensor that is given what `value` returns."""
+    """A tensor that is given what `value` returns before each run."""
 
     value: Callable[[], Any]
     tensor: paddle.Tensor
@@ -43,8 +43,8 @@ class _Number:
 
 
 @dataclass
-class EachRun:
-    """What to do around the runs of one program."""
+class Hooks:
+    """The hooks of one program."""
 
     program: Any  # kept, because it is found again by its identity
     numbers: list[_Number] = field(default_factory=list)
@@ -63,13 +63,13 @@ class EachRun:
                 action()
 
 
-_recorded: ContextVar[dict[int, EachRun] | None] = ContextVar("recorded", default=None)
+_recorded: ContextVar[dict[int, Hooks] | None] = ContextVar("recorded", default=None)
 
 
 @contextlib.contextmanager
-def recording(each_run: dict[int, EachRun]) -> Iterator[None]:
-    """Inside the block, collect what programs need at each run, by their identity."""
-    token = _recorded.set(each_run)
+def recording(hooks: dict[int, Hooks]) -> Iterator[None]:
+    """Collect the hooks of the programs that are built inside the block, by the identity of the program."""
+    token = _recorded.set(hooks)
     try:
         yield
     finally:
@@ -77,27 +77,25 @@ def recording(each_run: dict[int, EachRun]) -> Iterator[None]:
 
 
 def is_recording() -> bool:
-    """Whether a `build_program` is at work in this thread."""
+    """Return True while a `build_program` is at work in this thread."""
     return _recorded.get() is not None
 
 
 def at_each_run(value: Callable[[], Any], dtype: Any) -> Any:
-    """What `value` returns; while a program is built, a scalar of it that has what `value` returns at each run."""
+    """Return `value()`; while a program is built, a scalar of it that is given `value()` before each run."""
     if not in_program():
         return value()
-    each_run = _of_this_program()
+    hooks = _of_this_program()
     with eager():
         now = value()
         tensor = paddle.to_tensor(now, dtype=dtype)
     tensor.name = unique_name.generate("at_each_run")
-    each_run.numbers.append(_Number(value, tensor, now))
-    from parl_paddle.tracing import as_value
-
+    hooks.numbers.append(_Number(value, tensor, now))
     return as_value(tensor)
 
 
 def after_each_run(action: Callable[[], object]) -> None:
-    """Do `action` now; while a program is built, after each of its runs instead."""
+    """Call `action` now; while a program is built, after each of its runs instead."""
     if in_program():
         _of_this_program().actions.append(action)
     else:
@@ -105,7 +103,7 @@ def after_each_run(action: Callable[[], object]) -> None:
 
 
 def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
-    """`yes()` where the condition holds, else `no()`; in a program it is asked at each run.
+    """Return `yes()` where the condition holds, else `no()`; a program asks at each run.
 
     There both have to return tensors of equal shapes and dtypes.
     """
@@ -115,11 +113,11 @@ def either(condition: Callable[[], bool], yes: Callable[[], Any], no: Callable[[
 
 
 def no_figure(like: paddle.Tensor) -> paddle.Tensor | None:
-    """In the place of a loss that an update does not have: None, and in a program, which needs a number, NaN."""
+    """Return what stands for a loss that an update does not have: None, or NaN in a program, which needs a number."""
     return paddle.full([], math.nan, like.dtype) if in_program() else None
 
 
-def _of_this_program() -> EachRun:
+def _of_this_program() -> Hooks:
     recorded = _recorded.get()
     if recorded is None:
         raise ModelContractError(
@@ -127,4 +125,4 @@ def _of_this_program() -> EachRun:
             "program that its agent's build_program() builds, or with paddle.disable_static()"
         )
     program = static.default_main_program()
-    return recorded.setdefault(id(program), EachRun(program))
+    return recorded.setdefault(id(program), Hooks(program))
