@@ -3,7 +3,7 @@
     simulators ── episodes ──> replay memory ── batch and masks ──> agent.learn
         ^───── newest weights, a head, target speeds ── tasks <──────────┘
 
-One head is drawn for each episode. A simulator that ends, hangs or raises is replaced by the crew, and its episode is
+One head is drawn for each episode. A simulator that ends, hangs or raises is replaced, and its episode is
 lost; the metrics `actors/lost` and `actors/failed` count that.
 """
 
@@ -24,7 +24,7 @@ from parl_core.seeding import spawn_seeds
 from parl_core.training.acting import check_observations, check_rewards
 from parl_core.training.actor_learner import LearnerMetrics
 from parl_core.training.course import Course
-from parl_core.training.crew import Call, Crew
+from parl_core.training.environment_workers import Call, EnvironmentWorkers
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, Episode, Figures
 
@@ -129,7 +129,7 @@ def train_with_simulators(
         Exception: what a simulator raised more often than that, or the agent or a callback raised.
     """
 
-    def hire(_actor: int, _lives: Any) -> ActorHandle:
+    def spawn(_actor: int, _lives: Any) -> ActorHandle:
         return actors.create(Simulator, make_env, make_agent)
 
     metrics = LearnerMetrics(0, clock)
@@ -138,9 +138,11 @@ def train_with_simulators(
     reported = 0
     with (
         Course(settings.total_steps, callbacks, evaluator, evaluate_every, clock) as course,
-        Crew(hire, [[i] for i in range(settings.simulators)], settings.timeout_s, settings.max_failures) as crew,
+        EnvironmentWorkers(
+            spawn, [[i] for i in range(settings.simulators)], settings.timeout_s, settings.max_failures
+        ) as workers,
     ):
-        dispatcher = _Dispatcher(agent, crew, actors, settings, seed)
+        dispatcher = _Dispatcher(agent, workers, actors, settings, seed)
         experience = _Experience(settings, seed)
         while course.goes_on:
             with metrics.phase("send"):
@@ -160,7 +162,7 @@ def train_with_simulators(
                     dispatcher.version += 1
             if course.step - reported >= settings.report_every or not course.goes_on:
                 reported = course.step
-                course.report(figures.take_means(), *_summary(episodes, metrics, crew, settings, course.step))
+                course.report(figures.take_means(), *_summary(episodes, metrics, workers, settings, course.step))
                 episodes = []
             course.evaluate_when_due()
     return course.ended
@@ -169,8 +171,10 @@ def train_with_simulators(
 class _Dispatcher:
     """Gives out tasks with the newest weights, and takes in what was played."""
 
-    def __init__(self, agent: Any, crew: Crew, actors: ActorSystem, settings: LearnerSettings, seed: int) -> None:
-        self._agent, self._crew, self._store, self._settings = agent, crew, actors.put, settings
+    def __init__(
+        self, agent: Any, workers: EnvironmentWorkers, actors: ActorSystem, settings: LearnerSettings, seed: int
+    ) -> None:
+        self._agent, self._workers, self._store, self._settings = agent, workers, actors.put, settings
         self._rng = np.random.default_rng(spawn_seeds(seed, 1)[0])
         self._idle = list(range(settings.simulators))
         self._tasks = 0
@@ -184,16 +188,16 @@ class _Dispatcher:
         if self._idle and self._stored_version != self.version:
             self._stored, self._stored_version = self._store(self._agent.get_weights()), self.version
         for simulator in self._idle:
-            self._crew.submit(Call(simulator, "play", (self._task(progress), self.version, self._stored)))
+            self._workers.submit(Call(simulator, "play", (self._task(progress), self.version, self._stored)))
         self._idle = []
 
     def arrived(self, *, wait: bool) -> list[Played]:
         """What has been played; waits for at least one answer only where asked to."""
         found = []
-        for call, answer, failed in self._crew.arrivals(None if wait else 0.0):
+        for call, answer, failed in self._workers.arrivals(None if wait else 0.0):
             self._idle.append(call.group)
             if not failed:
-                self._crew.succeeded(call.group)
+                self._workers.succeeded(call.group)
                 found.append(answer)
         return found
 
@@ -244,11 +248,15 @@ class _Experience:
 
 
 def _summary(
-    episodes: Sequence[Played], metrics: LearnerMetrics, crew: Crew, settings: LearnerSettings, step: int
+    episodes: Sequence[Played],
+    metrics: LearnerMetrics,
+    workers: EnvironmentWorkers,
+    settings: LearnerSettings,
+    step: int,
 ) -> tuple[list[Episode], dict[str, float], dict[str, float]]:
     """Episodes, schedules and metrics of a report."""
     speeds = settings.curriculum.at(min(step / settings.total_steps, 1.0))
-    so_far = metrics.take(dropped=0, lost=crew.lost, failed=crew.failed)
+    so_far = metrics.take(dropped=0, lost=workers.lost_count, failed=workers.failed_count)
     if episodes:
         so_far["task/speed_error"] = float(np.mean([played.speed_error for played in episodes]))
     kept = {name: value for name, value in so_far.items() if name not in ("lag/limit", "lag/dropped")}

@@ -1,12 +1,14 @@
-"""The in-process actors do what the protocol promises of every fill."""
+"""The actors of this process, with and without threads, do what the protocol promises of every fill."""
 
 import itertools
+import threading
+from concurrent.futures import CancelledError
 from typing import Any
 
 import pytest
 
-from parl_core.actors import InProcessActors, open_actors, wait_any
-from parl_core.errors import ParlError
+from parl_core.actors import InProcessActors, ThreadActors, open_actors, wait_any
+from parl_core.errors import HyperparameterError, ParlError
 
 
 class Counter:
@@ -109,3 +111,70 @@ def test_answers_that_arrive_while_it_looks_are_not_returned_without_earlier_one
     futures: list[Any] = [Call(), Call(), Call()]
     done = wait_any(futures)
     assert done == futures[: len(done)] == futures[:2]
+
+
+class Gate:
+    """Waits in `enter` until it is opened."""
+
+    def __init__(self) -> None:
+        self.entered, self.opened = threading.Event(), threading.Event()
+
+    def enter(self) -> threading.Thread:
+        self.entered.set()
+        assert self.opened.wait(60)
+        return threading.current_thread()
+
+
+def test_calls_of_a_thread_run_in_order_in_the_thread_that_made_the_actor() -> None:
+    with open_actors("threads", threads=2) as actors:
+        assert actors.slots == 2
+        counter = actors.create(Counter, start=1)
+        assert [future.result(60) for future in [counter.submit("add", n) for n in (1, 2, 3)]] == [2, 4, 7]
+        with pytest.raises(KeyError, match="no such thing"):
+            counter.call("fail")
+        gate = Gate()
+        gate.opened.set()
+        assert actors.put(gate) is gate
+        assert actors.create(Holder, gate).call("enter").name == "actor Holder"
+        with pytest.raises(ValueError, match="start is -1"):
+            actors.create(Counter, -1)
+
+
+def test_a_thread_that_is_closed_within_a_call_begins_no_other_one() -> None:
+    actors = ThreadActors(1)
+    gates = [Gate()]
+    holder = actors.create(Holder, gates[0])
+    first, second = holder.submit("enter"), holder.submit("enter")
+    assert gates[0].entered.wait(60)
+    holder.kill()
+    with pytest.raises(ParlError, match="closed"):
+        holder.call("enter")
+    gates[0].opened.set()
+    assert first.result(60) is not threading.current_thread()
+    with pytest.raises(CancelledError):
+        second.result(60)
+    actors.close()
+    actors.close()
+
+
+class Holder:
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+
+    def enter(self) -> threading.Thread:
+        return self.gate.enter()
+
+
+def test_waiting_for_any_thread_does_not_wait_for_all() -> None:
+    with ThreadActors(2) as actors:
+        gate = Gate()
+        held = actors.create(Holder, gate).submit("enter")
+        quick = actors.create(Counter, 0).submit("add", 5)
+        assert wait_any([held, quick], 60) == [quick]
+        gate.opened.set()
+        assert wait_any([held], 60) == [held]
+
+
+def test_no_threads_are_refused() -> None:
+    with pytest.raises(HyperparameterError, match="threads"):
+        ThreadActors(0)

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -227,3 +228,54 @@ def test_numeric_libraries_get_one_thread_unless_the_user_chose(
         monkeypatch.setenv("OMP_NUM_THREADS", chosen)
     with SubprocessActors(1) as actors:
         assert actors.create(Worker).call("variable", "OMP_NUM_THREADS") == threads
+
+
+WITH_OWN_CLASSES = """
+import os
+from parl_core.subprocess_actors import SubprocessActors
+
+class Mine:
+    def double(self, x):
+        return 2 * x
+
+    def apply(self, function, x):
+        return function(x)
+
+    def lost(self):
+        os._exit(3)
+
+def triple(x):
+    return 3 * x
+
+def main():
+    with SubprocessActors(2, start_method=METHOD) as actors:
+        mine, other = actors.create(Mine), actors.create(Mine)
+        print(mine.call("double", 2), other.call("apply", triple, 5))
+        mine.close()
+        print(other.call("double", 4))
+
+GUARD
+    main()
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_processes_that_import_or_copy_the_program_take_its_classes_and_functions(method: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITH_OWN_CLASSES.replace("METHOD", repr(method)).replace("GUARD", 'if __name__ == "__main__":'))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False)
+    assert (done.stdout.split(), done.returncode) == (["4", "15", "8"], 0), done.stderr
+
+
+def test_a_program_without_a_guard_is_told_what_it_needs(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITH_OWN_CLASSES.replace("METHOD", "'spawn'").replace("GUARD", "if True:"))
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=100, check=False)
+    assert 'below `if __name__ == "__main__":`' in done.stderr
+    assert "ended with exit code 1" in done.stderr
+    assert done.returncode == 1
+
+
+def test_an_unknown_start_method_is_refused() -> None:
+    with pytest.raises(HyperparameterError, match="fresh, spawn or fork, not 'forkserver'"):
+        SubprocessActors(1, start_method="forkserver")

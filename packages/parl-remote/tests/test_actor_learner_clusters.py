@@ -117,7 +117,7 @@ def test_a_cluster_that_disappears_costs_the_last_interval_and_the_run_goes_on_e
     with unreachable as gone, Run.at(tmp_path / "run") as run, RemoteActors() as actors:
         learn(run, actors, Strike(pull_the_plug))
     told = " ".join(gone.value.__notes__)
-    assert "in making another actor in the place of actor" in told
+    assert "in spawning another worker in the place of worker" in told
     assert "its node was lost" in told
     assert "checkpoint of step 192 (000000000192); go on with: Run.resume" in told
     assert CheckpointStore(tmp_path / "run" / "checkpoints").steps() == [96, 192]
@@ -159,5 +159,5 @@ def test_without_room_for_another_actor_the_run_ends_and_says_so(cluster: Loopba
     with no_room as refused, Run.at(tmp_path / "run") as run, RemoteActors() as actors:
         learn(run, actors, strike)
     told = " ".join(refused.value.__notes__)
-    assert "in making another actor in the place of actor" in told
+    assert "in spawning another worker in the place of worker" in told
     assert "checkpoint of step 192" in told

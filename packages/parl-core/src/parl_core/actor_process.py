@@ -14,25 +14,36 @@ import socket
 import struct
 import threading
 import traceback
+from collections.abc import Mapping
 from typing import Any
 
 from parl_core.errors import ParlError
 
-__all__ = ["HEADER", "main"]
+__all__ = ["HEADER", "PROGRAM_NAMES", "main", "program_is_being_imported"]
 
 HEADER = struct.Struct("<QQ")
 """Each frame is the length of its pickle, the call's number, and the pickle; an answer has the number of its call."""
+PROGRAM_NAMES = ("init_main_from_name", "init_main_from_path")
+"""Of what `multiprocessing.spawn.get_preparation_data` gives: how to import the parent's program."""
+_importing = threading.Event()
 
 
-def main(connection: int, lifeline: int) -> None:
+def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = None) -> None:
     """Serve until the parent closes the connection.
 
     Args:
         connection: descriptor of a stream socket to the parent.
         lifeline: descriptor of a pipe's reading end.
+        program: what of `multiprocessing.spawn.get_preparation_data` is to be had here; empty for nothing.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle; it closes the connection
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    if program:
+        import multiprocessing.spawn  # here, because it takes 10 ms of the 110 that a fresh Python takes to start
+
+        _importing.set()
+        multiprocessing.spawn.prepare(dict(program))
+        _importing.clear()
     with socket.socket(fileno=connection) as link:
         instance: Any = None
         while (received := _receive(link)) is not None:
@@ -53,6 +64,11 @@ def main(connection: int, lifeline: int) -> None:
                 link.sendall(reply)
             except OSError:
                 return  # the parent does not want to know
+
+
+def program_is_being_imported() -> bool:
+    """Return whether this is an actor's process that imports its parent's program at this moment."""
+    return _importing.is_set()
 
 
 def _receive(link: socket.socket) -> tuple[int, bytearray] | None:

@@ -1,29 +1,48 @@
-"""What training loops and vector environments need of actors, and the fill that needs no other process.
+"""What training loops and vector environments need of actors, and the fills that need no other process.
 
     loop ── create(EnvGroup, ...) ──> ActorHandle ── submit("step", actions) ──> ActorFuture ── result()
 
 An actor is an instance of an ordinary class that lives somewhere else and answers one call after another.
-Here live the three protocols, `InProcessActors`, and `open_actors`, which finds other fills: `subprocess`, which needs
-nothing but this package, and what is registered as an entry point (group `parl.actors`; parl-remote's is `remote`).
-`choose_actors` takes the numbers of a command line instead.
+Here live the three protocols, `InProcessActors`, `ThreadActors`, and `open_actors`, which finds other fills:
+`subprocess`, which needs nothing but this package, and what is registered as an entry point (group `parl.actors`;
+parl-remote's is `remote`). `choose_actors` takes the numbers of a command line instead. A `WorkerPool`
+(`parl_core.worker_pool`) replaces actors that are lost.
 """
 
 import concurrent.futures
+import os
 import select
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from importlib.metadata import entry_points
+from queue import SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from parl_core.checks import check_int
 from parl_core.errors import ParlError
+from parl_core.subprocess_actors import SubprocessActors
 
-__all__ = ["ActorFuture", "ActorHandle", "ActorSystem", "InProcessActors", "choose_actors", "open_actors", "wait_any"]
+__all__ = [
+    "ActorFuture",
+    "ActorHandle",
+    "ActorSystem",
+    "InProcessActors",
+    "ThreadActors",
+    "choose_actors",
+    "open_actors",
+    "usable_cores",
+    "wait_any",
+]
 
 ENTRY_POINT_GROUP = "parl.actors"
 IN_PROCESS = "in-process"
+THREADS = "threads"
 SUBPROCESS = "subprocess"
+JOIN_TIMEOUT_S = 1.0
+"""How long closing waits in all for threads that are at the end of a call."""
 
 
 class ActorFuture(Protocol):
@@ -113,7 +132,7 @@ class InProcessActors:
         return handle
 
     def put(self, value: Any, /) -> Any:
-        """The value itself."""
+        """Return the value itself."""
         return value
 
     def close(self) -> None:
@@ -159,11 +178,131 @@ class _InProcessHandle:
         return self._instance
 
 
+class ThreadActors:
+    """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
+
+    Arguments and results are the very objects, not copies. A thread cannot be killed: an actor that is closed or killed
+    within a call ends after it, and nobody hears of the result.
+
+    Args:
+        threads: how many actors are planned; more can be made. Default: the cores that this process may use.
+
+    Raises:
+        HyperparameterError: the number is below 1.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        self._slots = usable_cores() if threads is None else check_int("threads", threads)
+        self._handles: list[_ThreadHandle] = []
+
+    @property
+    def slots(self) -> int:
+        """How many actors were planned."""
+        return self._slots
+
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+        """Construct `cls(*args, **kwargs)` in a thread of its own; an exception of the constructor is raised here."""
+        handle = _ThreadHandle()
+        try:
+            handle.start(cls, args, kwargs).result()
+        except BaseException:
+            handle.close()
+            raise
+        self._handles.append(handle)
+        return handle
+
+    def put(self, value: Any, /) -> Any:
+        """Return the value itself."""
+        return value
+
+    def close(self) -> None:
+        """End all actors, and wait a moment for those within a call; a second call does nothing."""
+        for handle in self._handles:
+            handle.close()
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
+        for handle in self._handles:
+            handle.join(max(0.0, deadline - time.monotonic()))
+        self._handles.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_ThreadCall = tuple[Future[Any], str, tuple[Any, ...], dict[str, Any]]
+
+
+class _ThreadHandle:
+    def __init__(self) -> None:
+        self._inbox: SimpleQueue[_ThreadCall | None] = SimpleQueue()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def start(self, cls: type[object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[None]:
+        made: Future[None] = Future()
+        self._thread = threading.Thread(
+            target=self._serve, args=(made, cls, args, kwargs), name=f"actor {cls.__name__}", daemon=True
+        )
+        self._thread.start()
+        return made
+
+    def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        return self.submit(method, *args, **kwargs).result()
+
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
+        if self._closed:
+            raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
+        future: Future[Any] = Future()
+        self._inbox.put((future, method, args, kwargs))
+        return future
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._inbox.put(None)
+
+    def kill(self) -> None:
+        self.close()
+
+    def join(self, timeout_s: float) -> None:
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def _serve(self, made: Future[None], cls: type[object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        try:
+            instance = cls(*args, **kwargs)
+        except BaseException as error:  # any: raised by `create`
+            made.set_exception(error)
+            return
+        made.set_result(None)
+        while (call := self._inbox.get()) is not None:
+            future, method, arguments, named = call
+            if self._closed:
+                future.cancel()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(getattr(instance, method)(*arguments, **named))
+            except Exception as error:  # any: an exception of the user's method is the answer
+                future.set_exception(error)
+            del future, call  # an idle actor holds no answer
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     """Open an actor system by its name.
 
     Args:
-        name: `"in-process"`, `"subprocess"`, or a name that an installed package registered, such as `"remote"`.
+        name: `"in-process"`, `"threads"`, `"subprocess"`, or a name that an installed package registered, such as
+            `"remote"`.
         options: passed to the system's constructor, such as `processes=2` for `"subprocess"`, `cpu_num=2` for
             `"remote"`.
 
@@ -175,13 +314,13 @@ def open_actors(name: str = IN_PROCESS, **options: Any) -> ActorSystem:
     """
     if name == IN_PROCESS:
         return InProcessActors(**options)
+    if name == THREADS:
+        return ThreadActors(**options)
     if name == SUBPROCESS:
-        from parl_core.subprocess_actors import SubprocessActors
-
         return SubprocessActors(**options)
     found = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if name not in found:
-        known = ", ".join([IN_PROCESS, SUBPROCESS, *sorted(found)])
+        known = ", ".join([IN_PROCESS, THREADS, SUBPROCESS, *sorted(found)])
         hint = "; install it with: pip install parl-remote" if name == "remote" else ""
         raise ImportError(f"no actor system is called {name!r} (there are: {known}){hint}")
     system: ActorSystem = found[name].load()(**options)

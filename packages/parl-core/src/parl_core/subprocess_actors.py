@@ -3,40 +3,47 @@
     SubprocessActors ── create ──> Popen ──> actor_process.main
     handle.submit ── frame ──> process ── frame ──> future.result()
 
-Every process is a fresh Python: it does not import the program that made it, so scripts need no `if __name__ ==
+A process is a fresh Python by default: it does not import the program that made it, so scripts need no `if __name__ ==
 "__main__"`, and no lock or thread is inherited. Numeric libraries get one thread there, unless OMP_NUM_THREADS or the
 like is set: with more, the small networks of several actors wait for each other's threads. parl-remote's actors are
 faster and can be on other machines.
 """
 
+import contextlib
 import functools
 import itertools
 import operator
 import os
 import pickle
 import select
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
+from parl_core import actor_process
 from parl_core.actor_process import HEADER
-from parl_core.actors import ActorFuture, ActorHandle
 from parl_core.checks import check_int
 from parl_core.config import one_thread_unless_chosen
-from parl_core.errors import ActorProcessLost, ParlError
+from parl_core.errors import ActorProcessLost, HyperparameterError, ParlError
 
 __all__ = ["SubprocessActors"]
 
-_PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_core.actor_process import main; main({link}, {lifeline})"
+_PROGRAM = (
+    "import sys; sys.path[:] = {path!r}; from parl_core.actor_process import main; "
+    "main({link}, {lifeline}, {program!r})"
+)
 CLOSE_TIMEOUT_S = 5.0
 """How long a process may take to end after its connection was closed, before it is killed."""
 _CHUNK = 1 << 18
+FRESH, SPAWN, FORK = "fresh", "spawn", "fork"
 
 
 class SubprocessActors:
@@ -44,25 +51,44 @@ class SubprocessActors:
 
     Args:
         processes: how many actors are planned, started at once; default: the cores that this process may use.
+        start_method: `"fresh"` starts a Python that does not import the program; `"spawn"` one that imports it under
+            the name `__mp_main__`, as `multiprocessing` does, so that arguments may be functions and classes of the
+            program, which needs `if __name__ == "__main__":`; `"fork"` copies this process, which is safe while
+            neither threads nor a framework are in use.
 
     Raises:
-        HyperparameterError: the number is below 1.
+        HyperparameterError: the number is below 1, or there is no such start method.
+        RuntimeError: with `"spawn"`, the program makes actors while it is imported by one.
     """
 
-    def __init__(self, processes: int | None = None) -> None:
+    def __init__(self, processes: int | None = None, *, start_method: str = FRESH) -> None:
+        if start_method not in (FRESH, SPAWN, FORK):
+            raise HyperparameterError(f"start_method is fresh, spawn or fork, not {start_method!r}")
+        if start_method == SPAWN and actor_process.program_is_being_imported():
+            raise RuntimeError(
+                "this program makes actors while an actor's process imports it: put what runs only in the program "
+                'itself below `if __name__ == "__main__":`'
+            )
         count = len(os.sched_getaffinity(0)) if processes is None else check_int("processes", processes)
         self._slots = count
+        self._start_method = start_method
         self._handles: list[_Process] = []
-        self._spare = deque(_Process() for _ in range(count))
+        self._spare: deque[_Process] = deque()
+        try:
+            for _ in range(count):
+                self._spare.append(self._start())
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def slots(self) -> int:
         """How many actors were planned; more can be made."""
         return self._slots
 
-    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
+    def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> "_Process":
         """Construct `cls(*args, **kwargs)` in a process of its own; an exception of the constructor is raised here."""
-        process = self._spare.popleft() if self._spare else _Process()
+        process = self._spare.popleft() if self._spare else self._start()
         self._handles.append(process)
         try:
             process.send_object((_shipped((cls, args, kwargs)), (), {})).result()
@@ -72,7 +98,7 @@ class SubprocessActors:
         return process
 
     def put(self, value: Any, /) -> Any:
-        """The value itself: every process gets it with each call."""
+        """Return the value itself: every process gets it with each call."""
         return value
 
     def close(self) -> None:
@@ -84,6 +110,9 @@ class SubprocessActors:
         self._handles.clear()
         self._spare.clear()
 
+    def _start(self) -> "_Process":
+        return _Process(self._start_method, [*self._handles, *self._spare])
+
     def __enter__(self) -> Self:
         return self
 
@@ -93,20 +122,81 @@ class SubprocessActors:
         self.close()
 
 
-class _Process:
-    """One actor's process, and the calls that it has not answered yet by their numbers."""
+class _Started(Protocol):
+    """What is needed of a started process; `subprocess.Popen` has it."""
 
-    def __init__(self) -> None:
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+
+class _Forked:
+    """A copy of this process, as `_Started`."""
+
+    def __init__(self, link: int, lifeline: int, inherited: Sequence[int]) -> None:
+        import multiprocessing  # here, as below: see `actor_process.main`
+
+        context = multiprocessing.get_context("fork")
+        self._process = context.Process(target=_serve_forked, args=(link, lifeline, inherited), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid or 0
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self._process.exitcode
+        if code is None:
+            raise subprocess.TimeoutExpired("actor", timeout or 0.0)
+        return code
+
+
+def _serve_forked(link: int, lifeline: int, inherited: Sequence[int]) -> None:
+    for descriptor in inherited:
+        os.close(descriptor)
+    actor_process.main(link, lifeline)
+
+
+def _started(method: str, link: int, lifeline: int, inherited: Sequence[int]) -> _Started:
+    if method == FORK:
+        return _Forked(link, lifeline, inherited)
+    program: dict[str, object] = {}
+    if method == SPAWN:
+        import multiprocessing.spawn
+
+        found: dict[str, object] = multiprocessing.spawn.get_preparation_data("actor")
+        program = {name: found[name] for name in ("sys_argv", *actor_process.PROGRAM_NAMES) if name in found}
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM.format(path=sys.path, link=link, lifeline=lifeline, program=program)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=(link, lifeline),
+        env=one_thread_unless_chosen(os.environ),
+    )
+
+
+class _Process:
+    """One actor's process, and the calls that it has not answered yet by their numbers.
+
+    Args:
+        method: see `SubprocessActors`.
+        others: processes of the same system; a forked one has copies of their descriptors, and while it holds them
+            nobody sees them closed.
+    """
+
+    def __init__(self, method: str, others: Sequence["_Process"]) -> None:
         ours, theirs = socket.socketpair()
         lifeline_end, self._lifeline = os.pipe()
-        program = _PROGRAM.format(path=sys.path, link=theirs.fileno(), lifeline=lifeline_end)
+        inherited = [ours.fileno(), self._lifeline]
+        inherited += [number for other in others for number in other.descriptors()]
         try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", program],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(theirs.fileno(), lifeline_end),
-                env=one_thread_unless_chosen(os.environ),
-            )
+            self._process = _started(method, theirs.fileno(), lifeline_end, inherited)
         except BaseException:
             ours.close()
             os.close(self._lifeline)
@@ -116,7 +206,7 @@ class _Process:
             os.close(lifeline_end)
         ours.setblocking(False)
         self._socket = ours
-        self._lock = threading.RLock()
+        self._lock, self._end_lock = threading.RLock(), threading.Lock()
         self._numbers = itertools.count()
         self._pending: dict[int, Future[Any]] = {}
         self._outgoing: tuple[bytes, list[int]] = b"", []  # the newest message, and how much of it each `send` took
@@ -128,10 +218,14 @@ class _Process:
         self._incoming.register(ours, select.POLLIN)
         self._both.register(ours, select.POLLIN | select.POLLOUT)
 
+    def descriptors(self) -> list[int]:
+        """Return the descriptors that are open here."""
+        return [number for number in (self._socket.fileno(), self._lifeline) if number >= 0]
+
     def call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         return self.submit(method, *args, **kwargs).result()
 
-    def submit(self, method: str, *args: Any, **kwargs: Any) -> ActorFuture:
+    def submit(self, method: str, *args: Any, **kwargs: Any) -> "_Answer":
         if self._closed and not self._loss:
             raise ParlError(f"{method!r} was called on an actor that is closed; create a new one")
         return self.send_object((method, args, kwargs))
@@ -167,7 +261,11 @@ class _Process:
     def close(self) -> None:
         """End the process; a second call does nothing."""
         self.begin_close()
-        if self._lifeline >= 0:
+        with (
+            self._end_lock
+        ):  # the thread that makes an actor closes it where that fails, the system's owner all of them
+            if self._lifeline < 0:
+                return
             try:
                 self._process.wait(max(0.0, self._ends_by - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -250,7 +348,10 @@ class _Process:
             code = self._process.wait(CLOSE_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             code = None
-        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with exit code {code}"
+        if code is not None and code < 0:
+            how = f"was ended by signal {-code} ({signal.Signals(-code).name})"
+        else:
+            how = f"ended with exit code {code}"
         self._end(f"it {how}; see what it printed, and create a new one")
 
     def _end(self, reason: str) -> None:
@@ -289,7 +390,13 @@ class _Answer:
 
 
 def _shipped(constructor: tuple[Any, ...]) -> Any:
-    """By value where Gymnasium, which brings the means, is installed: lambdas and classes of the main program too."""
+    """Return what is sent: by value where Gymnasium, which brings the means, is installed and something needs it.
+
+    That is lambdas and classes of the main program; Gymnasium takes longer to import than Python to start.
+    """
+    with contextlib.suppress(Exception):  # any: whatever the arguments' own methods raise; they may go by value
+        if b"__main__" not in pickle.dumps(constructor, 5):
+            return constructor
     try:
         from gymnasium.vector.utils import CloudpickleWrapper
     except ImportError:

@@ -49,7 +49,7 @@ from parl_core.training.acting import tell_dimensions
 from parl_core.training.central_inference import CentralInference
 from parl_core.training.checkpoints import Checkpoints, LoopParts
 from parl_core.training.course import Course
-from parl_core.training.crew import Crew
+from parl_core.training.environment_workers import EnvironmentWorkers
 from parl_core.training.evaluation import Evaluator
 from parl_core.training.events import Callback, Ended, EndedEpisodes, Latest, Losses
 from parl_core.training.experience import Experience, experience_of
@@ -304,16 +304,18 @@ def train_actor_learner(
             course.watch(environments, seed)
         elif checkpoints is not None:
             checkpoints.watch_nothing(_LOOSE)
-        crew = _crew(actors, make_agent, env, dict(env_kwargs or {}), settings, seed, recorded=environments.recorded)
-        with crew:
+        workers = _workers(
+            actors, make_agent, env, dict(env_kwargs or {}), settings, seed, recorded=environments.recorded
+        )
+        with workers:
             order = _order(settings)
-            source = _source(agent, experience, order, crew, actors.put, settings, seed)
-            environments.live_in(crew, source)
+            source = _source(agent, experience, order, workers, actors.put, settings, seed)
+            environments.live_in(workers, source)
             version, reported = Latest(0), Latest(0)
             losses, episodes, metrics = Losses(), EndedEpisodes(), LearnerMetrics(settings.max_lag, clock)
             remembered = {"version": version, "reported": reported, "losses": losses, "episodes": episodes}
             others = {**remembered, "metrics": metrics, "rng": rng}
-            course.keep(_parts(agent, source, order, crew, settings, version, others))
+            course.keep(_parts(agent, source, order, workers, settings, version, others))
             memory = BatchMemory()
             source.publish(version.value)
             while course.goes_on:
@@ -332,7 +334,7 @@ def train_actor_learner(
                     source.publish(version.value)
                 if course.step - reported.value >= settings.report_every or not course.goes_on:
                     reported.value = course.step
-                    so_far = metrics.take(dropped=order.dropped, lost=crew.lost, failed=crew.failed)
+                    so_far = metrics.take(dropped=order.dropped, lost=workers.lost_count, failed=workers.failed_count)
                     course.report(losses.take_means(), episodes.take(), now, so_far)
                 course.evaluate_when_due()
                 course.checkpoint_when_due()
@@ -351,7 +353,7 @@ def _shares(settings: ActorLearnerSettings) -> list[list[int]]:
     return [list(range(actor, settings.n_groups, settings.n_actors)) for actor in range(settings.n_actors)]
 
 
-def _crew(
+def _workers(
     actors: ActorSystem,
     make_agent: Callable[[], Any] | None,
     env: EnvMaker,
@@ -360,10 +362,10 @@ def _crew(
     seed: int,
     *,
     recorded: bool,
-) -> Crew:
+) -> EnvironmentWorkers:
     shares = _shares(settings)
 
-    def hire(actor: int, lives: Mapping[int, int]) -> ActorHandle:  # noqa: ARG001 - which one it is makes no difference
+    def spawn(actor: int, lives: Mapping[int, int]) -> ActorHandle:  # noqa: ARG001 - which one it is makes no difference
         what = {
             "env": env,
             "env_kwargs": env_kwargs,
@@ -379,47 +381,47 @@ def _crew(
 
     if settings.inference == "actors" and make_agent is None:
         raise HyperparameterError("actors that choose their actions need make_agent; or let inference be 'learner'")
-    return Crew(hire, shares, settings.timeout_s, settings.max_failures)
+    return EnvironmentWorkers(spawn, shares, settings.timeout_s, settings.max_failures)
 
 
 def _parts(
     agent: Any,
     source: FragmentSource,
     order: FragmentOrder,
-    crew: Crew,
+    workers: EnvironmentWorkers,
     settings: ActorLearnerSettings,
     version: Latest,
     others: Mapping[str, Any],
 ) -> LoopParts:
     if not settings.resumes_exactly:
-        return LoopParts(agent, others={**others, "collector": LooseCollector(order, crew, version)})
+        return LoopParts(agent, others={**others, "collector": LooseCollector(order, workers, version)})
     shape = {
         "n_steps": settings.n_steps,
         "batch_fragments": settings.fragments_per_batch,
         "max_lag": settings.max_lag,
         "inference": settings.inference,
     }
-    return LoopParts(agent, FragmentCollector(source, crew, shape), others=others)
+    return LoopParts(agent, FragmentCollector(source, workers, shape), others=others)
 
 
 def _source(
     agent: Any,
     experience: Experience,
     order: FragmentOrder,
-    crew: Crew,
+    workers: EnvironmentWorkers,
     store: Callable[[Any], Any],
     settings: ActorLearnerSettings,
     seed: int,
 ) -> FragmentSource:
-    spaces: GroupSpaces = crew.call(0, "spaces")
+    spaces: GroupSpaces = workers.call(0, "spaces")
     tell_dimensions(agent, spaces.observation)
     if settings.inference == "learner":
         wait_s = None if settings.deterministic else settings.max_wait_s
         return CentralInference(
-            crew, order, agent, experience, spaces, settings.n_groups, settings.n_steps, wait_s, seed
+            workers, order, agent, experience, spaces, settings.n_groups, settings.n_steps, wait_s, seed
         )
     try:
         agent.get_weights()
     except ModelContractError:  # of a model whose layers take their shapes from the first batch
         experience.warm_up(create_empty_array(spaces.observation, n=1, fn=np.zeros))
-    return CollectedByActors(crew, order, agent.get_weights, store)
+    return CollectedByActors(workers, order, agent.get_weights, store)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from parl_core.env.group_step import Ending, GroupSpaces, GroupStep, Rows
 from parl_core.nested import Observations, map_nested, rows_of
 from parl_core.training.acting import acts_in_unit_box, into_space
-from parl_core.training.crew import Arrival, Call, Crew
+from parl_core.training.environment_workers import Arrival, Call, EnvironmentWorkers
 from parl_core.training.experience import Experience
 from parl_core.training.fragment import Fragment, FragmentWriter, Task
 from parl_core.training.fragment_source import FragmentOrder
@@ -88,7 +88,7 @@ class CentralInference:
     """Fragments of `GroupActor`s, whose actions are chosen here.
 
     Args:
-        crew: the actors.
+        workers: the actors.
         order: which fragments are made, and which make up a batch.
         agent: chooses the actions.
         experience: of the agent.
@@ -102,7 +102,7 @@ class CentralInference:
 
     def __init__(
         self,
-        crew: Crew,
+        workers: EnvironmentWorkers,
         order: FragmentOrder,
         agent: Any,
         experience: Experience,
@@ -112,7 +112,7 @@ class CentralInference:
         max_wait_s: float | None,
         seed: int,
     ) -> None:
-        self._crew, self._order, self._experience = crew, order, experience
+        self._workers, self._order, self._experience = workers, order, experience
         self._n_steps, self._max_wait_s = n_steps, max_wait_s
         self._valid = into_space(spaces.action, unit_box=acts_in_unit_box(agent))
         self._slots = [GroupSlot() for _ in range(groups)]
@@ -132,8 +132,8 @@ class CentralInference:
         return fragments
 
     def settle(self) -> None:
-        while self._crew.is_busy:
-            for arrival in self._crew.arrivals():
+        while self._workers.is_busy:
+            for arrival in self._workers.arrivals():
                 if arrival.failed:
                     self._take_in(arrival)
                 else:
@@ -173,7 +173,7 @@ class CentralInference:
 
     def _submit(self, group: int, method: str, *args: Any) -> None:
         self._slots[group].under_way = True
-        self._crew.submit(Call(group, method, (group, *args)))
+        self._workers.submit(Call(group, method, (group, *args)))
 
     def _gather(self) -> None:
         """Take in observations: at least one group's, and others' that come before the time is over."""
@@ -182,7 +182,7 @@ class CentralInference:
         deadline = self._deadline() if any(slot.waits for slot in self._slots) else None
         while any(slot.under_way for slot in self._slots):
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            arrivals, self._held = self._held or self._crew.arrivals(left), []
+            arrivals, self._held = self._held or self._workers.arrivals(left), []
             for arrival in arrivals:
                 self._take_in(arrival)
             if not arrivals or (deadline is not None and time.monotonic() >= deadline):
@@ -212,7 +212,7 @@ class CentralInference:
         if slot.writer.is_full:
             fragment = slot.writer.finish(slot.obs)
             self._experience.complete(fragment)
-            self._crew.succeeded(group)
+            self._workers.succeeded(group)
             self._order.arrived(fragment)
             slot.writer = FragmentWriter(slot.tasks.popleft(), self._n_steps) if slot.tasks else None
 

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from parl_core.errors import CheckpointError
 from parl_core.nested import Observations
-from parl_core.training.crew import Call, Crew
+from parl_core.training.environment_workers import Call, EnvironmentWorkers
 from parl_core.training.events import Latest
 from parl_core.training.fragment import Fragment, Task
 
@@ -200,16 +200,20 @@ class CollectedByActors:
     """Fragments of `CollectingActor`s.
 
     Args:
-        crew: the actors.
+        workers: the actors.
         order: which fragments are asked for, and which make up a batch.
         get_weights: gives those of the learner's agent.
         store: returns what to pass in place of a value that many actors get: `ActorSystem.put`.
     """
 
     def __init__(
-        self, crew: Crew, order: FragmentOrder, get_weights: Callable[[], Any], store: Callable[[Any], Any]
+        self,
+        workers: EnvironmentWorkers,
+        order: FragmentOrder,
+        get_weights: Callable[[], Any],
+        store: Callable[[Any], Any],
     ) -> None:
-        self._crew, self._order = crew, order
+        self._workers, self._order = workers, order
         self._get_weights, self._store = get_weights, store
         self._version = -1
         self._stored: Any = None
@@ -227,7 +231,7 @@ class CollectedByActors:
         return fragments
 
     def settle(self) -> None:
-        while self._crew.is_busy:
+        while self._workers.is_busy:
             self._take_in(None)
 
     def begin_again(self, observations: Sequence[Observations]) -> None:
@@ -244,19 +248,19 @@ class CollectedByActors:
             self._collect(task)
 
     def _take_in(self, timeout_s: float | None) -> None:
-        for call, answer, failed in self._crew.arrivals(timeout_s):
+        for call, answer, failed in self._workers.arrivals(timeout_s):
             if failed:
-                self._known.pop(self._crew.incarnation(call.group), None)
+                self._known.pop(self._workers.incarnation(call.group), None)
                 self._collect(call.tag)
             else:
-                self._crew.succeeded(call.group)
+                self._workers.succeeded(call.group)
                 self._order.arrived(answer)
 
     def _collect(self, task: Task) -> None:
-        actor = self._crew.incarnation(task.group)
+        actor = self._workers.incarnation(task.group)
         news = None if self._known.get(actor) == self._version else self._stored
         self._known[actor] = self._version
-        self._crew.submit(Call(task.group, "collect", (task, self._version, news), task))
+        self._workers.submit(Call(task.group, "collect", (task, self._version, news), task))
 
 
 class ActorEnvironments:
@@ -272,12 +276,12 @@ class ActorEnvironments:
         self.recorded = False
         """Whether actors have to record episodes from their first reset on."""
         self._groups = groups
-        self._crew: Crew
+        self._workers: EnvironmentWorkers
         self._source: FragmentSource
 
-    def live_in(self, crew: Crew, source: FragmentSource) -> None:
+    def live_in(self, workers: EnvironmentWorkers, source: FragmentSource) -> None:
         """Say which actors have them, and what asks these for fragments."""
-        self._crew, self._source = crew, source
+        self._workers, self._source = workers, source
 
     def record_episodes(self) -> None:
         """Have actors that are made from now on record their episodes."""
@@ -290,7 +294,7 @@ class ActorEnvironments:
             CheckpointError: an environment cannot be saved.
         """
         self._source.settle()
-        return {"groups": self._crew.call_all([Call(group, "get_state", (group,)) for group in range(self._groups)])}
+        return {"groups": self._workers.call_all([Call(group, "get_state", (group,)) for group in range(self._groups)])}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Bring every group to where it was; it may have lived in another number of actors.
@@ -305,7 +309,7 @@ class ActorEnvironments:
                 f"the saved run had {len(saved)} groups of {sizes[0] if sizes else '?'} environments, this one has "
                 f"{self._groups} of {self.num_envs // self._groups}: make the same, however many actors have them"
             )
-        self._crew.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
+        self._workers.call_all([Call(group, "set_state", (group, each)) for group, each in enumerate(saved)])
 
 
 class FragmentCollector:
@@ -313,17 +317,17 @@ class FragmentCollector:
 
     Args:
         source: of the fragments.
-        crew: has the environments.
+        workers: has the environments.
         shape: the settings that decide which fragments there are, by name; a resumed run needs the same.
     """
 
-    def __init__(self, source: FragmentSource, crew: Crew, shape: Mapping[str, Any]) -> None:
-        self._source, self._crew, self._shape = source, crew, dict(shape)
+    def __init__(self, source: FragmentSource, workers: EnvironmentWorkers, shape: Mapping[str, Any]) -> None:
+        self._source, self._workers, self._shape = source, workers, dict(shape)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
         self._source.settle()
-        return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._crew)}
+        return {"shape": self._shape, "source": self._source.get_state(), **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned.
@@ -335,16 +339,16 @@ class FragmentCollector:
         if changed:
             told = ", ".join(f"{name} was {was!r} and is {self._shape[name]!r}" for name, was in changed.items())
             raise CheckpointError(f"fragments of the saved run are of another form: {told}; resume it with the same")
-        self._crew.go_on(state["lives"])
-        _go_on_counting(self._crew, state)
+        self._workers.go_on(state["lives"])
+        _go_on_counting(self._workers, state)
         self._source.set_state(state["source"])
 
     def begin_again(self, seeds: Sequence[int]) -> None:
         """Reset all environments with these seeds, one each, and forget the episodes that were running."""
-        groups = len(self._crew.lives)
+        groups = len(self._workers.lives)
         size = len(seeds) // groups
         calls = [Call(i, "begin", (i, list(seeds[i * size : (i + 1) * size]))) for i in range(groups)]
-        self._source.begin_again(self._crew.call_all(calls))
+        self._source.begin_again(self._workers.call_all(calls))
 
 
 class LooseCollector:
@@ -352,29 +356,29 @@ class LooseCollector:
 
     Args:
         order: of the fragments.
-        crew: has the environments.
+        workers: has the environments.
         version: updates so far; restored before this is.
     """
 
-    def __init__(self, order: FragmentOrder, crew: Crew, version: Latest) -> None:
-        self._order, self._crew, self._version = order, crew, version
+    def __init__(self, order: FragmentOrder, workers: EnvironmentWorkers, version: Latest) -> None:
+        self._order, self._workers, self._version = order, workers, version
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for a checkpoint."""
-        return {"dropped": self._order.dropped, **_counts(self._crew)}
+        return {"dropped": self._order.dropped, **_counts(self._workers)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `get_state` returned, with new episodes."""
         life = 1 + max(state["lives"])
-        self._crew.go_on([life] * len(self._crew.lives))
-        _go_on_counting(self._crew, state)
+        self._workers.go_on([life] * len(self._workers.lives))
+        _go_on_counting(self._workers, state)
         self._order.dropped = state["dropped"]
         self._order.begin_at(self._version.value)
 
 
-def _counts(crew: Crew) -> dict[str, Any]:
-    return {"lives": crew.lives, "lost": crew.lost, "failed": crew.failed}
+def _counts(workers: EnvironmentWorkers) -> dict[str, Any]:
+    return {"lives": workers.lives, "lost": workers.lost_count, "failed": workers.failed_count}
 
 
-def _go_on_counting(crew: Crew, state: Mapping[str, Any]) -> None:
-    crew.lost, crew.failed = state["lost"], state["failed"]
+def _go_on_counting(workers: EnvironmentWorkers, state: Mapping[str, Any]) -> None:
+    workers.lost_count, workers.failed_count = state["lost"], state["failed"]

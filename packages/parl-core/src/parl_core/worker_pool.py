@@ -1,0 +1,378 @@
+"""Workers that are actors: spawn them, give them work, gather answers, replace those that were lost, stop.
+
+    submit(Work) ──> worker of that slot ──> gather() ──> Answer: a value, or that the work has failed
+
+What fails is the caller's to ask for again: in the place of a worker that ended or did not answer in time another one
+is spawned, to which work goes as soon as it is there; the answers of the others come in meanwhile. How often that may
+happen is a `RestartPolicy`'s to decide.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any, NamedTuple, Protocol, Self
+
+from parl_core import logger
+from parl_core.actors import ActorFuture, ActorHandle, wait_any
+from parl_core.errors import LostActor
+
+__all__ = ["Answer", "RestartPolicy", "Work", "WorkerPool"]
+
+CLOSE_TIMEOUT_S = 5.0
+"""How long workers may take in all to close what they hold, before they are ended."""
+
+SPAWN_AGAIN_S = 1.0
+"""How long a slot stays empty after a worker could not be spawned, before another attempt."""
+
+
+class Work(NamedTuple):
+    """A call of a method of the worker in a slot."""
+
+    slot: int
+    method: str
+    args: tuple[Any, ...] = ()
+    tag: Any = None
+    """What the caller wants to have back with the answer."""
+
+
+class Answer(NamedTuple):
+    """What became of a piece of work."""
+
+    work: Work
+    value: Any
+    """What the method returned, or the exception with which the work failed."""
+    failed: bool
+
+
+class RestartPolicy(Protocol):
+    """How often workers may be lost and replaced; either method ends that by raising."""
+
+    def lost(self, slot: int, work: Work | None, error: LostActor) -> None:
+        """Count the loss of a worker, also of one that was lost while it was spawned.
+
+        Args:
+            slot: where it was.
+            work: what it or the one before it was busy with; None for nothing.
+            error: how it ended.
+        """
+
+    def not_spawned(self, slot: int, error: Exception) -> None:
+        """Count a worker that could not be spawned; its work fails, and another attempt follows a little later."""
+
+
+class _Spawning(Future[ActorHandle]):
+    """A worker that is spawned, in a thread where that can take as long as the start and the imports of a Python."""
+
+    def __init__(self, spawn: Callable[[], ActorHandle], *, in_thread: bool) -> None:
+        super().__init__()
+        self._reader, self._writer = os.pipe()
+        if in_thread:
+            threading.Thread(target=self._run, args=(spawn,), name="spawn a worker", daemon=True).start()
+        else:
+            self._run(spawn)
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when the worker is there: some futures are waited for in this way."""
+        return self._reader
+
+    def take(self) -> ActorHandle:
+        """Wait for the worker; to be called once."""
+        try:
+            return self.result()
+        finally:
+            os.close(self._reader)
+
+    def stop(self) -> None:
+        """End the worker as soon as it is there, without waiting."""
+        self.add_done_callback(_stop)
+
+    def _run(self, spawn: Callable[[], ActorHandle]) -> None:
+        try:
+            self.set_result(spawn())
+        except BaseException as error:  # any: raised where the worker is taken
+            self.set_exception(error)
+        finally:
+            os.close(self._writer)
+
+
+def _stop(spawning: Future[ActorHandle]) -> None:
+    with contextlib.suppress(BaseException):  # where none was spawned, or its system is closed, nothing is left
+        assert isinstance(spawning, _Spawning)
+        spawning.take().kill()
+
+
+class _Slot:
+    """A worker, or the one that is spawned in its place; work waits for that one, without a future."""
+
+    def __init__(self) -> None:
+        self.handle: ActorHandle | None = None
+        self.spawning: _Spawning | None = None
+        self.loss: tuple[Work | None, LostActor] | None = None  # of the worker before
+        self.calls: deque[tuple[Work, ActorFuture | None]] = deque()
+        self.since = time.monotonic()  # when the oldest of them began, as far as can be seen from here
+        self.empty_until = 0.0
+
+    def submit(self, work: Work) -> None:
+        if not self.calls:
+            self.since = time.monotonic()
+        future = None if self.handle is None else self.handle.submit(work.method, *work.args)
+        self.calls.append((work, future))
+
+    def begin(self, handle: ActorHandle) -> None:
+        """Give what has waited to the worker that is there now."""
+        self.handle, waited, self.calls = handle, self.calls, deque()
+        for work, _ in waited:
+            self.submit(work)
+
+    def answered(self) -> tuple[Work, ActorFuture] | None:
+        """Return the oldest work, if its answer is there."""
+        if not self.calls:
+            return None
+        work, future = self.calls[0]
+        if future is None or not future.done():
+            return None
+        self.calls.popleft()
+        self.since = time.monotonic()
+        return work, future
+
+    def take_calls(self) -> list[Work]:
+        """Return all work that is not answered; the slot has none then."""
+        owed = [work for work, _ in self.calls]
+        self.calls.clear()
+        return owed
+
+    def next_event(self) -> ActorFuture | None:
+        """Return what to wait for; None while there is neither a worker nor one that is spawned."""
+        if self.spawning is not None:
+            return self.spawning
+        return self.calls[0][1] if self.calls else None
+
+
+class WorkerPool:
+    """Slots with a worker each; nothing is spawned before `start`.
+
+    Args:
+        spawn: makes the worker of this slot; called in the order of slots first, and in threads later.
+        size: how many slots.
+        policy: says how often workers may be replaced.
+        timeout_s: longest time for one piece of work; None has no limit.
+        runs: what the workers run, for messages.
+        closing: a method that workers are asked to run before they end, within `CLOSE_TIMEOUT_S`; without one, those
+            that are at work are ended at once.
+    """
+
+    def __init__(
+        self,
+        spawn: Callable[[int], ActorHandle],
+        size: int,
+        policy: RestartPolicy,
+        *,
+        timeout_s: float | None = None,
+        runs: str = "what it runs",
+        closing: str = "",
+    ) -> None:
+        self._spawn, self._policy, self._timeout_s = spawn, policy, timeout_s
+        self._runs, self._closing = runs, closing
+        self._slots = [_Slot() for _ in range(size)]
+        self.restarts = [0] * size
+        """How many workers were lost in each slot."""
+        self.in_thread = True
+        """Whether workers after the first are spawned in threads: not where they are copies of this process."""
+
+    def start(self) -> None:
+        """Spawn the first workers, one after the other.
+
+        Raises:
+            Exception: one could not be spawned, and the policy does not go on without.
+        """
+        try:
+            for number, slot in enumerate(self._slots):
+                try:
+                    slot.handle = self._spawn(number)
+                except Exception as error:  # any: each actor system has its own
+                    self._leave_empty(number, error)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether answers are still to come."""
+        return any(slot.calls for slot in self._slots)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether a worker is there or is being spawned."""
+        return any(slot.handle is not None or slot.spawning is not None for slot in self._slots)
+
+    def ready(self) -> list[int]:
+        """Return the slots whose workers are there, at work or not."""
+        return [number for number, slot in enumerate(self._slots) if slot.handle is not None]
+
+    def submit(self, work: Work) -> None:
+        """Give work to the worker of a slot, which does one piece after the other."""
+        self._slots[work.slot].submit(work)
+
+    def replace(self, slot: int) -> None:
+        """End a worker, which counts as no loss, and spawn another one; what it had to do is forgotten."""
+        place = self._slots[slot]
+        place.calls.clear()
+        if place.handle is not None:
+            place.handle.kill()
+            place.handle = None
+            self._respawn(slot)
+
+    def gather(self, timeout_s: float | None = None, *, or_spawned: bool = False) -> list[Answer]:
+        """Wait for answers.
+
+        Args:
+            timeout_s: how long at most; None waits as long as it takes.
+            or_spawned: whether to return, perhaps without answers, when a worker has come.
+
+        Returns:
+            at least one, unless the time has passed or nothing is under way. When a worker was lost, all that it had
+            not answered has failed, with a `LostActor`.
+
+        Raises:
+            Exception: what the policy raises.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            now = time.monotonic()
+            for number, slot in enumerate(self._slots):
+                if slot.handle is None and slot.spawning is None and now >= slot.empty_until:
+                    self._respawn(number)
+            there = len(self.ready())
+            found = [answer for number in range(len(self._slots)) for answer in self._collect(number)]
+            waiting = [slot for slot in self._slots if slot.calls or (or_spawned and slot.handle is None)]
+            left = None if deadline is None else deadline - time.monotonic()
+            if found or not waiting or (left is not None and left <= 0) or (or_spawned and len(self.ready()) > there):
+                return found
+            self._wait(waiting, left)
+
+    def stop(self) -> None:
+        """End all workers; a second call does nothing."""
+        slots, self._slots = self._slots, []
+        closing = []
+        for slot in slots:
+            if slot.spawning is not None:
+                slot.spawning.stop()
+            if slot.handle is None:
+                continue
+            for _, future in reversed(slot.calls):
+                getattr(future, "cancel", bool)()  # what has not begun need not
+            if not self._closing:
+                (slot.handle.kill if slot.calls else slot.handle.close)()
+                continue
+            try:
+                closing.append((slot.handle, slot.handle.submit(self._closing)))
+            except Exception:  # any: a worker that is gone needs no closing
+                slot.handle.kill()
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        for handle, future in closing:
+            try:
+                future.result(max(0.0, deadline - time.monotonic()))
+            except Exception:  # any: it hangs, is lost, or its own method raised
+                handle.kill()
+            handle.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _wait(self, waiting: list[_Slot], left: float | None) -> None:
+        limits = [] if left is None else [left]
+        now = time.monotonic()
+        if self._timeout_s is not None:
+            limits += [slot.since + self._timeout_s - now for slot in waiting if slot.calls and slot.handle is not None]
+        limits += [slot.empty_until - now for slot in waiting if slot.handle is None and slot.spawning is None]
+        limit = max(0.0, min(limits)) if limits else None
+        events = [event for slot in waiting if (event := slot.next_event()) is not None]
+        if events:
+            wait_any(events, limit)
+        elif limit:
+            time.sleep(limit)
+
+    def _collect(self, number: int) -> list[Answer]:
+        """Return what this worker has answered; with a lost one, all that it owed has failed."""
+        slot = self._slots[number]
+        found: list[Answer] = []
+        if slot.spawning is not None and slot.spawning.done():
+            found += self._welcome(number, slot.spawning)
+        while (answered := slot.answered()) is not None:
+            work, future = answered
+            try:
+                value = future.result()
+            except LostActor as error:
+                return [*found, *self._lose(number, work, error)]
+            except Exception as error:  # any: the method's own
+                found.append(Answer(work, error, True))
+            else:
+                found.append(Answer(work, value, False))
+        if (
+            slot.calls
+            and slot.handle is not None
+            and self._timeout_s is not None
+            and time.monotonic() - slot.since > self._timeout_s
+        ):
+            work, _ = slot.calls.popleft()
+            hanging = LostActor(
+                f"worker {number} was ended because it did not answer {work.method} within timeout_s={self._timeout_s} "
+                f"seconds: {self._runs} hangs, or that is too short for what is asked of it"
+            )
+            found += self._lose(number, work, hanging)
+        return found
+
+    def _lose(self, number: int, work: Work, error: LostActor) -> list[Answer]:
+        """Have another worker spawned in the place of one that was lost; `work` is what it was busy with."""
+        slot = self._slots[number]
+        assert slot.handle is not None
+        slot.handle.kill()
+        slot.handle = None
+        owed = [work, *slot.take_calls()]
+        self._count_loss(number, work, error)
+        self._respawn(number)
+        return [Answer(each, error, True) for each in owed]
+
+    def _count_loss(self, number: int, work: Work | None, error: LostActor) -> None:
+        self._slots[number].loss = work, error
+        self._policy.lost(number, work, error)
+        logger.warning("worker %d is replaced: %s", number, error)
+        self.restarts[number] += 1
+
+    def _respawn(self, number: int) -> None:
+        self._slots[number].spawning = _Spawning(lambda: self._spawn(number), in_thread=self.in_thread)
+
+    def _welcome(self, number: int, spawning: _Spawning) -> list[Answer]:
+        """Let the worker begin that was spawned; where it was lost meanwhile, have another one spawned."""
+        slot = self._slots[number]
+        slot.spawning = None  # it is taken once, also where this ends the run
+        try:
+            handle = spawning.take()
+        except LostActor as lost:
+            self._count_loss(number, slot.loss[0] if slot.loss else None, lost)
+            self._respawn(number)
+        except Exception as error:  # any: each actor system has its own
+            if slot.loss is not None:
+                why = slot.loss[1]
+                error.add_note(f"in spawning another worker in the place of worker {number}, which was lost: {why}")
+            return self._leave_empty(number, error)
+        else:
+            slot.begin(handle)
+        return []
+
+    def _leave_empty(self, number: int, error: Exception) -> list[Answer]:
+        """Ask the policy whether to go on without this worker; its work has failed then."""
+        slot = self._slots[number]
+        self._policy.not_spawned(number, error)
+        slot.empty_until = time.monotonic() + SPAWN_AGAIN_S
+        return [Answer(work, error, True) for work in slot.take_calls()]
