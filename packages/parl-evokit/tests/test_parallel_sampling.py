@@ -1,13 +1,13 @@
 """The same rounds over threads, processes and actors; workers that fail, die, and are slow."""
 
 import os
+import pickle
 import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,8 @@ import pytest
 from parl_core.errors import LostActor
 from parl_evokit import ESAgent, mlp
 from parl_evokit.errors import EvaluationFailed, EvolutionError, LayoutMismatch, WorkersLost
-from parl_evokit.parallel import ActorPool, ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
-from parl_evokit.parallel.actors import EvaluatingActor
-from parl_evokit.parallel.pool import News
-from parl_evokit.parallel.processes import _packed
-from parl_evokit.parallel.worker import Batch, Done, Equip, Message, Model, Worker, seed_of
+from parl_evokit.parallel import ObservationStatistics, Pool, ProcessPool, ThreadPool, open_pool, sample
+from parl_evokit.parallel.worker import Reply, Worker, seed_of
 
 HERE = Path(__file__).parent
 CONFIG = {"keys": "COUNTER", "solver": {"optimizer": {"type": "ADAM", "base_lr": 0.1}}}
@@ -39,15 +36,16 @@ def new_agent(**solver: Any) -> ESAgent:
 def remote_pool() -> Pool:
     parl_remote = pytest.importorskip("parl_remote", reason="remote actors need parl-remote")
     parl_remote.disconnect()  # what other tests have left open
-    return ActorPool("remote", 2, cpu_num=2)
+    return Pool("remote", 2, cpu_num=2)
 
 
 POOLS: dict[str, Callable[[], Pool]] = {
     "threads": lambda: ThreadPool(3),
     "one thread": lambda: ThreadPool(1),
     "processes": lambda: ProcessPool(2),
-    "actors of parl-core": lambda: ActorPool("subprocess", 2),
-    "actors in this process": lambda: ActorPool("in-process", 2),
+    "forked processes": lambda: ProcessPool(2, start_method="fork"),
+    "actors of parl-core": lambda: Pool("subprocess", 2),
+    "actors in this process": lambda: Pool("in-process", 2),
     "remote actors": remote_pool,
 }
 
@@ -133,7 +131,7 @@ def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) 
         sample(agent, Unmakeable, 8, pool)
 
 
-@pytest.mark.parametrize("where", ["processes", "remote actors", "actors of parl-core"])
+@pytest.mark.parametrize("where", ["processes", "forked processes", "remote actors", "actors of parl-core"])
 def test_a_worker_killed_with_signal_9_costs_nothing_but_time(where: str, tmp_path: Path) -> None:
     from parallel_evaluations import Dies
 
@@ -192,14 +190,16 @@ def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_hosts(host: bool
 
     class Handle:
         def __init__(self, dies: bool) -> None:
-            self.actor, self.dies = EvaluatingActor(), dies
+            self.actor, self.dies = Worker(), dies
 
-        def submit(self, _: str, message: object) -> Future:
-            answer = self.actor.handle(message)  # type: ignore[arg-type]
-            first_batch = self.dies and isinstance(message, Batch) and bad in message.keys
-            return Future(Lost() if first_batch else answer)
+        def submit(self, method: str, *args: Any) -> Future:
+            answer = getattr(self.actor, method)(*args)
+            return Future(Lost() if self.dies and method == "evaluate" and bad in args[0] else answer)
 
         def close(self) -> None:
+            pass
+
+        def kill(self) -> None:
             pass
 
     class System:
@@ -210,9 +210,12 @@ def test_a_sample_is_blamed_for_dead_processes_and_not_for_lost_hosts(host: bool
             self.made += 1
             return Handle(self.made <= times)
 
+        def put(self, value: object) -> object:
+            return value
+
     agent = new_agent()
     bad = new_agent().clone().draw(12)[3].noise_key
-    with ActorPool(System(), 1) as pool:  # type: ignore[arg-type]
+    with Pool(System(), 1) as pool:  # type: ignore[arg-type]
         if ends:
             with pytest.raises(WorkersLost, match=ends):
                 sample(agent, output, 12, pool)
@@ -264,45 +267,43 @@ def test_processes_that_are_held_up_for_ever_are_replaced_when_nobody_else_is_le
         assert len(sample(agent, output, 20, pool, share=1.0, grace_s=0.05)) == 20
 
 
-def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes() -> None:
+def test_parameters_are_sent_once_a_model_and_a_sample_comes_back_in_few_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     from parallel_evaluations import output
 
-    class Noting:
-        """A transport that works in the caller's thread and notes the messages."""
+    sent: list[str] = []
+    replies: list[Any] = []
 
-        def __init__(self) -> None:
-            self.workers: dict[int, Worker] = {}
-            self.sent: list[type] = []
-            self.news: list[News] = []
+    class Noting(Worker):
+        """A worker that notes its calls and replies."""
 
-        def start(self, worker: int) -> None:
-            self.workers[worker] = Worker()
+        def equip(self, *args: Any) -> Any:
+            sent.append("equip")
+            return super().equip(*args)
 
-        def send(self, worker: int, message: Message) -> None:
-            self.sent.append(type(message))
-            if outcomes := list(self.workers[worker].handle(message)):
-                self.news.append(News(worker, outcomes))
+        def take(self, *args: Any) -> Any:
+            sent.append("take")
+            return super().take(*args)
 
-        def receive(self, timeout_s: float | None) -> list[News]:
-            news, self.news = self.news, []
-            return news
+        def evaluate(self, *args: Any) -> Any:
+            sent.append("evaluate")
+            replies.append(super().evaluate(*args))
+            return replies[-1]
 
-        def end(self, worker: int) -> None:
-            raise AssertionError
-
-        def close(self) -> None: ...
-
-    noting, agent = Noting(), new_agent()
-    with Pool(noting, 2) as pool:
+    monkeypatch.setattr("parl_evokit.parallel.pool.Worker", Noting)
+    agent = new_agent()
+    with Pool("in-process", 2) as pool:
         for _ in range(2):
             agent.update(*sample(agent, output, 64, pool))
         sample(agent, output, 64, pool)
         sample(agent, output, 64, pool)  # the same model
-    assert noting.sent.count(Equip) == 2
-    assert noting.sent.count(Model) == 2 * 3
-    assert noting.sent.count(Batch) < 4 * 16
-    done = [Done(number, 0.5) for number in range(256)]
-    assert len(ForkingPickler.dumps(_packed(done))) / 256 <= 64
+    assert sent.count("equip") == 2
+    assert sent.count("take") == 2 * 3
+    assert sent.count("evaluate") < 4 * 16
+    largest = max(replies, key=lambda reply: len(reply.rewards))
+    assert len(largest.rewards) == 4 * len(largest.done())
+    assert len(pickle.dumps(Reply(bytes(4 * 256), None, None, 0.1), 5)) / 256 <= 64
 
 
 def test_what_cannot_be_sent_to_a_process_is_said_and_a_thread_takes_it() -> None:

@@ -5,43 +5,44 @@
         ▼                                             │
     worker: clone ── apply_noise ── evaluate ── reward┘
 
-Names are read from their modules when they are first used.
+Names are read from their modules when they are first used. `ActorPool` is the former name of `Pool`.
 """
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from parl_evokit.parallel.actors import ActorPool as ActorPool
     from parl_evokit.parallel.observations import ObservationStatistics as ObservationStatistics
     from parl_evokit.parallel.pool import Pool as Pool
-    from parl_evokit.parallel.processes import ProcessPool as ProcessPool
+    from parl_evokit.parallel.pool import ProcessPool as ProcessPool
+    from parl_evokit.parallel.pool import ThreadPool as ThreadPool
     from parl_evokit.parallel.sampling import Sampled as Sampled
     from parl_evokit.parallel.sampling import open_pool as open_pool
     from parl_evokit.parallel.sampling import sample as sample
-    from parl_evokit.parallel.threads import ThreadPool as ThreadPool
 
 _HOMES = {
-    "ActorPool": "actors",
     "ObservationStatistics": "observations",
     "Pool": "pool",
-    "ProcessPool": "processes",
+    "ProcessPool": "pool",
     "Sampled": "sampling",
-    "ThreadPool": "threads",
+    "ThreadPool": "pool",
     "open_pool": "sampling",
     "sample": "sampling",
 }
 
-__all__ = ["ActorPool", "ObservationStatistics", "Pool", "ProcessPool", "Sampled", "ThreadPool", "open_pool", "sample"]
+__all__ = ["ObservationStatistics", "Pool", "ProcessPool", "Sampled", "ThreadPool", "open_pool", "sample"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ActorPool":
+        warnings.warn("ActorPool is called Pool now", DeprecationWarning, stacklevel=2)
+        name = "Pool"
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value

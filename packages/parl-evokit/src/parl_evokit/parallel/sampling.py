@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from parl_evokit.errors import EvaluationFailed, EvolutionError, WorkersLost
 from parl_evokit.parallel.observations import ObservationStatistics, ObservationSums
-from parl_evokit.parallel.pool import Pool
+from parl_evokit.parallel.pool import Pool, ProcessPool, ThreadPool
 from parl_evokit.parallel.worker import Done, Evaluate
 from parl_evokit.records import SamplingInfo
 from parl_evokit.sampling_agent import SamplingAgent
@@ -108,29 +108,23 @@ def sample(
 
 
 def open_pool(kind: str = "threads", workers: int | None = None, **options: Any) -> Pool:
-    """A pool by its name.
+    """Open a pool by its name.
 
     Args:
         kind: `threads`, `processes` or `remote`.
         workers: How many. Default: one a core, or what the cluster has room for.
-        options: Of `ProcessPool` or `ActorPool`.
+        options: Of `ProcessPool` or `Pool`.
 
     Raises:
         ValueError: There is no such kind.
         ImportError: `remote` without parl-remote.
     """
     if kind == "threads":
-        from parl_evokit.parallel.threads import ThreadPool
-
         return ThreadPool(workers, **options)
     if kind == "processes":
-        from parl_evokit.parallel.processes import ProcessPool
-
         return ProcessPool(workers, **options)
     if kind == "remote":
-        from parl_evokit.parallel.actors import ActorPool
-
-        return ActorPool(kind, workers, **options)
+        return Pool(kind, workers, **options)
     raise ValueError(f"a pool is threads, processes or remote, not {kind!r}")
 
 

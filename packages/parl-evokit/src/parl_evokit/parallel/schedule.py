@@ -82,6 +82,10 @@ class Schedule:
         """Whether the worker has a batch."""
         return worker in self._running
 
+    def is_shared(self, number: int) -> bool:
+        """Return whether a sample of this round was handed to a second worker, because the first one is overdue."""
+        return number in self._shared
+
     def settle(self, worker: int, numbers: Iterable[int], now: float) -> list[int]:
         """Results have come; returns those that nobody has returned before, of this round and late ones."""
         running = self._running.get(worker)

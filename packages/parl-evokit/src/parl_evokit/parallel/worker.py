@@ -1,14 +1,15 @@
 """What a worker does, wherever it lives: it perturbs its clone as told, calls the user's function, and gives rewards.
 
-    Equip(clone, evaluate) ─► Model(sampler) ─► Batch(numbers, keys) ─► Done, Done, ... (or Failure)
+    equip(clone, evaluate) ─► take(model) ─► evaluate(keys) ─► Reply: a reward a key, or how far it came
 
-No queues, pipes or threads here: the pools bring the messages and carry the outcomes.
+`Worker` is the class of an actor (`parl_core.actors`): here are no queues, pipes or threads.
 """
 
 import inspect
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import monotonic
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,63 +20,62 @@ from parl_evokit.records import SamplingInfo
 from parl_evokit.sampler import Sampler
 from parl_evokit.sampling_agent import FixedModel, SamplingAgent
 
-__all__ = ["Batch", "Done", "Equip", "Evaluate", "Failure", "Message", "Model", "Outcome", "Worker", "seed_of"]
+__all__ = ["Done", "Evaluate", "Failure", "Model", "Reply", "Worker", "seed_of"]
 
 Evaluate = Callable[..., float]
 SEED_INDEX = 2**32 + 2  # blocks of noise, parents and control traffic have the indices below
 
 
 @dataclass(frozen=True, eq=False)
-class Equip:
-    """Begin to work for an agent: its clone, and the function (or class of functions) that evaluates."""
-
-    clone: SamplingAgent
-    evaluate: Evaluate
-
-
-@dataclass(frozen=True, eq=False)
 class Model:
-    """Sample this model from now on; with a normalizer, normalise and count what it is given."""
+    """The model to sample; with a normalizer, observations are normalised and counted."""
 
     sampler: Sampler
     normalizer: Normalizer | None
 
 
-class Batch(NamedTuple):
-    """Evaluate these keys; the numbers name the samples in the outcomes."""
-
-    numbers: list[int]
-    keys: list[int]
-
-
 class Done(NamedTuple):
     """One sample's reward, rounded to float32 as logs hold it, and what it saw if that was counted."""
 
-    number: int
     reward: float
     sums: ObservationSums | None = None
 
 
 class Failure(NamedTuple):
-    """The user's function raised; what was left of the batch has not been begun.
+    """The user's function raised; what was left has not been begun.
 
     Attributes:
-        number: For which sample; None while the worker was made ready.
         summary: The exception in one line.
         trace: Its traceback.
     """
 
-    number: int | None
     summary: str
     trace: str
 
 
-Message = Equip | Model | Batch
-Outcome = Done | Failure
+class Reply(NamedTuple):
+    """The outcome of some samples, in few bytes.
+
+    Attributes:
+        rewards: float32, in the order of the keys; fewer than these where one failed.
+        sums: What each of them saw, if that was counted.
+        failure: Of the first sample without a reward.
+        seconds: How long the evaluations took.
+    """
+
+    rewards: bytes
+    sums: list[ObservationSums | None] | None
+    failure: Failure | None
+    seconds: float
+
+    def done(self) -> list[Done]:
+        """Return the samples that have a reward."""
+        rewards = np.frombuffer(self.rewards, "<f4").tolist()
+        return list(map(Done, rewards, self.sums or [None] * len(rewards)))
 
 
 def seed_of(key: int) -> int:
-    """The seed of a sample's episodes, 0 to 2**31 - 1: both halves of a mirrored pair have the same."""
+    """Return the seed of a sample's episodes, 0 to 2**31 - 1: both halves of a mirrored pair have the same."""
     return splitmix64(key >> 1, SEED_INDEX) >> 33
 
 
@@ -89,53 +89,53 @@ class Worker:
         self._agent: Any = None
         self._counting: NormalizedAgent | None = None
 
-    def handle(self, message: Message) -> Iterator[Outcome]:
-        """Do what the message says; the outcomes come one by one."""
-        match message:
-            case Equip():
-                yield from self._equip(message)
-            case Model():
-                self._take(message)
-            case Batch():
-                yield from self._evaluate(message)
-
-    def _equip(self, message: Equip) -> Iterator[Failure]:
-        self._clone, self._source = message.clone, None
+    def equip(self, clone: SamplingAgent, evaluate: Evaluate) -> Failure | None:
+        """Begin to work for an agent: with its clone, and the function (or class of functions) that evaluates."""
+        self._clone, self._source = clone, None
         try:
-            evaluate = message.evaluate() if isinstance(message.evaluate, type) else message.evaluate
-            self._call = _with_seed(evaluate)
+            self._call = _with_seed(evaluate() if isinstance(evaluate, type) else evaluate)
         except (Exception, SystemExit) as error:  # of the user's class: it belongs to the caller
-            yield failure_of(None, error)
+            return _failure_of(error)
+        return None
 
-    def _take(self, message: Model) -> None:
+    def take(self, model: Model) -> None:
+        """Sample this model from now on."""
         assert self._clone is not None
         if self._source is None:
-            self._source = FixedModel(message.sampler, self._clone.source.keys)
+            self._source = FixedModel(model.sampler, self._clone.source.keys)
             self._clone.follow(self._source)
-        self._source.sampler = message.sampler
+        self._source.sampler = model.sampler
         self._agent, self._counting = self._clone, None
-        if message.normalizer is not None:
-            self._agent = self._counting = NormalizedAgent(self._clone, message.normalizer, counts=True)
+        if model.normalizer is not None:
+            self._agent = self._counting = NormalizedAgent(self._clone, model.normalizer, counts=True)
 
-    def _evaluate(self, batch: Batch) -> Iterator[Outcome]:
+    def evaluate(self, keys: Sequence[int]) -> Reply:
+        """Evaluate the samples with these keys."""
         assert self._clone is not None
         assert self._source is not None
-        sampler, info = self._source.sampler, SamplingInfo()
+        sampler, info, began = self._source.sampler, SamplingInfo(), monotonic()
+        rewards: list[float] = []
+        sums: list[ObservationSums | None] | None = None if self._counting is None else []
+        failure = None
         with np.errstate(over="ignore"):  # beyond float32 becomes infinite, and the update sets it aside
-            for number, key in zip(batch.numbers, batch.keys, strict=True):
+            for key in keys:
                 info.fill(key, sampler.model_iter_id, sampler.fingerprint)
                 try:
                     self._clone.apply_noise(info)
-                    reward = float(np.float32(float(self._call(self._agent, seed_of(key)))))
+                    reward = float(self._call(self._agent, seed_of(key)))
                 except (Exception, SystemExit) as error:  # of the user's function: it belongs to the caller
-                    yield failure_of(number, error)
-                    return
-                yield Done(number, reward, self._counting.take_sums() if self._counting else None)
+                    failure = _failure_of(error)
+                    break
+                rewards.append(reward)
+                if sums is not None and self._counting is not None:
+                    sums.append(self._counting.take_sums())
+            packed = np.array(rewards, "<f4").tobytes()
+        return Reply(packed, sums, failure, monotonic() - began)
 
 
-def failure_of(number: int | None, error: BaseException) -> Failure:
-    """The exception that is being handled, as text that any process can read."""
-    return Failure(number, f"{type(error).__name__}: {error}", traceback.format_exc())
+def _failure_of(error: BaseException) -> Failure:
+    """Return the exception that is being handled as text that any process can read."""
+    return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
 
 
 def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
@@ -154,4 +154,4 @@ def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
 
 
 def _not_equipped(*_: object) -> float:
-    raise AssertionError("a batch came before the function that evaluates it")
+    raise AssertionError("samples came before the function that evaluates it")
