@@ -1,6 +1,6 @@
 """Types of what is no package: mypy --strict over tools and examples, plain mypy over tests and benchmarks.
 
-    python tools/check_types.py [FOLDER ...]    these folders; all without any
+    python tools/check_types.py [FOLDER ...]    these folders and what is below them; all without any
 
 Each folder is a program of its own, whose modules import each other by their bare names (`import tasks`), and is
 checked by a run of mypy with that folder on the path. The packages themselves are checked by `hatch run check`.
@@ -47,9 +47,11 @@ def check(folder: str, *, strict: bool) -> bool:
 def main(only: list[str]) -> int:
     jobs = [(folder, True) for folder in folders(STRICT)] + [(folder, False) for folder in folders(PLAIN)]
     jobs = [job for job in jobs if job[0] not in CHECKED_WITH_THE_PACKAGES]
-    if unknown := set(only) - {folder for folder, _ in jobs}:
-        sys.exit(f"no such folder: {', '.join(sorted(unknown))}; there are {', '.join(folder for folder, _ in jobs)}")
-    passed = [check(folder, strict=strict) for folder, strict in jobs if not only or folder in only]
+    if only:
+        jobs = [(folder, strict) for folder, strict in jobs if any(Path(folder).is_relative_to(one) for one in only)]
+        if not jobs:
+            sys.exit(f"no modules in {', '.join(only)}")
+    passed = [check(folder, strict=strict) for folder, strict in jobs]
     return 0 if all(passed) else 1
 
 
