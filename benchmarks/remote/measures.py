@@ -1,4 +1,8 @@
-"""What is measured, written once against `Peer`. Each function runs in a fresh process and gives values by row."""
+"""What is measured, written once against `Peer`. Each function runs in a fresh process and returns values by row.
+
+A measurement of `WINDOWED` is prepared once and then measures a short window each time it is asked to, so that the
+windows of several peers can alternate.
+"""
 
 import json
 import os
@@ -70,26 +74,30 @@ def _first_answer(peer: Peer, slots: int) -> float:
     return _clock() - begun
 
 
-def blocking_calls(run: Run) -> Values:
+def blocking_calls(run: Run) -> Callable[[], Values]:
     run.peer.start(1)
     call = run.peer.create().call
-    empty = _latencies(lambda: call("nothing"))
-    small = _latencies(lambda: call("echo", SMALL))
-    return {
-        "call": empty[len(empty) // 2],
-        "call_p99": empty[len(empty) * 99 // 100],
-        "call_small": small[len(small) // 2],
-    }
+    _latencies(lambda: call("nothing"), 2.0)  # by then a peer has also done what it does after its start
+
+    def window() -> Values:
+        empty = _latencies(lambda: call("nothing"), 0.4)
+        small = _latencies(lambda: call("echo", SMALL), 0.4)
+        return {
+            "call": empty[len(empty) // 2],
+            "call_p99": empty[len(empty) * 99 // 100],
+            "call_small": small[len(small) // 2],
+        }
+
+    return window
 
 
-def _latencies(action: Callable[[], Any], calls: int = 3000, warm_up_s: float = 2.0) -> list[float]:
-    """Sorted, in microseconds. Warm is when a peer has also done what it does in the background after its start."""
-    ready = _clock() + warm_up_s
+def _latencies(action: Callable[[], Any], seconds: float) -> list[float]:
+    """Return the sorted times of calls in microseconds; a twentieth of the seconds before them does not count."""
+    ready = _clock() + seconds / 20
     while _clock() < ready:
         action()
-    times = []
-    for _ in range(calls):
-        begun = _clock()
+    times, end = [], ready + seconds
+    while (begun := _clock()) < end:
         action()
         times.append(1e6 * (_clock() - begun))
     return sorted(times)
@@ -169,11 +177,11 @@ def weights_to_8_actors(run: Run) -> Values:
 def trajectories(run: Run) -> Values:
     run.peer.start(2)
     actors = [run.peer.create(wait=False) for _ in range(2)]
-    waiting = deque((actor, actor.submit("rollout")) for actor in actors * 2)
+    waiting = deque((actor, actor.submit("rollout")) for actor in actors)  # one call in flight per actor
 
     def take_one() -> None:
         actor, ticket = waiting.popleft()
-        assert touch(actor.collect(ticket)["obs"]) > 0
+        assert sum(map(touch, actor.collect(ticket).values())) > 0
         waiting.append((actor, actor.submit("rollout")))
 
     for _ in range(20):
@@ -216,7 +224,11 @@ def thirty_two_actors(run: Run) -> Values:
 
 
 def slot_free_again(run: Run) -> Values:
-    run.peer.start(1)
+    """One of 32 slots, all taken: the other 31 actors stay alive."""
+    run.peer.start(32)
+    others = [run.peer.create() for _ in range(31)]
+    for other in others:
+        other.call("nothing")
     actor = run.peer.create()
     actor.call("nothing")
     times = []
@@ -262,7 +274,7 @@ def _orphans(run: Run, *, busy: bool) -> float:
 
 
 def victim(run: Run) -> Values:
-    """The driver that `driver_killed` kills: says the numbers of its actors' processes and waits."""
+    """Print the numbers of the actors' processes and wait: the driver that `driver_killed` kills."""
     run.peer.start(2)
     actors = [run.peer.create(wait=False) for _ in range(2)]
     pids = [actor.collect(actor.submit("pid")) for actor in actors]
@@ -287,7 +299,8 @@ def actor_killed(run: Run) -> Values:
     if not run.peer.lost:
         raise NotOffered("nobody notices; the caller waits for ever")
     run.peer.start(1)
-    errors, replacements = [], []
+    errors: list[float] = []
+    replacements: list[float] = []
     begun = _clock()
     while len(replacements) < 5 and _clock() - begun < _ENOUGH_S:
         actor = run.peer.create(wait=False)
@@ -315,7 +328,7 @@ def _kill(pid: int, when: list[float]) -> None:
 
 
 def counting(run: Run) -> Values:
-    """The five-thread example of the forerunner's manual: one after the other, in threads, in remote objects."""
+    """The five-thread example of the PARL 1.x manual: one after the other, in threads, in remote objects."""
     values: Values = {}
     n = run.count
     if run.name == "parl":  # the same for everybody, and it takes long
@@ -346,10 +359,10 @@ def _seconds(action: Callable[[], Any]) -> float:
     return _clock() - begun
 
 
+WINDOWED: dict[str, Callable[[Run], Callable[[], Values]]] = {blocking_calls.__name__: blocking_calls}
 MEASURES: dict[str, Callable[[Run], Values]] = {
     function.__name__: function
     for function in (
-        blocking_calls,
         calls_in_flight,
         arrays,
         weights_to_8_actors,

@@ -3,7 +3,9 @@
     hatch run base:python benchmarks/remote/run.py [--python PEER=PATH ...] [--rounds 3] [--only ROW ...]
 
 A measurement is a fresh process; within a round the peers take turns at each, so that all meet the same machine. The
-table has the medians over the rounds. See the README beside this file.
+latency of calls is measured in short windows, in which the processes of two or three peers take turns, because a
+machine may have several speeds for the same code. The table has the medians over rounds and windows. See the README
+beside this file.
 """
 
 import argparse
@@ -15,12 +17,13 @@ import sys
 import uuid
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import machine
 import procs
-from measures import MEASURES
+from measures import MEASURES, WINDOWED
 from rows import ROWS, ROWS_OF
 from table import render
 
@@ -28,6 +31,7 @@ HERE = Path(__file__).parent
 PEERS = ("parl", "pipe", "zmq", "ray", "parl221", "dask")
 BY_HAND = PEERS[:3]  # what this environment has in any case
 LIMIT_S = 300.0  # for one measurement; the longest takes a minute on two quiet cores
+Values = dict[str, float]
 
 
 def arguments() -> argparse.Namespace:
@@ -45,6 +49,8 @@ def arguments() -> argparse.Namespace:
         metavar="PEER=PATH",
         help="the interpreter that has a peer, for example ray=ray-env/bin/python; may be given often",
     )
+    parser.add_argument("--windows", type=int, default=12, help="of each peer where windows alternate (default: 12)")
+    parser.add_argument("--json", type=Path, help="file for the medians, by row and peer")
     parser.add_argument("--count", type=int, default=10**8, help="what the counting row counts to (default: 1e8)")
     parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
     parser.add_argument("--note", default="", help="a sentence for the table, such as who else used the machine")
@@ -60,21 +66,104 @@ def arguments() -> argparse.Namespace:
 
 
 def wanted(only: list[str] | None) -> list[str]:
-    """The measurements to make for rows and measurements that were named."""
+    """Return the measurements of the rows and measurements that were named."""
     if not only:
-        return list(MEASURES)
+        return [*WINDOWED, *MEASURES]
     measures = [name for name, rows in ROWS_OF.items() if name in only or set(rows) & set(only)]
-    if unknown := set(only) - set(MEASURES) - {row.key for row in ROWS}:
+    if unknown := set(only) - set(WINDOWED) - set(MEASURES) - {row.key for row in ROWS}:
         sys.exit(f"no such row or measurement: {', '.join(sorted(unknown))}; see --list")
     return measures
 
 
-def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
-    """Run one measurement; `values`, or why there are none."""
-    mark = uuid.uuid4().hex
+def process_environment(python: str, mark: str) -> dict[str, str]:
+    """Return the environment of a measurement, whose processes are found by the mark."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", procs.MARK: mark}
     if python != sys.executable:
-        environment.pop("PYTHONPATH", None)  # what it has in mind is this environment's
+        environment.pop("PYTHONPATH", None)  # its paths are those of this environment
+    return environment
+
+
+class Alternating:
+    """A measurement of one peer that waits between windows.
+
+    Raises:
+        RuntimeError: The peer did not get ready, or ended.
+    """
+
+    def __init__(self, python: str, peer: str, name: str) -> None:
+        self._mark = uuid.uuid4().hex
+        self._process = subprocess.Popen(
+            [python, str(HERE / "driver.py"), peer, name],
+            env=process_environment(python, self._mark),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            self._answer()
+        except BaseException:
+            self.end()
+            raise
+
+    def window(self) -> Values:
+        """Measure one window."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        values: Values = self._answer()["values"]
+        return values
+
+    def end(self) -> None:
+        """End the peer with everything that it started."""
+        self._process.kill()
+        self._process.wait()
+        procs.end_all(self._mark)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with suppress(BrokenPipeError):
+                    stream.close()
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):  # some peers print something when they are imported
+                answer: dict[str, Any] = json.loads(line)
+                return answer
+        raise RuntimeError("the peer ended before it answered")
+
+
+def groups(peers: list[str]) -> list[list[str]]:
+    """Return the peers whose windows alternate: ours with each other, and with those by hand in one group."""
+    by_hand = [peer for peer in peers if peer in BY_HAND]
+    others = [["parl", peer] if "parl" in peers else [peer] for peer in peers if peer not in BY_HAND]
+    return [by_hand, *others] if by_hand else others
+
+
+def alternate(pythons: dict[str, str], peers: list[str], name: str, windows: int) -> dict[str, list[Values]]:
+    """Return the windows of each peer of a group, measured in turns.
+
+    Raises:
+        RuntimeError: A peer did not get ready, or ended.
+    """
+    running: dict[str, Alternating] = {}
+    try:
+        for peer in peers:
+            running[peer] = Alternating(pythons[peer], peer, name)
+        found: dict[str, list[Values]] = {peer: [] for peer in peers}
+        for _ in range(windows):
+            for peer, one in running.items():
+                found[peer].append(one.window())
+        return found
+    finally:
+        for one in running.values():
+            one.end()
+
+
+def measure(python: str, peer: str, name: str, count: int) -> dict[str, Any]:
+    """Run one measurement; return its `values`, or why there are none."""
+    mark = uuid.uuid4().hex
+    environment = process_environment(python, mark)
     command = [python, str(HERE / "driver.py"), peer, name, "--count", str(count)]
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -112,10 +201,27 @@ def main() -> None:
     pythons = {peer: chosen.pythons.get(peer, sys.executable) for peer in chosen.peers}
     names = wanted(chosen.only)
     before = machine.load()
-    jobs = [(number, peer, name) for number in range(chosen.rounds) for name in names for peer in chosen.peers]
+    jobs = [
+        (number, peer, name)
+        for number in range(chosen.rounds)
+        for name in names
+        if name in MEASURES
+        for peer in chosen.peers
+    ]
     found: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     reasons: dict[tuple[str, str], str] = {}
     try:
+        for name in (name for name in names if name in WINDOWED):
+            for group in groups(chosen.peers):
+                try:
+                    windows = alternate(pythons, group, name, chosen.windows)
+                except RuntimeError as error:
+                    reasons[" and ".join(group), f"{name}, failed"] = str(error)
+                    continue
+                for peer in group if group[-1] in BY_HAND else group[-1:]:  # ours has its windows beside the pipe
+                    for values in windows[peer]:
+                        for key, value in values.items():
+                            found[key][peer].append(value)
         for number, peer, name in progress(jobs):
             answer = measure(pythons[peer], peer, name, chosen.count)
             for key, value in answer.get("values", {}).items():
@@ -129,13 +235,16 @@ def main() -> None:
     medians = {key: {peer: statistics.median(all_) for peer, all_ in by_peer.items()} for key, by_peer in found.items()}
     conditions = [
         *machine.describe(pythons),
-        f"{chosen.rounds} round{'s' * (chosen.rounds != 1)}; load average before {before}, after {machine.load()}. "
+        f"{chosen.rounds} round{'s' * (chosen.rounds != 1)}, {chosen.windows} windows; load average before {before}, "
+        f"after {machine.load()}. "
         f"{chosen.note}".strip(),
     ]
     text = render(chosen.peers, medians, conditions, reasons)
     print(text)
     if chosen.output is not None:
         chosen.output.write_text(text)
+    if chosen.json is not None:
+        chosen.json.write_text(json.dumps(medians, indent=1) + "\n")
 
 
 if __name__ == "__main__":

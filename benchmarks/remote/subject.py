@@ -30,18 +30,20 @@ class Subject:
         return value
 
     def take(self, array: np.ndarray) -> int:
-        """Read one byte a page, so that memory that is mapped lazily is really there."""
+        """Return the sum of one byte a page."""
         return touch(array)
 
     def prepare(self, size: int) -> None:
-        """Make the array that `give` gives, so that only its way is measured."""
+        """Make the array that `give` returns, so that only its transfer is measured."""
         self._array = np.full(size, 1, np.uint8)
 
     def give(self) -> np.ndarray:
         return self._array
 
-    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
+    def set_weights(self, weights: dict[str, np.ndarray]) -> int:
+        """Keep the weights and read one byte a page of each, as an actor that acts with them has to."""
         self._weights = weights
+        return sum(map(touch, weights.values()))
 
     def rollout(self) -> dict[str, np.ndarray]:
         return self._trajectory
@@ -54,20 +56,25 @@ class Subject:
             pass
 
     def run(self, n: int) -> None:
-        """The documents' count to 1e8."""
+        """Count as the example of the PARL 1.x manual does, to 1e8 there."""
         ans = 0
         for i in range(n):
             ans += i
 
 
 def touch(array: np.ndarray) -> int:
-    return int(array[::_PAGE].sum())
+    """Return the sum of one byte a page, so that memory that is mapped lazily has to be there."""
+    return int(array.reshape(-1).view(np.uint8)[::_PAGE].sum())
 
 
 def trajectory() -> dict[str, np.ndarray]:
-    """What an environment actor sends to a learner: 50 steps of 84x84 frames with what belongs to them, 7.1 KB each."""
+    """Return what an environment actor sends to a learner: 54 arrays, 28 KB a sample.
+
+    Each of 50 steps has the stacked frames `[4, 84, 84]` that its environment returned as an array of its own; actions,
+    rewards, ends and logits are one array each.
+    """
     return {
-        "obs": np.full((STEPS, 84, 84), 7, np.uint8),
+        **{f"obs_{step}": np.full((4, 84, 84), step + 1, np.uint8) for step in range(STEPS)},
         "action": np.zeros(STEPS, np.int64),
         "reward": np.zeros(STEPS, np.float32),
         "done": np.zeros(STEPS, np.bool_),

@@ -14,7 +14,7 @@ def render(
     conditions: Sequence[str],
     reasons: Mapping[tuple[str, str], str],
 ) -> str:
-    """The whole document.
+    """Return the whole document.
 
     Args:
         peers: Columns, in order.
