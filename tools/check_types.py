@@ -18,7 +18,9 @@ PLAIN = ("benchmarks", "packages/*/tests", "tests")
 CHECKED_WITH_THE_PACKAGES = ("tests/conformance", "tests/faults")
 # Folders of other programs that a program puts on its path.
 ALSO_ON_THE_PATH = {
-    "tests/base": ("examples/prosthetics", "tools"),
+    "benchmarks/impala": ("benchmarks/remote", "benchmarks/remote/peers", "benchmarks/learner"),
+    "benchmarks/sample_efficiency": ("benchmarks/evolution",),
+    "tests/base": ("examples/prosthetics", "examples/evolution/service", "tools"),
 }
 
 

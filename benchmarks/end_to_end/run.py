@@ -6,9 +6,11 @@ a machine with other work), and the first is left out.
 """
 
 import argparse
+import json
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from ours import Parl
@@ -51,7 +53,9 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS), help="which, separated by commas")
     parser.add_argument("--scale", type=float, default=1.0, help="environment steps of a turn, times this")
     parser.add_argument("--best", action="store_true", help="the best turn of each, not the median")
+    parser.add_argument("--json", type=Path, help="file for the rates, by task and library")
     options = parser.parse_args()
+    rates_of: dict[str, dict[str, float]] = {}
     torch.set_num_threads(1)
     torch.manual_seed(0)
     peers = [name for name in LIBRARIES if not name.startswith("ours")]
@@ -59,10 +63,12 @@ def main() -> None:
     heads = [*LIBRARIES, *(f"{mine} / {peer}" for mine, peer in pairs)]
     print(f"| | {' | '.join(heads)} |\n| --- |{' --- |' * len(heads)}", flush=True)
     for task in options.tasks.split(","):
-        found = rates(task, options.rounds, options.scale, best=options.best)
+        found = rates_of[task] = rates(task, options.rounds, options.scale, best=options.best)
         cells = [f"{found[name]:,.0f}" if name in found else "-" for name in LIBRARIES]
         cells += [f"{found[a] / found[b]:.2f}" if {a, b} <= found.keys() else "-" for a, b in pairs]
         print(f"| {TASKS[task][0]} | {' | '.join(cells)} |", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(rates_of, indent=1) + "\n")
 
 
 if __name__ == "__main__":

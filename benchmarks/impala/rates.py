@@ -1,4 +1,4 @@
-"""How a contender is timed: it says after every update how far it is, and stops when this says so."""
+"""How a contender is timed: it reports every update, and stops when it is told that enough was seen."""
 
 import json
 import os
@@ -10,6 +10,7 @@ from typing import NamedTuple
 sys.path.append(str(Path(__file__).resolve().parents[1] / "remote"))
 
 from procs import MARK, end_all, marked
+from tasks import sampled_steps
 
 __all__ = ["MARK", "Rates", "end_all"]
 
@@ -35,19 +36,22 @@ class Rates:
         self._began: _Seen | None = None
         self._ended: _Seen | None = None
 
-    def update(self, sampled: int, trained: int) -> bool:
-        """Note environment steps so far; True when enough was seen."""
-        now = _Seen(time.perf_counter(), sampled, trained)
+    def update(self, trained: int) -> bool:
+        """Note how many steps were learned from so far; return True when enough was seen."""
+        now = _Seen(time.perf_counter(), 0, trained)
         self._first = now.seconds if self._first is None else self._first
         if self._began is None:
             if now.seconds - self._first >= self._warm_up_s:
-                self._began = now._replace(cpu_s=_cpu_s())
+                self._began = now._replace(sampled=sampled_steps(), cpu_s=_cpu_s())
         elif now.seconds - self._began.seconds >= self._seconds:
-            self._ended = now._replace(cpu_s=_cpu_s())
+            self._ended = now._replace(sampled=sampled_steps(), cpu_s=_cpu_s())
         return self._ended is not None
 
     def print(self) -> None:
-        """One line of JSON: steps per second, and milliseconds of all processes' CPU time for 1000 learned steps."""
+        """Print a line of JSON: steps played and learned from per second, and CPU milliseconds of all processes.
+
+        CPU time is that of 1000 steps learned from.
+        """
         assert self._began is not None, "it ended before it was warm"
         assert self._ended is not None, "it ended before it was told to"
         seconds, sampled, trained, cpu_s = (end - begin for end, begin in zip(self._ended, self._began, strict=True))
@@ -56,7 +60,7 @@ class Rates:
 
 
 def _cpu_s() -> float:
-    """CPU time so far of the run's processes, of which none ends while it is measured; 0 if they are not marked."""
+    """Return the CPU time so far of the run's processes, none of which ends meanwhile; 0 if they are not marked."""
     ticks = 0
     for pid in marked(os.environ[MARK]) if MARK in os.environ else []:
         try:

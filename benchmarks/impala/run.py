@@ -10,11 +10,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
 from rates import MARK, end_all
-from tasks import TASKS
+from tasks import COUNTS, TASKS
 
 HERE = Path(__file__).parent
 SCRIPTS = {
@@ -33,12 +34,13 @@ TARGETS = {
 
 
 def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: float) -> dict[str, float] | None:
-    """One run's rates; None, with the reason printed, if it did not come to an end."""
+    """Return one run's rates; None, with the reason printed, if it did not come to an end."""
     script, *arguments = SCRIPTS[contender]
     times = [str(warm_up_s), str(seconds)]
     command = [python, "-W", "ignore", str(HERE / "contenders" / script), task, *times, *arguments]
+    counts = tempfile.TemporaryDirectory()
     mark = f"impala {contender} {os.getpid()} {time.time_ns()}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark}
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", MARK: mark, COUNTS: counts.name}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180 + 5 * seconds)
     except subprocess.TimeoutExpired:
@@ -46,6 +48,7 @@ def rates(contender: str, python: str, task: str, warm_up_s: float, seconds: flo
         return None
     finally:
         end_all(mark)
+        counts.cleanup()
     lines = [line for line in done.stdout.splitlines() if line.startswith('{"sampled"')]
     if not lines:
         print(f"{contender} failed:\n{done.stderr[-2000:]}", file=sys.stderr)
@@ -63,7 +66,9 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=10.0, help="seconds that do not count")
     parser.add_argument("--seconds", type=float, default=30.0, help="seconds that count")
     parser.add_argument("--python", action="append", default=[], help="contender=interpreter; others are left out")
+    parser.add_argument("--json", type=Path, help="file for the medians, by task and contender")
     options = parser.parse_args()
+    medians: dict[str, dict[str, dict[str, float]]] = {}
     pythons = dict.fromkeys([*OURS, "floor"], sys.executable) | dict(each.split("=", 1) for each in options.python)
     for task in options.tasks.split(","):
         names = [name for name in SCRIPTS if name in pythons and (TASKS[task].images or name != "ours-bf16")]
@@ -72,7 +77,10 @@ def main() -> None:
             for name, turns in found.items():
                 if (turn := rates(name, pythons[name], task, options.warm_up, options.seconds)) is not None:
                     turns.append(turn)
-        print(_table(task, {name: _medians(turns) for name, turns in found.items() if turns}), flush=True)
+        medians[task] = {name: _medians(turns) for name, turns in found.items() if turns}
+        print(_table(task, medians[task]), flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(medians, indent=1) + "\n")
 
 
 def _medians(turns: list[dict[str, float]]) -> dict[str, float]:

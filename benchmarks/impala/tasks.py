@@ -1,7 +1,14 @@
-"""What is measured: environments, networks and sizes, the same for every contender."""
+"""What is measured: environments, networks and sizes, the same for every contender.
 
+Environments count their steps themselves, each in a file of its own, so that steps sampled are what was really played,
+whatever a contender says and learns from.
+"""
+
+import os
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,6 +20,35 @@ from torch.nn import functional as F
 N_ACTORS, ENVS, STEPS, BATCH = 2, 5, 50, 500
 """Actors, environments of each, steps of a fragment, samples of an update."""
 GAMMA, LEARNING_RATE, ENTROPY, VALUE_LOSS, MAX_NORM = 0.99, 1e-3, 0.01, 0.5, 40.0
+
+
+COUNTS = "IMPALA_STEP_COUNTS"
+"""The variable that names the folder of the counts; without it nothing is counted."""
+
+
+class Counted(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """An environment that counts its steps in a file of the folder."""
+
+    def __init__(self, env: Any, folder: str) -> None:
+        super().__init__(env)
+        self._count = np.memmap(Path(folder) / uuid.uuid4().hex, np.int64, "w+", shape=(1,))
+
+    def step(self, action: Any) -> Any:
+        self._count[0] += 1
+        return self.env.step(action)
+
+
+def counted(env: Any) -> Any:
+    """Return the environment, counting its steps where they are to be counted."""
+    folder = os.environ.get(COUNTS)
+    return Counted(env, folder) if folder else env
+
+
+def sampled_steps() -> int:
+    """Return how many steps all environments have played so far."""
+    folder = os.environ.get(COUNTS)
+    counts = [np.fromfile(path, np.int64) for path in Path(folder).iterdir()] if folder else []
+    return sum(int(count.sum()) for count in counts)
 
 
 class Frames(gymnasium.Env[Any, Any]):
@@ -76,7 +112,11 @@ class Task:
 
 
 def _cartpole() -> Any:
-    return gymnasium.make("CartPole-v1", disable_env_checker=True)
+    return counted(gymnasium.make("CartPole-v1", disable_env_checker=True))
+
+
+def _frames() -> Any:
+    return counted(Frames())
 
 
 def _pong() -> Any:
@@ -85,21 +125,37 @@ def _pong() -> Any:
 
     gymnasium.register_envs(ale_py)
     env = gymnasium.make("PongNoFrameskip-v4", disable_env_checker=True)
-    return gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env), 4)
+    return counted(gymnasium.wrappers.FrameStackObservation(gymnasium.wrappers.AtariPreprocessing(env), 4))
 
 
 TASKS = {
-    "frames": Task("Nature CNN on synthetic 84x84x4 frames", Frames, nature_cnn),
+    "frames": Task("Nature CNN on synthetic 84x84x4 frames", _frames, nature_cnn),
     "pong": Task("Nature CNN on Pong", _pong, nature_cnn),
     "cartpole": Task("CartPole, 2x128 MLP", _cartpole, mlp, images=False),
 }
 
 
 def vtrace_loss(
-    network: Network, obs: Tensor, action: Tensor, behaviour: Tensor, reward: Tensor, done: Tensor, last_obs: Tensor
+    forward: Callable[[Tensor], tuple[Tensor, Tensor]],
+    obs: Tensor,
+    action: Tensor,
+    behaviour: Tensor,
+    reward: Tensor,
+    done: Tensor,
+    last_obs: Tensor,
 ) -> Tensor:
-    """IMPALA's loss by hand (Espeholt et al. 2018, equation 1), rows environment by environment; for the floor."""
-    logits, value = network.policy_and_value(torch.cat([obs, last_obs]))
+    """Return IMPALA's loss by hand (Espeholt et al. 2018, equation 1), rows environment by environment.
+
+    Args:
+        forward: Logits `[n, actions]` and values `[n, 1]` of observations.
+        obs: `[n, ...]`, and so on for the other columns.
+        action: As they were drawn.
+        behaviour: Logits that they were drawn from.
+        reward: Of each step.
+        done: 1.0 where an episode ended.
+        last_obs: What each environment shows after its last step.
+    """
+    logits, value = forward(torch.cat([obs, last_obs]))
     value = value[:, 0]
     logits, value, bootstrap = logits[: len(obs)], value[: len(obs)], value[len(obs) :].detach()
     log_policy = F.log_softmax(logits, -1)
@@ -108,12 +164,12 @@ def vtrace_loss(
     ratio, v, r = (x.reshape(-1, STEPS).T for x in (ratio, value.detach(), reward))
     discount = GAMMA * (1.0 - done.reshape(-1, STEPS).T)
     following = torch.cat([v[1:], bootstrap[None]])
-    delta = ratio * (r + discount * following - v)
-    correction, corrections = torch.zeros_like(bootstrap), []
-    for t in reversed(range(STEPS)):
-        correction = delta[t] + discount[t] * ratio[t] * correction
-        corrections.append(correction)
-    vs = v + torch.stack(corrections[::-1])
+    # Each step needs the one after it: fifty small steps are faster in numpy than in torch.
+    corrections = (ratio * (r + discount * following - v)).numpy()
+    decay = (discount * ratio).numpy()
+    for t in reversed(range(STEPS - 1)):
+        corrections[t] += decay[t] * corrections[t + 1]
+    vs = v + torch.from_numpy(corrections)
     advantage = ratio * (r + discount * torch.cat([vs[1:], bootstrap[None]]) - v)
     entropy = -(log_policy.exp() * log_policy).sum()
     value_loss = 0.5 * (value - vs.T.reshape(-1)).square().sum()

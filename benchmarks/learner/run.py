@@ -6,8 +6,10 @@ idle machine with one thread; with several threads they are the wall's. The best
 """
 
 import argparse
+import json
 import os
 from contextlib import ExitStack
+from pathlib import Path
 
 from batches import UPDATES
 from contender import LIBRARIES, Contender
@@ -55,7 +57,9 @@ def main() -> None:
     parser.add_argument(
         "--threads", type=int, default=1, help="of the arithmetic; with several the clock on the wall counts"
     )
+    parser.add_argument("--json", type=Path, help="file for the rates, by case and library")
     options = parser.parse_args()
+    found: dict[str, dict[str, float]] = {}
     os.environ["PARL_BACKEND"] = options.backend
     libraries = options.libraries.split(";") if options.libraries else list(LIBRARIES[options.backend])
     peers = [name for name in libraries if name != "ours"]
@@ -65,10 +69,12 @@ def main() -> None:
     for case in options.cases.split(","):
         title, size = CASES[case]
         rounds = max(3, options.rounds // (1 if size == "small" else 6))
-        rates = best_rates(case, options.backend, libraries, rounds, options.threads)
+        rates = found[case] = best_rates(case, options.backend, libraries, rounds, options.threads)
         cells = [f"{rates[name]:,.{0 if rates[name] > 200 else 1}f}" if name in rates else "-" for name in libraries]
         cells += [f"{rates['ours'] / rates[name]:.2f}" if name in rates else "-" for name in peers]
         print(f"| {title} | {' | '.join(cells)} |", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ python run.py --parl2 <unpacked wheel of parl 2.2.1>      (README.md has the who
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -11,16 +12,17 @@ import sys
 from pathlib import Path
 
 COMMON = ("ours", "sb3", "cpprb")
+REUSED = ("ours", "ours_reused")
 CASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "vector_insert": ("vector 17/6, capacity 200 k: inserts/s", (*COMMON, "parl2")),
     "vector_insert_64": ("the same, 64 in one call: inserts/s", ("ours", "cpprb")),
-    "vector_sample": ("uniform batch of 256: batches/s", (*COMMON, "parl2")),
+    "vector_sample": ("uniform batch of 256: batches/s", (*REUSED, "sb3", "cpprb", "parl2")),
     "prioritized_insert": ("prioritised: inserts/s", ("ours", "cpprb")),
-    "prioritized_learn": ("prioritised batch of 256 with update: batches/s", ("ours", "cpprb")),
+    "prioritized_learn": ("prioritised batch of 256 with update: batches/s", (*REUSED, "cpprb")),
     "frames_insert": ("Atari 4x84x84 uint8: inserts/s", COMMON),
-    "frames_sample": ("uniform batch of 32: batches/s", COMMON),
-    "frames_prioritized": ("prioritised batch of 32: batches/s", ("ours", "cpprb")),
-    "frames_faults": ("page faults per batch of 32", COMMON),
+    "frames_sample": ("uniform batch of 32: batches/s", (*REUSED, "sb3", "cpprb")),
+    "frames_prioritized": ("prioritised batch of 32: batches/s", (*REUSED, "cpprb")),
+    "frames_faults": ("page faults per batch of 32", (*REUSED, "sb3", "cpprb")),
     "frames_bytes": ("bytes per stored Atari transition", ("ours", "sb3")),
 }
 
@@ -45,21 +47,30 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--parl2", help="folder of the unpacked wheel of parl 2.2.1; left out without it")
+    parser.add_argument("--cases", default=",".join(CASES), help="which, separated by commas")
+    parser.add_argument("--json", type=Path, help="file for the medians, by case and library")
     options = parser.parse_args()
+    cases = {case: CASES[case] for case in options.cases.split(",")}
     figures: dict[tuple[str, str], list[float]] = {}
     for _ in range(options.rounds):
-        for case, (_, libraries) in CASES.items():
+        for case, (_, libraries) in cases.items():
             for library in libraries:
                 if library != "parl2" or options.parl2:
                     figures.setdefault((case, library), []).append(measure(library, case, options.parl2))
-    print("| | ours | SB3 | cpprb | PARL 2.2.1 | ours / SB3 | ours / cpprb | ours / PARL |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for case, (title, _) in CASES.items():
-        medians = {library: statistics.median(numbers) for (of, library), numbers in figures.items() if of == case}
-        cells = [short(medians[library]) if library in medians else "-" for library in (*COMMON, "parl2")]
+    print("| | ours | ours, buffers reused | SB3 | cpprb | PARL 2.2.1 | ours / SB3 | ours / cpprb | ours / PARL |")
+    print("| --- |" + " --- |" * 8)
+    found: dict[str, dict[str, float]] = {}
+    for case, (title, _) in cases.items():
+        numbers_of = {library: numbers for (of, library), numbers in figures.items() if of == case}
+        medians = found[case] = {library: statistics.median(numbers) for library, numbers in numbers_of.items()}
+        cells = [
+            short(medians[library]) if library in medians else "-" for library in (*REUSED, "sb3", "cpprb", "parl2")
+        ]
         others = [medians.get(library) for library in ("sb3", "cpprb", "parl2")]
-        ratios = [f"{medians['ours'] / other:.2f}" if other else "-" for other in others]
+        ratios = [f"{medians['ours'] / other:.2f}" if other and "ours" in medians else "-" for other in others]
         print(f"| {title} | {' | '.join(cells + ratios)} |")
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -35,7 +35,14 @@ def best_rate(action: Callable[[], None], times: int, per_time: int = 1) -> floa
 
 
 class Parl:
-    """This project."""
+    """This project: `sample_batch`, whose arrays are new, as every other library's are.
+
+    Args:
+        reused: Take `sample`, which writes into buffers that its next call overwrites.
+    """
+
+    def __init__(self, reused: bool = False) -> None:
+        self._reused = reused
 
     def vector(self, prioritized: bool = False) -> Any:
         from parl_core.replay import Prioritized, ReplayMemory
@@ -51,7 +58,8 @@ class Parl:
 
     def _adapted(self, memory: Any) -> Any:
         def learn(n: int, td_error: Any) -> None:
-            memory.update_priorities(memory.sample(n).index, td_error)
+            batch = memory.sample(n) if self._reused else memory.sample(n).copy()
+            memory.update_priorities(batch.index, td_error)
 
         def size() -> float:  # only when asked: after vars() Python 3.11 finds the attributes of an object more slowly
             arrays = [value for value in vars(memory).values() if isinstance(value, np.ndarray)]
@@ -60,7 +68,7 @@ class Parl:
         return SimpleNamespace(
             add=memory.append,
             add_batch=memory.append_batch,
-            sample=memory.sample,
+            sample=memory.sample if self._reused else memory.sample_batch,
             learn=learn,
             bytes=size,
         )
@@ -148,7 +156,13 @@ class Parl2:
         return SimpleNamespace(add=memory.append, sample=memory.sample_batch)
 
 
-LIBRARIES = {"ours": Parl, "sb3": StableBaselines3, "cpprb": Cpprb, "parl2": Parl2}
+LIBRARIES: dict[str, Callable[[], Any]] = {
+    "ours": Parl,
+    "ours_reused": lambda: Parl(reused=True),
+    "sb3": StableBaselines3,
+    "cpprb": Cpprb,
+    "parl2": Parl2,
+}
 rng = np.random.default_rng(0)
 vector_step = (rng.random(OBS, np.float32), rng.random(ACT, np.float32), 1.0, rng.random(OBS, np.float32), False)
 

@@ -1,29 +1,33 @@
-"""What two forked processes reach by hand: fragments and weights in shared memory, semaphores, no library at all.
+"""What two forked processes reach by hand: fragments and weights in shared memory, no library at all.
 
 Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat
-array that actors copy before each fragment. Nothing is checked, nobody is replaced, nothing is reported.
+array that actors copy before each fragment. Small networks act in numpy, where a call costs a tenth of torch's; Adam is
+one fused kernel, gradients are clipped by foreach kernels, and parameters are views of the flat array. Nothing is
+checked, nobody is replaced, nothing is reported.
 """
 
 import multiprocessing
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.append(str(Path(__file__).resolve().parents[2] / "learner"))
 
 import tasks
+from by_hand import Adam
 from rates import Rates
 
 ROWS = tasks.ENVS * tasks.STEPS
 
 
 def place(task: tasks.Task) -> dict[str, torch.Tensor]:
-    """Shared memory for one fragment."""
+    """Return shared memory for one fragment."""
     env = task.env()
     obs, actions = env.observation_space, int(env.action_space.n)
     kind = torch.uint8 if obs.dtype == np.uint8 else torch.float32
@@ -38,19 +42,44 @@ def place(task: tasks.Task) -> dict[str, torch.Tensor]:
     return {name: column.share_memory_() for name, column in columns.items()}
 
 
+def views(flat: torch.Tensor, network: tasks.Network) -> list[torch.Tensor]:
+    """Return the network's parameters as views of one array."""
+    sizes = [parameter.numel() for parameter in network.parameters()]
+    parts = flat.split(sizes)
+    return [part.view_as(parameter) for part, parameter in zip(parts, network.parameters(), strict=True)]
+
+
+def policy_of(task: tasks.Task, weights: torch.Tensor) -> Callable[[Any], Any]:
+    """Return what computes logits from observations; it looks at the weights whenever it is called."""
+    network = task.network()
+    parameters = views(weights, network)
+    if task.images:
+        for parameter, view in zip(network.parameters(), parameters, strict=True):
+            parameter.data = view
+        return lambda obs: network.policy_and_value(torch.from_numpy(obs))[0].numpy()
+    w_1, b_1, w_2, b_2, w_pi, b_pi, *_ = (view.numpy() for view in parameters)
+
+    def logits(obs: Any) -> Any:
+        hidden = np.maximum(obs @ w_1.T + b_1, 0.0)
+        return np.maximum(hidden @ w_2.T + b_2, 0.0) @ w_pi.T + b_pi
+
+    return logits
+
+
 @torch.no_grad()
 def act(task: tasks.Task, places: list[dict[str, torch.Tensor]], weights: torch.Tensor, pipe: Connection) -> None:
-    """An actor's life."""
+    """Play fragments into the places whose numbers arrive."""
     torch.set_num_threads(1)
-    network, rng = task.network(), np.random.default_rng()
+    own, rng = weights.clone(), np.random.default_rng()
+    policy = policy_of(task, own)
     envs = [task.env() for _ in range(tasks.ENVS)]
     obs = np.stack([env.reset()[0] for env in envs])
     while True:
         number = pipe.recv()
-        vector_to_parameters(weights.clone(), network.parameters())
+        own.copy_(weights)
         columns = {name: column.numpy() for name, column in places[number].items()}
         for t in range(tasks.STEPS):
-            logits = network.policy_and_value(torch.from_numpy(obs))[0].numpy()
+            logits = policy(obs)
             action = (logits + rng.gumbel(size=logits.shape)).argmax(1)
             columns["obs"][:, t], columns["action"][:, t], columns["logits"][:, t] = obs, action, logits
             for i, env in enumerate(envs):
@@ -67,8 +96,11 @@ def main(name: str, warm_up_s: float, seconds: float) -> None:
     torch.set_num_threads(1)
     task = tasks.TASKS[name]
     network = task.network()
-    optimizer = torch.optim.Adam(network.parameters(), tasks.LEARNING_RATE, fused=True)
-    weights = parameters_to_vector(network.parameters()).detach().share_memory_()
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in network.parameters()])
+    for parameter, view in zip(network.parameters(), views(flat, network), strict=True):
+        parameter.data = view
+    parameters = list(network.parameters())
+    adam, weights = Adam(parameters, tasks.LEARNING_RATE), flat.clone().share_memory_()
     context = multiprocessing.get_context("fork")
     pipes: dict[Any, list[dict[str, torch.Tensor]]] = {}
     for _ in range(tasks.N_ACTORS):
@@ -78,20 +110,22 @@ def main(name: str, warm_up_s: float, seconds: float) -> None:
         pipes[ours] = places
         for number in (0, 1):
             ours.send(number)
-    rates, trained, ready = Rates(warm_up_s, seconds), 0, []
-    while not rates.update(trained, trained):
+    rates, trained = Rates(warm_up_s, seconds), 0
+    ready: list[tuple[Any, int]] = []
+    while not rates.update(trained):
         while len(ready) < tasks.BATCH // ROWS:
             ready += [(pipe, pipe.recv()) for pipe in wait(list(pipes)) if isinstance(pipe, Connection)]
         taken, ready = ready[: tasks.BATCH // ROWS], ready[tasks.BATCH // ROWS :]
         parts = [pipes[pipe][number] for pipe, number in taken]
         batch = {column: torch.cat([part[column] for part in parts]) for column in parts[0]}
         last_obs = batch.pop("last_obs")
-        rows = [column.flatten(0, 1) for column in batch.values()]
-        optimizer.zero_grad()
-        tasks.vtrace_loss(network, *rows, last_obs).backward()
-        torch.nn.utils.clip_grad_norm_(network.parameters(), tasks.MAX_NORM)
-        optimizer.step()
-        weights.copy_(parameters_to_vector(network.parameters()).detach())
+        obs, action, behaviour, reward, done = (column.flatten(0, 1) for column in batch.values())
+        loss = tasks.vtrace_loss(network.policy_and_value, obs, action, behaviour, reward, done, last_obs)
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        torch._foreach_mul_(gradients, torch.clamp(tasks.MAX_NORM / (norm + 1e-6), max=1.0))
+        adam.step(gradients)
+        weights.copy_(flat)
         for pipe, number in taken:
             pipe.send(number)
         trained += tasks.BATCH

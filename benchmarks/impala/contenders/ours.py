@@ -26,7 +26,7 @@ def main(task: str, warm_up_s: float, seconds: float, compute_dtype: str = "floa
 
         def on_update(self, update: training.Update) -> str | None:
             self.metrics = update.metrics
-            return "enough" if rates.update(update.step, update.step) else None
+            return "enough" if rates.update(update.step) else None
 
     watch = Watch()
     settings = training.ActorLearnerSettings(

@@ -43,11 +43,11 @@ def train(task: str, rates: Rates) -> None:
     """Learn until the rates are known."""
     model = Model(tasks.TASKS[task].network())
     optimizer = torch.optim.Adam(model.parameters(), tasks.LEARNING_RATE)
-    actors = [RemoteActor(task) for _ in range(tasks.N_ACTORS)]
+    actors: list[Any] = [RemoteActor(task) for _ in range(tasks.N_ACTORS)]
     weights = model.get_weights()
     calls = deque((actor, actor.sample(weights)) for _ in range(IN_FLIGHT) for actor in actors)
     trained = 0
-    while not rates.update(trained, trained):
+    while not rates.update(trained):
         parts: list[dict[str, Any]] = []
         while len(parts) < tasks.BATCH // (tasks.ENVS * tasks.STEPS):
             actor, answer = calls.popleft()  # in turn: its answers can only be waited for one at a time
@@ -55,8 +55,9 @@ def train(task: str, rates: Rates) -> None:
             calls.append((actor, actor.sample(weights)))
         batch = {name: torch.from_numpy(np.concatenate([part[name] for part in parts])) for name in parts[0]}
         last_obs = batch.pop("last_obs")
+        obs, action, behaviour, reward, done = batch.values()
         optimizer.zero_grad()
-        tasks.vtrace_loss(model, *batch.values(), last_obs).backward()
+        tasks.vtrace_loss(model.policy_and_value, obs, action, behaviour, reward, done, last_obs).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), tasks.MAX_NORM)
         optimizer.step()
         weights = model.get_weights()

@@ -31,7 +31,11 @@ def make_env(_: Any, task: str) -> Any:
     if not tasks.TASKS[task].images:
         return tasks.TASKS[task].env()
     space = gymnasium.spaces.Box(0.0, 1.0, (84, 84, 4), np.float32)
-    env = tasks.Frames(channels_first=False) if task == "frames" else _channels_last(tasks.TASKS[task].env())
+    env = (
+        tasks.counted(tasks.Frames(channels_first=False))
+        if task == "frames"
+        else _channels_last(tasks.TASKS[task].env())
+    )
     return gymnasium.wrappers.TransformObservation(env, lambda obs: obs.astype(np.float32) / 255.0, space)
 
 
@@ -73,9 +77,8 @@ def main(task: str, warm_up_s: float, seconds: float) -> None:
     while True:
         result = algorithm.train()
         learners = result.get("learners", {}).get("__all_modules__", {})  # none before the first update
-        sampled = int(result.get("env_runners", {}).get("num_env_steps_sampled_lifetime", 0))
         trained = int(learners.get("num_env_steps_trained_lifetime", 0))
-        if trained and rates.update(sampled, trained):
+        if trained and rates.update(trained):
             break
     rates.print()
     algorithm.stop()
