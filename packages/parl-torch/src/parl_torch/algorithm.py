@@ -81,7 +81,9 @@ class Algorithm(contract.Algorithm):
         return Adam(model, lr=lr, eps=eps, max_grad_norm=max_grad_norm, part=part, compiles=self._compiles)
 
     def _tensor(self, array: Any) -> Tensor:
-        parameter = self._first_parameter()
+        parameter = self._found_parameter
+        if parameter is None:  # asked here, too, because a batch has many columns
+            parameter = self._first_parameter()
         float_dtype = torch.float32 if parameter is None else parameter.dtype
         return to_tensor(array, self.device, float_dtype)
 

@@ -102,7 +102,7 @@ class Adam(contract.Optimizer):
         if not (self._compiles and self._parameters):  # layers may take their shapes from the first batch
             figures = losses(*batch)
             self.minimize(figures[0], lr)
-            return tuple(figure.detach() for figure in figures)
+            return tuple(map(Tensor.detach, figures))
         compiled = self._compiled.get(losses)
         if compiled is None:
             compiled = self._compiled[losses] = CompiledGradients(losses, self._parameters)
