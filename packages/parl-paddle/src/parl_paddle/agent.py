@@ -42,7 +42,7 @@ class Agent(contract.Agent):
 
     @property
     def executor(self) -> Any:
-        """Runs this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
+        """Return what runs this agent's programs: `self.executor.run(program, feed={...}, fetch_list=[...])`.
 
         Raises:
             ModelContractError: the agent defines no `build_program`.
@@ -56,7 +56,7 @@ class Agent(contract.Agent):
 
     @property
     def fluid_executor(self) -> Any:
-        """`executor`, as PARL 1.x calls it."""
+        """Return `executor`, as PARL 1.x calls it."""
         return self.executor
 
     def save(

@@ -37,14 +37,14 @@ def join() -> Learners:
 
 
 def learners() -> Learners:
-    """Which of how many processes this one is."""
+    """Return the rank of this process and the number of processes that learn together."""
     if distributed.is_initialized():
         return Learners(distributed.get_rank(), distributed.get_world_size())
     return Learners(0, 1)
 
 
 class SharedGradients:
-    """What makes gradients of some parameters the means over all processes.
+    """Makes gradients of some parameters the means over all processes.
 
     Args:
         parameters: whose gradients; process 0's values are copied to all.
@@ -54,7 +54,7 @@ class SharedGradients:
         self._parallel = paddle.DataParallel(_Loss(parameters), find_unused_parameters=True)
 
     def announce(self, loss: Tensor) -> Tensor:
-        """The loss whose `backward` will leave mean gradients."""
+        """Return the loss whose `backward` leaves gradients that are means over all processes."""
         announced: Tensor = self._parallel(loss)
         return announced
 
@@ -73,25 +73,25 @@ class _Loss(paddle.nn.Layer):
 
 
 def joined_sum(loss: Tensor) -> Tensor:
-    """A loss that is a sum over rows, so that the mean gradient is that of the sum over all processes' rows."""
+    """Return a loss that sums over rows, scaled so that its mean gradient is that of all processes' rows."""
     size = learners().size
     return loss if size == 1 else loss * size
 
 
 def normalised(values: Tensor) -> Tensor:
-    """(values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
+    """Return (values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
     centred = values - mean_of_all(values.mean())
     return centred / (mean_of_all(centred.square().mean()).sqrt() + 1e-8)
 
 
 def means(steps: Sequence[tuple[Any, ...]]) -> list[float]:
-    """The mean of each column of scalar tensors over all processes, read from the device in one go."""
+    """Return the mean of each column of scalar tensors over all processes, read from the device in one go."""
     columns = paddle.stack([paddle.stack(list(column)).mean() for column in zip(*steps, strict=True)])
     return [float(figure) for figure in to_array(mean_of_all(columns))]
 
 
 def mean_of_all(values: Tensor) -> Tensor:
-    """The mean over all processes, entry by entry; `values` themselves may be overwritten."""
+    """Return the mean over all processes, entry by entry; `values` themselves may be overwritten."""
     size = learners().size
     if size > 1:
         distributed.all_reduce(values)

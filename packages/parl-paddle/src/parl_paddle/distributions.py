@@ -38,7 +38,7 @@ _SMALLEST = 1e-20  # keeps log(-log(u)) finite
 
 
 class PolicyDistribution(Protocol):
-    """What every distribution of actions offers; `[batch]` results."""
+    """A distribution of actions; results are `[batch]`."""
 
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
@@ -47,7 +47,7 @@ class PolicyDistribution(Protocol):
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """The distribution of actions of a kind, from what the model's `policy(obs)` returned.
+    """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
 
     Args:
         output: as `ActionKind` says.
@@ -78,11 +78,11 @@ class CategoricalDistribution:
 
     @cached_property
     def log_probabilities(self) -> Tensor:
-        """Log-probabilities `[batch, act_dim]`."""
+        """Return the log-probabilities `[batch, act_dim]`."""
         return log_softmax(self.logits)
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch]`.
+        """Return actions, int64 `[batch]`.
 
         Raises:
             DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
@@ -93,19 +93,19 @@ class CategoricalDistribution:
         return paddle.argmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
     def mode(self) -> Tensor:
-        """The most probable actions, int64 `[batch]`."""
+        """Return the most probable actions, int64 `[batch]`."""
         return paddle.argmax(self.logits, axis=-1)
 
     def entropy(self) -> Tensor:
-        """In nats, `[batch]`."""
+        """Return the entropy in nats, `[batch]`."""
         return -(paddle.exp(self.log_probabilities) * self.log_probabilities).sum(axis=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
+        """Return the log-probability of the actions `[batch]` or `[batch, 1]`; `[batch]`."""
         return paddle.index_sample(self.log_probabilities, action.reshape([-1, 1])).squeeze(-1)
 
     def kl(self, other: CategoricalDistribution) -> Tensor:
-        """KL(self || other) in nats, `[batch]`."""
+        """Return KL(self || other) in nats, `[batch]`."""
         return (paddle.exp(self.log_probabilities) * (self.log_probabilities - other.log_probabilities)).sum(axis=-1)
 
 
@@ -126,24 +126,24 @@ class MultiCategoricalDistribution:
         self.parts = [CategoricalDistribution(part, allowed) for part, allowed in zip(parts, masks, strict=True)]
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch, number of parts]`, each counted from 0."""
+        """Return actions, int64 `[batch, number of parts]`, each counted from 0."""
         return paddle.stack([part.sample() for part in self.parts], axis=-1)
 
     def mode(self) -> Tensor:
-        """The most probable choices, int64 `[batch, number of parts]`."""
+        """Return the most probable choices, int64 `[batch, number of parts]`."""
         return paddle.stack([part.mode() for part in self.parts], axis=-1)
 
     def entropy(self) -> Tensor:
-        """Sum over the parts in nats, `[batch]`."""
+        """Return the sum of the parts' entropies in nats, `[batch]`."""
         return paddle.add_n([part.entropy() for part in self.parts])
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
         choices = zip(self.parts, paddle.unbind(action, axis=-1), strict=True)
         return paddle.add_n([part.logp(choice) for part, choice in choices])
 
     def kl(self, other: MultiCategoricalDistribution) -> Tensor:
-        """KL(self || other) in nats, summed over the parts, `[batch]`."""
+        """Return KL(self || other) in nats, summed over the parts, `[batch]`."""
         return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
@@ -154,11 +154,11 @@ class SoftCategoricalDistribution(CategoricalDistribution):
     """
 
     def sample(self) -> Tensor:
-        """Relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
+        """Return relaxed one-hot actions `[batch, act_dim]` at temperature 1."""
         return F.softmax(self.logits + _gumbel_noise_like(self.logits), axis=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of one-hot actions `[batch, act_dim]`; of relaxed ones the mixture of the logarithms."""
+        """Return the log-probability of one-hot actions `[batch, act_dim]`, or the mixture of relaxed ones."""
         return (action * self.log_probabilities).sum(axis=-1)
 
 
@@ -179,24 +179,24 @@ class SoftMultiCategoricalDistribution:
         self.parts = [SoftCategoricalDistribution(part) for part in paddle.split(logits, sizes, axis=-1)]
 
     def sample(self) -> Tensor:
-        """Relaxed one-hot actions side by side, as wide as the logits."""
+        """Return relaxed one-hot actions side by side, as wide as the logits."""
         return paddle.concat([part.sample() for part in self.parts], axis=-1)
 
     def mode(self) -> Tensor:
-        """The most probable values, int64 `[batch, number of actions]`, counted from 0."""
+        """Return the most probable values, int64 `[batch, number of actions]`, counted from 0."""
         return paddle.stack([part.mode() for part in self.parts], axis=-1)
 
     def entropy(self) -> Tensor:
-        """Sum over the actions in nats, `[batch]`."""
+        """Return the sum of the actions' entropies in nats, `[batch]`."""
         return paddle.add_n([part.entropy() for part in self.parts])
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of one-hot actions, as wide as the logits; `[batch]`."""
+        """Return the log-probability of one-hot actions, as wide as the logits; `[batch]`."""
         columns = paddle.split(action, self.sizes, axis=-1)
         return paddle.add_n([part.logp(column) for part, column in zip(self.parts, columns, strict=True)])
 
     def kl(self, other: SoftMultiCategoricalDistribution) -> Tensor:
-        """KL(self || other), summed over the actions, `[batch]`."""
+        """Return KL(self || other), summed over the actions, `[batch]`."""
         return paddle.add_n([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)])
 
 
@@ -215,37 +215,37 @@ class DiagGaussianDistribution:
 
     @classmethod
     def from_std(cls, mean: Tensor, std: Tensor) -> DiagGaussianDistribution:
-        """The same from standard deviations, above 0."""
+        """Return the distribution with these standard deviations, above 0."""
         return cls((mean, std.log()))
 
     def sample(self) -> Tensor:
-        """Actions `[batch, act_dim]`; no gradient flows through them."""
+        """Return actions `[batch, act_dim]`; no gradient flows through them."""
         noise = paddle.randn(paddle.shape(self.mean), dtype=self.mean.dtype)
         return (self.mean + self.std * noise).detach()
 
     def mode(self) -> Tensor:
-        """The means `[batch, act_dim]`."""
+        """Return the means `[batch, act_dim]`."""
         return self.mean
 
     def entropy(self) -> Tensor:
-        """Sum over the dimensions in nats, `[batch]`."""
+        """Return the sum of the dimensions' entropies in nats, `[batch]`."""
         return (self.logstd + (0.5 + _LOG_SQRT_2_PI)).sum(axis=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-density of the actions `[batch, act_dim]`; `[batch]`."""
+        """Return the log-density of the actions `[batch, act_dim]`; `[batch]`."""
         same_shape(action=action, mean=self.mean)
         z = (action - self.mean) / self.std
         return -(0.5 * paddle.square(z) + self.logstd + _LOG_SQRT_2_PI).sum(axis=-1)
 
     def kl(self, other: DiagGaussianDistribution) -> Tensor:
-        """KL(self || other) in nats, summed over the dimensions, `[batch]`."""
+        """Return KL(self || other) in nats, summed over the dimensions, `[batch]`."""
         ratio = paddle.square(self.std / other.std)
         distance = paddle.square((self.mean - other.mean) / other.std)
         return 0.5 * (ratio + distance - 1.0 - 2.0 * (self.logstd - other.logstd)).sum(axis=-1)
 
 
 def standard_normal_like(tensor: Tensor) -> Tensor:
-    """Draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
+    """Return draws from N(0, 1) of the tensor's shape and dtype, in programs too, where the batch's size is open."""
     shape = paddle.shape(tensor) if in_program() else tensor.shape
     return paddle.standard_normal(shape, tensor.dtype)
 

@@ -57,7 +57,7 @@ class Hooks:
                 number.renew()
 
     def after(self) -> None:
-        """Do what follows an update."""
+        """Call the actions that follow an update."""
         with eager():
             for action in self.actions:
                 action()

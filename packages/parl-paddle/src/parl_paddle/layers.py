@@ -155,7 +155,7 @@ class LazyLayer(paddle.nn.Layer, contract.LazyLayer):
 
 
 def _orthogonal(shape: tuple[int, ...], gain: float, generator: np.random.Generator) -> NDArray[Any]:
-    """`[out, ...]` with orthonormal rows, or columns where there are more rows, times `gain`; uniform among these."""
+    """Return `[out, ...]` with orthonormal rows or columns, whichever are fewer, times `gain`; uniform among these."""
     rows, columns = shape[0], prod(shape[1:])
     tall, triangle = np.linalg.qr(generator.normal(size=(max(rows, columns), min(rows, columns))))
     tall *= np.sign(np.diag(triangle))  # QR fixes the signs; undone, the distribution is uniform (Mezzadri 2007)
@@ -209,7 +209,7 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> Tensor:
-    """A parameter that is trained with the model of which it is an attribute.
+    """Return a parameter that is trained with the model of which it is an attribute.
 
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
@@ -243,7 +243,7 @@ abs, exp, log, sqrt, square = paddle.abs, paddle.exp, paddle.log, paddle.sqrt, p
 
 
 def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_size: bool = True) -> Tensor:
-    """An input of the program that is being built; only parl-paddle has programs.
+    """Return an input of the program that is being built; only parl-paddle has programs.
 
     Args:
         name: its key in the executor's `feed`.
@@ -264,33 +264,33 @@ def data(name: str, shape: Sequence[int], dtype: str = "float32", append_batch_s
 
 
 def softmax(input: Tensor, axis: int = -1) -> Tensor:
-    """Exponentials normalised along `axis`."""
+    """Return exponentials normalised along `axis`."""
     return F.softmax(input, axis=axis)
 
 
 def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Maximum over `dim`; over everything by default."""
+    """Return the maximum over `dim`; over everything by default."""
     return paddle.max(input, axis=dim, keepdim=keep_dim)
 
 
 def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Minimum over `dim`; over everything by default."""
+    """Return the minimum over `dim`; over everything by default."""
     return paddle.min(input, axis=dim, keepdim=keep_dim)
 
 
 def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Product over `dim`; over everything by default."""
+    """Return the product over `dim`; over everything by default."""
     return paddle.prod(input, axis=dim, keepdim=keep_dim)
 
 
 def one_hot(input: Tensor, depth: int) -> Tensor:
-    """Rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    """Return rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
     index = paddle.squeeze(input, axis=-1) if input.ndim > 1 and input.shape[-1] == 1 else input
     return F.one_hot(index.astype("int64"), depth)
 
 
 def cast(x: Tensor, dtype: Any) -> Tensor:
-    """The same numbers in another dtype.
+    """Return the same numbers in another dtype.
 
     Raises:
         HyperparameterError: the name of the dtype is unknown.
@@ -301,27 +301,27 @@ def cast(x: Tensor, dtype: Any) -> Tensor:
 
 
 def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """-log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    """Return -log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
     return -paddle.log(paddle.index_sample(input, label.reshape([-1, 1]).astype("int64")))
 
 
 def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """The same from logits, without overflow; `[n, 1]`."""
+    """Return the cross-entropy `[n, 1]` of `label` from logits, without overflow."""
     return -paddle.index_sample(log_softmax(logits), label.reshape([-1, 1]).astype("int64"))
 
 
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one after the other along `axis`."""
+    """Return tensors joined along `axis`."""
     return paddle.concat(list(input), axis=axis)
 
 
 def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors side by side along a new `axis`."""
+    """Return tensors joined along a new `axis`."""
     return paddle.stack(list(x), axis=axis)
 
 
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """A matrix: dimensions before `axis` become rows, the others columns."""
+    """Return a matrix: dimensions before `axis` become rows, the others columns."""
     if axis == 0:
         return paddle.reshape(x, [1, -1])
     columns = paddle.flatten(x, start_axis=axis) if x.ndim > axis + 1 else x
@@ -329,22 +329,22 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
+    """Return the same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
     return paddle.reshape(x, list(shape))
 
 
 def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """With a dimension of size one at each of `axes`."""
+    """Return the tensor with a dimension of size one at each of `axes`."""
     return paddle.unsqueeze(input, axis=list(axes))
 
 
 def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
-    """Dimensions in the order `perm`."""
+    """Return the tensor with its dimensions in the order `perm`."""
     return paddle.transpose(x, perm=list(perm))
 
 
 def gather(input: Tensor, index: Tensor) -> Tensor:
-    """Rows of `input` at `index` `[n]`."""
+    """Return the rows of `input` at `index` `[n]`."""
     return paddle.gather(input, index.reshape([-1]))
 
 
@@ -361,7 +361,7 @@ def pool2d(
     pool_padding: int | tuple[int, int] = 0,
     global_pooling: bool = False,
 ) -> Tensor:
-    """Maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+    """Return the maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
 
     Raises:
         HyperparameterError: an unknown `pool_type`.

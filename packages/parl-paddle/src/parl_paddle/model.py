@@ -64,7 +64,7 @@ class Model(paddle.nn.Layer, contract.Model):
         return twin
 
     def to(self, device: Any = None, dtype: Any = None, *args: Any, **kwargs: Any) -> Self:
-        """Move and convert the weights, as paddle's `to`; lazily shaped layers will create theirs so."""
+        """Move and convert the weights, as paddle's `to`; lazily shaped layers create theirs accordingly."""
         for layer in self.sublayers():
             if isinstance(layer, LazyLayer):
                 layer.device = layer.device if device is None else device_name(device)
@@ -128,7 +128,7 @@ class Model(paddle.nn.Layer, contract.Model):
         return [f"{prefix}.{name}" for prefix, layer in self._lazy_layers().items() for name in layer.waiting]
 
     def _transposed(self) -> set[str]:
-        """Names of the weights that PyTorch keeps the other way round."""
+        """Return the names of the weights that PyTorch keeps the other way round."""
         return {
             f"{prefix}.weight" if prefix else "weight"
             for prefix, layer in self.named_sublayers(include_self=True)

@@ -79,7 +79,7 @@ class Adam(contract.Optimizer):
         return tuple(figure.detach() for figure in figures)
 
     def get_state(self) -> Weights:
-        """Copies of steps and moments: see the contract."""
+        """Return copies of steps and moments: see the contract."""
         used = {name: slot for name, slot in self._slots.items() if int(slot.steps.numpy()[0])}
         state: Weights = {}
         for moment in _MOMENTS:
@@ -101,7 +101,7 @@ class Adam(contract.Optimizer):
 
     @contextlib.contextmanager
     def _others_frozen(self) -> Iterator[None]:
-        """What only the loss runs through (critics, in an actor's step) gets no gradients, which would cost time."""
+        """Compute no gradients of what only the loss runs through, such as critics in an actor's step."""
         if self._part is None or not self._slots or in_program():
             yield
             return

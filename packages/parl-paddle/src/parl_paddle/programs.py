@@ -75,7 +75,7 @@ class Programs:
             )
 
     def holds(self, program: Any) -> bool:
-        """Whether `program` uses weights of this agent's models."""
+        """Return True where `program` uses weights of this agent's models."""
         return any(value.name in self._tensors for value in program.global_block().all_parameters())
 
 
@@ -217,11 +217,11 @@ class Inputs:
 
     @property
     def outdated(self) -> bool:
-        """Whether the program has grown since."""
+        """Return True where the program has grown since."""
         return bool(self.program.num_ops() != self._size)
 
     def accept(self, feed: Mapping[str, Any] | None) -> dict[str, NDArray[Any]]:
-        """Arrays of the program's dtypes from arrays, lists or eager tensors.
+        """Return arrays of the program's dtypes from arrays, lists or eager tensors.
 
         Numbers are converted within their kind (float64 to float32, int32 to int64) and from integers to floats. What
         the program does not know is left out.
@@ -239,7 +239,7 @@ class Inputs:
         return accepted
 
     def describe(self, name: str) -> str:
-        """The name of an input, with its dtype and shape where it is known."""
+        """Return the name of an input, with its dtype and shape where it is known."""
         return next((str(wanted) for wanted in self._inputs if wanted.name == name), repr(name))
 
 

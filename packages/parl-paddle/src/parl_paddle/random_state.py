@@ -11,7 +11,7 @@ __all__ = ["get_random_state", "set_random_state"]
 
 
 def get_random_state() -> dict[str, NDArray[Any]]:
-    """Copies of the states of the CPU's generator and, where paddle is built for CUDA, of every GPU's.
+    """Return copies of the states of the CPU's generator and, where paddle is built for CUDA, of every GPU's.
 
     A state is the numbers that paddle itself pickles: device, seed, offset, and the engine's words as bytes.
     """
@@ -24,7 +24,7 @@ def get_random_state() -> dict[str, NDArray[Any]]:
 
 
 def set_random_state(states: Mapping[str, NDArray[Any]]) -> None:
-    """Go on from what `get_random_state` returned; GPUs that are not there are left out."""
+    """Continue from what `get_random_state` returned; GPUs that are not there are left out."""
     for name, generator in _generators().items():
         if f"{name}/numbers" in states:
             kind: Any = type(generator.get_state())

@@ -56,7 +56,7 @@ def eager() -> Iterator[None]:
 
 
 def operand(tensor: paddle.Tensor) -> Any:
-    """The tensor; while a program is built, the parameter that stands for it.
+    """Return the tensor; while a program is built, the parameter that stands for it.
 
     Methods of an eager tensor (`weight * 2`, `weight.clone()`) would be computed at once there, and never again.
     """

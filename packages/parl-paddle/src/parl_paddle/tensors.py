@@ -21,7 +21,7 @@ _NUMPY_DTYPES = {paddle.float16: np.float16, paddle.float32: np.float32, paddle.
 
 
 def resolve_device(device: str = "auto") -> str:
-    """The device to use, in paddle's spelling: `"cpu"` or `"gpu:0"`.
+    """Return the device to use, in paddle's spelling: `"cpu"` or `"gpu:0"`.
 
     Args:
         device: `"auto"` (the environment variable `PARL_DEVICE`, else CUDA when there is one, else the CPU), `"cpu"`,
@@ -47,18 +47,18 @@ def resolve_device(device: str = "auto") -> str:
 
 
 def device_name(device: Any) -> str:
-    """The name of a device in paddle's spelling, from a name or a place, which prints as `Place(gpu:0)`."""
+    """Return the name of a device in paddle's spelling, from a name or a place, which prints as `Place(gpu:0)`."""
     return str(device).removeprefix("Place(").removesuffix(")")
 
 
 @functools.cache
 def place_of(device: str) -> Any:
-    """Paddle's place for a device that `resolve_device` returned."""
+    """Return paddle's place for a device that `resolve_device` returned."""
     return paddle.CPUPlace() if device == "cpu" else paddle.CUDAPlace(int(device.partition(":")[2]))
 
 
 def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> paddle.Tensor:
-    """A tensor with the values of an array, in memory of its own.
+    """Return a tensor with the values of an array, in memory of its own.
 
     Args:
         values: an array, or what numpy makes one of; a tensor is only moved.
@@ -79,7 +79,7 @@ def to_tensor(values: Any, device: str, float_dtype: Any = paddle.float32) -> pa
 
 
 def to_array(tensor: paddle.Tensor) -> NDArray[Any]:
-    """A copy of the tensor's values, which later updates do not change; bfloat16, which numpy lacks, as float32."""
+    """Return a copy of the tensor's values that later updates do not change; bfloat16 becomes float32."""
     if not paddle.in_dynamic_mode():  # detach() would end the process there
         with eager():
             return to_array(tensor)

@@ -44,7 +44,7 @@ class Algorithm(contract.Algorithm):
         return True
 
     def _run(self, network: Callable[..., Any], *inputs: Any) -> Any:
-        """What a network gives; where it computes in bfloat16, as float32 again, in which losses are computed."""
+        """Return what a network gives; of one that computes in bfloat16, as float32, in which losses are computed."""
         if not self._reduces:
             return network(*inputs)
         with torch.autocast(self.device.type, torch.bfloat16):

@@ -26,7 +26,7 @@ _CALLS_THAT_COMPILE = 8
 
 
 def require_compiler() -> bool:
-    """True where `torch.compile` can work.
+    """Return True where `torch.compile` can work.
 
     Raises:
         HyperparameterError: there is no C++ compiler, which it needs for the CPU, or this PyTorch cannot compile
@@ -68,7 +68,7 @@ class CompiledGradients:
         self._run = torch.compile(figures_and_gradients, mode="reduce-overhead" if self._captures else "default")
 
     def __call__(self, *batch: Any) -> tuple[tuple[Any, ...], tuple[Tensor | None, ...]]:
-        """The figures, detached, and the gradients; None for a parameter that the loss does not depend on."""
+        """Return the figures, detached, and the gradients; None for a parameter that the loss does not depend on."""
         # Numbers that change, as schedules do, must not be constants of the graph: each new one would compile again.
         batch = tuple(self._like.new_full((), part) if isinstance(part, float) else part for part in batch)
         shapes = tuple(part.shape if isinstance(part, Tensor) else None for part in batch)

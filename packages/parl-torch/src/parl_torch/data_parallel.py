@@ -41,14 +41,14 @@ def join() -> Learners:
 
 
 def learners() -> Learners:
-    """Which of how many processes this one is."""
+    """Return the rank of this process and the number of processes that learn together."""
     if distributed.is_available() and distributed.is_initialized():
         return Learners(distributed.get_rank(), distributed.get_world_size())
     return Learners(0, 1)
 
 
 class SharedGradients:
-    """What makes gradients of some parameters the means over all processes.
+    """Makes gradients of some parameters the means over all processes.
 
     Args:
         parameters: whose gradients.
@@ -72,14 +72,14 @@ class SharedGradients:
                 setattr(parameter, _REDUCED, True)
 
     def announce(self, loss: Tensor) -> Tensor:
-        """The loss whose `backward` will leave mean gradients."""
+        """Return the loss whose `backward` leaves gradients that are means over all processes."""
         assert self._parallel is not None
         announced: Tensor = self._parallel(loss)
         return announced
 
     @torch.no_grad()
     def settle(self) -> None:
-        """After the first step, give all processes the values of process 0."""
+        """Give all processes the values of process 0, after the first step."""
         for parameter in self._unequal:
             distributed.broadcast(parameter, 0)
         self._unequal = []
@@ -106,13 +106,13 @@ class _Loss(nn.Module):
 
 
 def joined_sum(loss: Tensor) -> Tensor:
-    """A loss that is a sum over rows, so that the mean gradient is that of the sum over all processes' rows."""
+    """Return a loss that sums over rows, scaled so that its mean gradient is that of all processes' rows."""
     size = learners().size
     return loss if size == 1 else loss * size
 
 
 def normalised(values: Tensor) -> Tensor:
-    """(values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
+    """Return (values - mean) / (standard deviation + 1e-8) over the rows of all processes, `[batch]`; divisor n."""
     if learners().size == 1:
         std, mean = torch.std_mean(values, correction=0)
         return (values - mean) / (std + 1e-8)
@@ -121,7 +121,7 @@ def normalised(values: Tensor) -> Tensor:
 
 
 def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
-    """The mean of each figure over all processes, read from the device in one go.
+    """Return the mean of each figure over all processes, read from the device in one go.
 
     Args:
         steps: of each step its figures, as one tensor `[figures]` or as scalar tensors.
@@ -131,7 +131,7 @@ def means(steps: Sequence[Tensor | tuple[Tensor, ...]]) -> list[float]:
 
 
 def mean_of_all(values: Tensor) -> Tensor:
-    """The mean over all processes, entry by entry; `values` themselves may be overwritten."""
+    """Return the mean over all processes, entry by entry; `values` themselves may be overwritten."""
     size = learners().size
     if size > 1:
         distributed.all_reduce(values)

@@ -26,7 +26,7 @@ _HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 
 
 class PolicyDistribution(Protocol):
-    """What every distribution of actions offers; `[batch]` results."""
+    """A distribution of actions; results are `[batch]`."""
 
     def sample(self) -> Tensor: ...
     def mode(self) -> Tensor: ...
@@ -35,7 +35,7 @@ class PolicyDistribution(Protocol):
 
 
 def policy_distribution(output: Any, kind: ActionKind, mask: Tensor | None = None) -> PolicyDistribution:
-    """The distribution of actions of a kind, from what the model's `policy(obs)` returned.
+    """Return the distribution of actions of a kind, from what the model's `policy(obs)` returned.
 
     Args:
         output: as `ActionKind` says.
@@ -65,7 +65,7 @@ class CategoricalDistribution:
         self.log_probabilities = torch.log_softmax(logits, dim=-1)
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch]`.
+        """Return actions, int64 `[batch]`.
 
         Raises:
             DivergedError: a logit is NaN or infinite, and the logits are on the CPU.
@@ -81,19 +81,19 @@ class CategoricalDistribution:
             ) from error
 
     def mode(self) -> Tensor:
-        """The most probable actions, int64 `[batch]`."""
+        """Return the most probable actions, int64 `[batch]`."""
         return self.logits.argmax(dim=-1)
 
     def entropy(self) -> Tensor:
-        """`[batch]`, in nats."""
+        """Return the entropy in nats, `[batch]`."""
         return -(self.log_probabilities.exp() * self.log_probabilities).sum(dim=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of actions, int64 `[batch]`; `[batch]`."""
+        """Return the log-probability of actions, int64 `[batch]`; `[batch]`."""
         return self.log_probabilities.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
     def kl(self, other: "CategoricalDistribution") -> Tensor:
-        """KL(self || other), `[batch]`."""
+        """Return KL(self || other), `[batch]`."""
         difference = self.log_probabilities - other.log_probabilities
         return (self.log_probabilities.exp() * difference).sum(dim=-1)
 
@@ -113,29 +113,29 @@ class DiagGaussianDistribution:
 
     @classmethod
     def from_std(cls, mean: Tensor, std: Tensor) -> "DiagGaussianDistribution":
-        """The same from standard deviations, above 0."""
+        """Return the distribution with these standard deviations, above 0."""
         return cls((mean, std.log()))
 
     def sample(self) -> Tensor:
-        """Actions `[batch, act_dim]`; no gradient flows through them."""
+        """Return actions `[batch, act_dim]`; no gradient flows through them."""
         return (self.mean + self.std * torch.randn_like(self.mean)).detach()
 
     def mode(self) -> Tensor:
-        """The means `[batch, act_dim]`."""
+        """Return the means `[batch, act_dim]`."""
         return self.mean
 
     def entropy(self) -> Tensor:
-        """`[batch]`, in nats."""
+        """Return the entropy in nats, `[batch]`."""
         return (self.logstd + (0.5 + _HALF_LOG_2PI)).sum(dim=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-density of actions `[batch, act_dim]`; `[batch]`."""
+        """Return the log-density of actions `[batch, act_dim]`; `[batch]`."""
         same_shape(action=action, mean=self.mean)
         scaled = (action - self.mean) / self.std
         return -(0.5 * scaled.square() + self.logstd + _HALF_LOG_2PI).sum(dim=-1)
 
     def kl(self, other: "DiagGaussianDistribution") -> Tensor:
-        """KL(self || other), `[batch]`."""
+        """Return KL(self || other), `[batch]`."""
         shift = (self.std.square() + (self.mean - other.mean).square()) / (2.0 * other.std.square())
         return (other.logstd - self.logstd + shift - 0.5).sum(dim=-1)
 
@@ -157,24 +157,24 @@ class MultiCategoricalDistribution:
         self.parts = [CategoricalDistribution(part, allowed) for part, allowed in pairs]
 
     def sample(self) -> Tensor:
-        """Actions, int64 `[batch, number of parts]`, each counted from 0."""
+        """Return actions, int64 `[batch, number of parts]`, each counted from 0."""
         return torch.stack([part.sample() for part in self.parts], dim=-1)
 
     def mode(self) -> Tensor:
-        """The most probable choices, int64 `[batch, number of parts]`."""
+        """Return the most probable choices, int64 `[batch, number of parts]`."""
         return torch.stack([part.mode() for part in self.parts], dim=-1)
 
     def entropy(self) -> Tensor:
-        """Sum over the parts, `[batch]`, in nats."""
+        """Return the sum of the parts' entropies in nats, `[batch]`."""
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
+        """Return the log-probability of actions, int64 `[batch, number of parts]`; `[batch]`."""
         choices = zip(self.parts, action.unbind(dim=-1), strict=True)
         return torch.stack([part.logp(choice) for part, choice in choices]).sum(dim=0)
 
     def kl(self, other: "MultiCategoricalDistribution") -> Tensor:
-        """KL(self || other), `[batch]`."""
+        """Return KL(self || other), `[batch]`."""
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
 
 
@@ -185,12 +185,12 @@ class SoftCategoricalDistribution(CategoricalDistribution):
     """
 
     def sample(self) -> Tensor:
-        """Points on the simplex `[batch, act_dim]`; gradients flow into the logits."""
+        """Return points on the simplex `[batch, act_dim]`; gradients flow into the logits."""
         noise = -torch.empty_like(self.logits).exponential_().log()
         return torch.softmax(self.logits + noise, dim=-1)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Cross-entropy of soft actions `[batch, act_dim]` with the distribution, negated; `[batch]`."""
+        """Return the cross-entropy of soft actions `[batch, act_dim]` with the distribution, negated; `[batch]`."""
         return (action * self.log_probabilities).sum(dim=-1)
 
 
@@ -210,24 +210,24 @@ class SoftMultiCategoricalDistribution:
         self.parts = [SoftCategoricalDistribution(part) for part in _split(logits, self.sizes)]
 
     def sample(self) -> Tensor:
-        """`[batch, sum of sizes]`, each part on its simplex."""
+        """Return draws `[batch, sum of sizes]`, each part on its simplex."""
         return torch.cat([part.sample() for part in self.parts], dim=-1)
 
     def mode(self) -> Tensor:
-        """The most probable values, int64 `[batch, number of actions]`, counted from 0."""
+        """Return the most probable values, int64 `[batch, number of actions]`, counted from 0."""
         return torch.stack([part.mode() for part in self.parts], dim=-1)
 
     def entropy(self) -> Tensor:
-        """`[batch]`, in nats."""
+        """Return the entropy in nats, `[batch]`."""
         return torch.stack([part.entropy() for part in self.parts]).sum(dim=0)
 
     def logp(self, action: Tensor) -> Tensor:
-        """Of soft actions `[batch, sum of sizes]`; `[batch]`."""
+        """Return the log-probability of soft actions `[batch, sum of sizes]`; `[batch]`."""
         pieces = zip(self.parts, _split(action, self.sizes), strict=True)
         return torch.stack([part.logp(piece) for part, piece in pieces]).sum(dim=0)
 
     def kl(self, other: "SoftMultiCategoricalDistribution") -> Tensor:
-        """KL(self || other), `[batch]`."""
+        """Return KL(self || other), `[batch]`."""
         return torch.stack([mine.kl(theirs) for mine, theirs in zip(self.parts, other.parts, strict=True)]).sum(dim=0)
 
 

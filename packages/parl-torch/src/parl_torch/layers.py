@@ -183,7 +183,7 @@ def create_parameter(
     is_bias: bool = False,
     default_initializer: Initializer | None = None,
 ) -> nn.Parameter:
-    """A parameter that is trained with the model of which it is an attribute.
+    """Return a parameter that is trained with the model of which it is an attribute.
 
         self.log_std = parl.layers.create_parameter([act_dim], default_initializer=-0.5)
 
@@ -214,33 +214,33 @@ abs, exp, log, sqrt, square = torch.abs, torch.exp, torch.log, torch.sqrt, torch
 
 
 def softmax(input: Tensor, axis: int = -1) -> Tensor:
-    """Exponentials normalised along `axis`."""
+    """Return exponentials normalised along `axis`."""
     return torch.softmax(input, dim=axis)
 
 
 def reduce_max(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Maximum over `dim`; over everything by default."""
+    """Return the maximum over `dim`; over everything by default."""
     return torch.amax(input, dim=_axes(dim), keepdim=keep_dim)
 
 
 def reduce_min(input: Tensor, dim: _Dims = None, keep_dim: bool = False) -> Tensor:
-    """Minimum over `dim`; over everything by default."""
+    """Return the minimum over `dim`; over everything by default."""
     return torch.amin(input, dim=_axes(dim), keepdim=keep_dim)
 
 
 def reduce_prod(input: Tensor, dim: int | None = None, keep_dim: bool = False) -> Tensor:
-    """Product over `dim`; over everything by default."""
+    """Return the product over `dim`; over everything by default."""
     return torch.prod(input) if dim is None else torch.prod(input, dim=dim, keepdim=keep_dim)
 
 
 def one_hot(input: Tensor, depth: int) -> Tensor:
-    """Rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
+    """Return rows with a single 1.0: `[n]` or `[n, 1]` to float32 `[n, depth]`."""
     index = input.squeeze(-1) if input.dim() > 1 and input.shape[-1] == 1 else input
     return F.one_hot(index.long(), depth).float()
 
 
 def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
-    """The same numbers in another dtype.
+    """Return the same numbers in another dtype.
 
     Raises:
         HyperparameterError: the name of the dtype is unknown.
@@ -249,27 +249,27 @@ def cast(x: Tensor, dtype: str | torch.dtype) -> Tensor:
 
 
 def cross_entropy(input: Tensor, label: Tensor) -> Tensor:
-    """-log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
+    """Return -log of the probability that each row of `input` `[n, classes]` gives to `label`; `[n, 1]`."""
     return -torch.log(input.gather(1, label.reshape(-1, 1).long()))
 
 
 def softmax_with_cross_entropy(logits: Tensor, label: Tensor) -> Tensor:
-    """The same from logits, without overflow; `[n, 1]`."""
+    """Return the cross-entropy `[n, 1]` of `label` from logits, without overflow."""
     return -torch.log_softmax(logits, dim=-1).gather(1, label.reshape(-1, 1).long())
 
 
 def concat(input: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors one after the other along `axis`."""
+    """Return tensors joined along `axis`."""
     return torch.cat(list(input), dim=axis)
 
 
 def stack(x: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """Tensors side by side along a new `axis`."""
+    """Return tensors joined along a new `axis`."""
     return torch.stack(list(x), dim=axis)
 
 
 def flatten(x: Tensor, axis: int = 1) -> Tensor:
-    """A matrix: dimensions before `axis` become rows, the others columns."""
+    """Return a matrix: dimensions before `axis` become rows, the others columns."""
     rows = 1
     for size in x.shape[:axis]:
         rows *= size
@@ -277,24 +277,24 @@ def flatten(x: Tensor, axis: int = 1) -> Tensor:
 
 
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
+    """Return the same entries in another shape; -1 is inferred, 0 keeps the dimension of `x`."""
     return x.reshape([x.shape[i] if size == 0 else size for i, size in enumerate(shape)])
 
 
 def unsqueeze(input: Tensor, axes: Sequence[int]) -> Tensor:
-    """With a dimension of size one at each of `axes`."""
+    """Return the tensor with a dimension of size one at each of `axes`."""
     for axis in sorted(axes):
         input = torch.unsqueeze(input, axis)
     return input
 
 
 def transpose(x: Tensor, perm: Sequence[int]) -> Tensor:
-    """Dimensions in the order `perm`."""
+    """Return the tensor with its dimensions in the order `perm`."""
     return x.permute(*perm)
 
 
 def gather(input: Tensor, index: Tensor) -> Tensor:
-    """Rows of `input` at `index` `[n]`."""
+    """Return the rows of `input` at `index` `[n]`."""
     return input.index_select(0, index.reshape(-1).long())
 
 
@@ -311,7 +311,7 @@ def pool2d(
     pool_padding: int | tuple[int, int] = 0,
     global_pooling: bool = False,
 ) -> Tensor:
-    """Maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
+    """Return the maximum (`"max"`) or mean (`"avg"`) over windows of images `[n, channels, height, width]`.
 
     Raises:
         HyperparameterError: an unknown `pool_type`.

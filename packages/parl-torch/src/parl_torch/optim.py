@@ -35,7 +35,7 @@ class _Moments:
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the kernel works on while the same parameters have gradients."""
+    """The kernel's arguments while the same parameters have gradients."""
 
     reached: list[bool]
     parameters: list[Tensor]
@@ -89,7 +89,7 @@ class Adam(contract.Optimizer):
         return self._step([parameter.grad for parameter in self._parameters], rate)
 
     def _list_parameters(self) -> None:
-        """Those that have a shape; layers that no batch has run through yet are asked again."""
+        """List the parameters that have shapes; layers that no batch has run through yet are asked again."""
         named = list(self._named().values())
         known = [parameter for parameter in named if not is_lazy(parameter)]
         self._waits = len(known) < len(named)
@@ -149,7 +149,7 @@ class Adam(contract.Optimizer):
         return norm
 
     def get_state(self) -> Weights:
-        """Copies of steps and moments: see the contract."""
+        """Return copies of steps and moments: see the contract."""
         states = {name: self._state[value] for name, value in self._named().items() if value in self._state}
         slots: dict[str, Weights] = {
             "step": {name: to_array(state.step).astype("int64") for name, state in states.items()},

@@ -17,7 +17,7 @@ _FREED_BLOCK = 2**25 - 2**16  # glibc learns from blocks up to 32 MiB, its own b
 
 
 def resolve_device(device: str | torch.device) -> torch.device:
-    """The device to use.
+    """Return the device to use.
 
     Args:
         device: `"auto"` (the environment variable `PARL_DEVICE`, else CUDA when there is one, else the CPU), or a name
@@ -56,7 +56,7 @@ def keep_freed_memory() -> None:
 
 
 def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torch.float32) -> Tensor:
-    """A tensor with the values of an array.
+    """Return a tensor with the values of an array.
 
     On the CPU it shares the array's memory where no conversion is needed; to CUDA it goes through pinned memory without
     waiting.
@@ -80,7 +80,7 @@ def to_tensor(values: Any, device: torch.device, float_dtype: torch.dtype = torc
 
 
 def to_array(tensor: Tensor) -> NDArray[Any]:
-    """A copy of the tensor's values, which later updates do not change; bfloat16, which numpy lacks, as float32."""
+    """Return a copy of the tensor's values that later updates do not change; bfloat16 becomes float32."""
     detached = tensor.detach()
     if detached.dtype == torch.bfloat16:
         detached = detached.float()

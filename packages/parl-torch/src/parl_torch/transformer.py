@@ -62,7 +62,7 @@ class TrajectoryTransformer(Model):
         self.apply(_start)
 
     def forward(self, obs: Tensor, action: Tensor, return_to_go: Tensor, timestep: Tensor, mask: Tensor) -> Tensor:
-        """Actions `[batch, K, act_dim]` in [-1, 1]; arguments as `parl_core.offline.Window` has them."""
+        """Return actions `[batch, K, act_dim]` in [-1, 1]; arguments as `parl_core.offline.Window` has them."""
         batch, steps = mask.shape
         when = self.embed_timestep(timestep)
         parts = [self.embed_return(return_to_go), self.embed_obs(obs), self.embed_action(action)]

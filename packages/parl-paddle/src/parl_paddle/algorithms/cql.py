@@ -25,7 +25,7 @@ class CQL(contract.CQL, SAC):
         return (alpha * log_prob - squashed_log_prob(mean, log_std, action)).mean(), log_prob
 
     def _candidates(self, obs: Tensor, next_obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
+        """Return actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
         with paddle.no_grad():
             uniform = self._uniform(action)
             density = paddle.full_like(uniform[..., 0], -action.shape[-1] * math.log(2.0))

@@ -57,7 +57,7 @@ class IMPALA(contract.IMPALA, Algorithm):
     def _following(
         self, value: Tensor, done: Tensor, last_obs: Any, final_rows: Tensor | None, final_obs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Values of the states that the steps led to, and their discounts: 0 after termination only."""
+        """Return the values of the states that the steps led to, and their discounts: 0 after termination only."""
         with paddle.no_grad():
             fragments = value.reshape([-1, self.sample_batch_steps])
             last = fragments[:, -1] if last_obs is None else self.value(last_obs)  # in the place of what is not learned

@@ -46,6 +46,6 @@ class OfflineQ(contract.OfflineQ, DQN):
         return values if share is None else (values * share).sum(axis=1)
 
     def _mixture(self, like: Tensor) -> Tensor:
-        """Shares of the heads `[heads, 1]`, which sum to 1."""
+        """Return the shares of the heads `[heads, 1]`, which sum to 1."""
         drawn = paddle.rand([self.heads, 1], dtype=like.dtype)
         return drawn / drawn.sum()

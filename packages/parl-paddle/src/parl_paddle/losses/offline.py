@@ -12,13 +12,13 @@ __all__ = ["expectile", "huber", "masked_squared_error", "weighted_imitation"]
 
 
 def expectile(error: Tensor, tau: float) -> Tensor:
-    """mean(|tau - 1(error < 0)| * error**2), `[batch]`: arXiv:2110.06169, equation 5."""
+    """Return mean(|tau - 1(error < 0)| * error**2), `[batch]`: arXiv:2110.06169, equation 5."""
     below = (error < 0.0).astype(error.dtype)
     return ((tau + below * (1.0 - 2.0 * tau)) * error.square()).mean()
 
 
 def weighted_imitation(log_prob_t: Tensor, adv_t: Tensor, beta: float, limit: float) -> Tensor:
-    """-mean(min(exp(beta * adv), limit) * log pi(a | s)), both `[batch]`: arXiv:2110.06169, equation 7.
+    """Return -mean(min(exp(beta * adv), limit) * log pi(a | s)), both `[batch]`: arXiv:2110.06169, equation 7.
 
     No gradient flows into the weights.
     """
@@ -27,7 +27,7 @@ def weighted_imitation(log_prob_t: Tensor, adv_t: Tensor, beta: float, limit: fl
 
 
 def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
-    """mean(weights * h(error)): h is 0.5 * error**2 up to delta, then delta * (|error| - 0.5 * delta); Huber 1964."""
+    """Return mean(weights * h(error)), Huber 1964: 0.5 * error**2 up to delta, then delta * (|error| - 0.5 * delta)."""
     size = error.abs()
     loss = paddle.where(size <= delta, 0.5 * error.square(), delta * (size - 0.5 * delta))
     if weights is None:
@@ -37,7 +37,7 @@ def huber(error: Tensor, delta: float, weights: Tensor | None = None) -> Tensor:
 
 
 def masked_squared_error(predicted: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """Mean of (predicted - wanted)**2, `[batch, steps, dim]`, over the steps whose mask `[batch, steps]` is 1.
+    """Return the mean of (predicted - wanted)**2, `[batch, steps, dim]`, over steps whose mask `[batch, steps]` is 1.
 
     Where several processes learn together, those of all count: one that has more of them than others weighs more.
     """

@@ -18,7 +18,7 @@ _ALMOST_1 = 1.0 - 1e-6  # whose inverse tanh float32 can still tell from that of
 
 
 def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """tanh(u) with u = mean + std * noise, and log N(u; mean, std) - log(1 - tanh(u)**2), summed over dimensions.
+    """Return tanh(u) with u = mean + std * noise, and the sum of log N(u; mean, std) - log(1 - tanh(u)**2).
 
     The last logarithm is computed as 2 * (log 2 - u - softplus(-2 u)), which stays finite where tanh(u) rounds to 1.
 
@@ -38,7 +38,7 @@ def squashed_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Ten
 
 
 def squashed_log_prob(mean: Tensor, log_std: Tensor, action: Tensor) -> Tensor:
-    """Log-density `[batch]` of given actions `[batch, act_dim]`; those at the bounds are taken as just inside."""
+    """Return the log-density `[batch]` of actions `[batch, act_dim]`; those at the bounds are taken as just inside."""
     same_shape(mean=mean, action=action)
     inside = action.clip(-_ALMOST_1, _ALMOST_1)
     u = paddle.atanh(inside)

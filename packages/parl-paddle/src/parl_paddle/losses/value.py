@@ -11,7 +11,7 @@ __all__ = ["clipped_value_loss", "double_q_learning", "q_learning", "squared_err
 
 
 def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t: Tensor) -> Tensor:
-    """Temporal difference of Q-learning: r_t + discount_t * max_a q_t[a] - q_tm1[a_tm1].
+    """Return the temporal difference of Q-learning: r_t + discount_t * max_a q_t[a] - q_tm1[a_tm1].
 
     Watkins & Dayan 1992. The target carries no gradient.
 
@@ -31,7 +31,7 @@ def q_learning(q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_
 def double_q_learning(
     q_tm1: Tensor, a_tm1: Tensor, r_t: Tensor, discount_t: Tensor, q_t_value: Tensor, q_t_selector: Tensor
 ) -> Tensor:
-    """The same with the action picked by one network and valued by the other.
+    """Return the temporal difference of double Q-learning: one network picks the action, the other values it.
 
     van Hasselt, Guez & Silver 2016, equation 4.
 
@@ -51,7 +51,7 @@ def double_q_learning(
 
 
 def td_error(q_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Tensor:
-    """Temporal difference r_t + discount_t * v_t - q_tm1, all `[batch]`; the target carries no gradient.
+    """Return the temporal difference r_t + discount_t * v_t - q_tm1, all `[batch]`; the target carries no gradient.
 
     Sutton & Barto 2018, equation 6.5; `discount_t` is 0 where the episode terminated.
     """
@@ -60,7 +60,7 @@ def td_error(q_tm1: Tensor, r_t: Tensor, discount_t: Tensor, v_t: Tensor) -> Ten
 
 
 def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:
-    """mean(weights * error**2) over the batch; without weights, mean(error**2)."""
+    """Return mean(weights * error**2) over the batch; without weights, mean(error**2)."""
     if weights is None:
         return error.square().mean()
     same_shape(error=error, weights=weights)
@@ -68,7 +68,7 @@ def squared_error(error: Tensor, weights: Tensor | None = None) -> Tensor:
 
 
 def clipped_value_loss(v_t: Tensor, v_old_t: Tensor, return_t: Tensor, clip: float) -> Tensor:
-    """0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
+    """Return 0.5 * mean(max((v - return)**2, (v_old + clip(v - v_old, -clip, clip) - return)**2)), all `[batch]`.
 
     From OpenAI's baselines (ppo2).
     """

@@ -59,10 +59,10 @@ class BootstrappedDDPG(contract.BootstrappedDDPG, Algorithm):
 
 
 def _masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Over batch and heads, `[batch, heads]`; what is masked counts as 0."""
+    """Return the mean over batch and heads, `[batch, heads]`; what is masked counts as 0."""
     return values.mean() if mask is None else (mask * values).mean()
 
 
 def _picked(actions: Tensor, head: Tensor) -> Tensor:
-    """`[batch, act_dim]` of `[batch, heads, act_dim]`, the head of each row."""
+    """Return `[batch, act_dim]` of `[batch, heads, act_dim]`: of each row the actions of its head."""
     return actions[torch.arange(len(head), device=head.device), head]

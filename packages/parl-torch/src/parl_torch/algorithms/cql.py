@@ -24,7 +24,7 @@ class CQL(contract.CQL, SAC):
 
     @torch.no_grad()
     def _candidates(self, obs: Tensor, next_obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
+        """Return actions `[3 * samples, batch, act_dim]` and their log-densities `[3 * samples, batch]`."""
         uniform = self._uniform(action)
         actions, log_probs = [uniform], [uniform.new_full(uniform.shape[:2], -action.shape[-1] * math.log(2.0))]
         for seen in (next_obs, obs):

@@ -43,6 +43,6 @@ class OfflineQ(contract.OfflineQ, DQN):
         return values if share is None else (values * share).sum(dim=1)
 
     def _mixture(self, like: Tensor) -> Tensor:
-        """Shares of the heads `[heads, 1]`, which sum to 1."""
+        """Return the shares of the heads `[heads, 1]`, which sum to 1."""
         drawn = torch.rand(self.heads, 1, dtype=like.dtype, device=like.device)
         return drawn / drawn.sum()

@@ -16,7 +16,7 @@ __all__ = ["Behaviour", "proximal_losses"]
 
 
 class Behaviour(NamedTuple):
-    """Columns `[batch]` of what was acted with, and what came of it."""
+    """Columns `[batch]` of the policy that acted, and what came of its actions."""
 
     log_prob: Tensor
     advantage: Tensor
@@ -35,7 +35,7 @@ def proximal_losses(
     value_coef: float,
     entropy_coef: float,
 ) -> tuple[Tensor, Tensor]:
-    """PPO's loss and its figures: arXiv:1707.06347, equations 7 and 9.
+    """Return PPO's loss and its figures: arXiv:1707.06347, equations 7 and 9.
 
     Args:
         log_prob_t: of the actions that were taken, `[batch]`.

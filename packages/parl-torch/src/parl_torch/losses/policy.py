@@ -9,7 +9,7 @@ __all__ = ["approximate_kl", "clipped_surrogate", "kl_penalised_surrogate", "log
 
 
 def log_prob_of_action(probabilities: Tensor, a_t: Tensor) -> Tensor:
-    """Logarithm of the probability that each row `[batch, act_dim]` gives to its action, int64 `[batch]`.
+    """Return the logarithm of the probability that each row `[batch, act_dim]` gives to its action, int64 `[batch]`.
 
     Probabilities are kept above the smallest step of their dtype, so that an impossible action does not end in -inf.
     """
@@ -18,24 +18,24 @@ def log_prob_of_action(probabilities: Tensor, a_t: Tensor) -> Tensor:
 
 
 def policy_gradient(log_prob_t: Tensor, weight_t: Tensor) -> Tensor:
-    """-mean(log pi(a_t | s_t) * weight_t), both `[batch]`: Williams 1992, equation 5."""
+    """Return -mean(log pi(a_t | s_t) * weight_t), both `[batch]`: Williams 1992, equation 5."""
     same_shape(log_prob_t=log_prob_t, weight_t=weight_t)
     return -(log_prob_t * weight_t).mean()
 
 
 def clipped_surrogate(ratio_t: Tensor, adv_t: Tensor, clip: float) -> Tensor:
-    """-mean(min(ratio * adv, clip(ratio, 1 - clip, 1 + clip) * adv)), both `[batch]`: arXiv:1707.06347, equation 7."""
+    """Return -mean(min(ratio * adv, clip(ratio, 1 - clip, 1 + clip) * adv)): arXiv:1707.06347, equation 7."""
     same_shape(ratio_t=ratio_t, adv_t=adv_t)
     return -torch.minimum(ratio_t * adv_t, ratio_t.clamp(1.0 - clip, 1.0 + clip) * adv_t).mean()
 
 
 def kl_penalised_surrogate(ratio_t: Tensor, adv_t: Tensor, kl_t: Tensor, beta: float | Tensor) -> Tensor:
-    """-mean(ratio * adv) + beta * mean(KL(old || new)), all `[batch]`: arXiv:1707.06347, equation 8."""
+    """Return -mean(ratio * adv) + beta * mean(KL(old || new)), all `[batch]`: arXiv:1707.06347, equation 8."""
     same_shape(ratio_t=ratio_t, adv_t=adv_t, kl_t=kl_t)
     return -(ratio_t * adv_t).mean() + beta * kl_t.mean()
 
 
 def approximate_kl(log_ratio_t: Tensor, ratio_t: Tensor) -> Tensor:
-    """mean(ratio - 1 - log ratio): an estimate of KL(old || new) without bias and never negative (Schulman 2020)."""
+    """Return mean(ratio - 1 - log ratio), an unbiased, never negative estimate of KL(old || new) (Schulman 2020)."""
     same_shape(log_ratio_t=log_ratio_t, ratio_t=ratio_t)
     return (ratio_t - 1.0 - log_ratio_t).mean()

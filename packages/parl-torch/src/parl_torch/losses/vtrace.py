@@ -28,7 +28,7 @@ def vtrace(
     clip_rho: float = 1.0,
     clip_pg_rho: float = 1.0,
 ) -> VTraceReturns:
-    """Targets of section 4.1, time first; `parl_core.returns.vtrace` has the equations.
+    """Return the targets of section 4.1, time first; `parl_core.returns.vtrace` has the equations.
 
     Args:
         log_ratio_t: `[T, n]`, log pi(a|s) - log mu(a|s).
@@ -65,7 +65,7 @@ def from_importance_weights(
     clip_rho_threshold: float = 1.0,
     clip_pg_rho_threshold: float = 1.0,
 ) -> VTraceReturns:
-    """The same with PARL 2.x's arguments.
+    """Return `vtrace` of PARL 2.x's arguments.
 
     Args:
         behaviour_actions_log_probs: `[T, n]`, log mu(a|s).
