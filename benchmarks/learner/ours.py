@@ -28,7 +28,7 @@ class Parl:
         return self._updates("DQN", model, batches.frame_transitions(), sync_every=batches.SYNC_EVERY)
 
     def ppo(self) -> Run:
-        from parl_core.contracts.on_policy import RolloutBatch
+        from parl_core.contracts.batches import RolloutBatch
 
         model = self._networks.ActorCritic(batches.ACT_DIM, (batches.PPO_HIDDEN, batches.PPO_HIDDEN))
         agent = self._agent(self._algorithms.PPO(model, clip_param=0.2, **self._options))

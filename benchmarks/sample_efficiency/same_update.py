@@ -17,7 +17,7 @@ import torch
 from cases import CASES
 from sb3 import sb3_ppo
 
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.returns import gae
 from parl_core.training.presets import PPO_PRESETS
 from parl_torch.agent import Agent

@@ -17,7 +17,7 @@ from conformance.reference_policies import (
     Kind,
     PolicyReference,
 )
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
 from parl_core.model import Weights
 from parl_core.schedules import constant, piecewise

@@ -36,7 +36,7 @@ from conformance.models import (
 from conformance.programs import environment
 from parl_core import backends
 from parl_core.backends import Backend, Learners
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.model import Weights
 
 __all__ = ["CASES", "assert_joint_learning"]

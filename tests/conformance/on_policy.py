@@ -18,7 +18,7 @@ from conformance.models import (
     probabilities,
 )
 from conformance.reference_policies import DISCRETE
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.vector import make_vector_env
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_core.training.evaluation import evaluate

@@ -23,7 +23,7 @@ from conformance.reference import Adam, Dense, log_softmax
 from conformance.reference_losses import policy_gradient
 from conformance.reference_policies import CONTINUOUS, MASKED, MULTI_DISCRETE, Kind, PolicyReference
 from parl_core.backends import Backend
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import DivergedError, HyperparameterError, ModelContractError
 from parl_core.model import Weights
 

@@ -9,7 +9,7 @@ import paddle
 import pytest
 from paddle import Tensor
 
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_paddle.agent import Agent
 from parl_paddle.algorithm import Algorithm

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import HyperparameterError, ModelContractError
 from parl_torch import algorithms, networks
 from parl_torch.agent import Agent

@@ -19,7 +19,8 @@ from parl_core.agent_file import SavedAgent
 from parl_core.algorithm import Algorithm, AlgorithmState
 from parl_core.checks import check_finite
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.on_policy import OnPolicy, RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
+from parl_core.contracts.on_policy import OnPolicy
 from parl_core.errors import CheckpointError, HyperparameterError, ModelContractError, ParlError, WeightsMismatchError
 from parl_core.model import Weights
 from parl_core.nested import leaves, map_nested

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from parl_core.array_files import read_snapshot, write_snapshot
 from parl_core.checks import check_int, check_positive, first_not_finite
-from parl_core.contracts.columns import floats_column
+from parl_core.contracts.batches import floats_column
 from parl_core.errors import CheckpointError, DatasetError, HyperparameterError
 
 __all__ = ["OfflineDataset", "SequenceSampler", "Window", "padded_window", "read_minari", "read_npz"]

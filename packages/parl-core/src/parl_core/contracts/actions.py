@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_int
-from parl_core.contracts.columns import actions_column
+from parl_core.contracts.batches import actions_column
 from parl_core.errors import HyperparameterError
 
 __all__ = ["ActionKind", "check_mask", "check_possible", "mask_of"]

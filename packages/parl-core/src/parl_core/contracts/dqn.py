@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_fraction, check_int, check_positive, check_scheduled, first_method
 from parl_core.contracts.actions import check_mask, mask_of
-from parl_core.contracts.columns import actions_column, observations, transition_columns
+from parl_core.contracts.batches import actions_column, observations, transition_columns
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import ModelContractError
 from parl_core.model import Model

@@ -18,7 +18,7 @@ from parl_core.checks import (
     first_method,
 )
 from parl_core.contracts.actions import ActionKind, mask_of
-from parl_core.contracts.columns import actions_column, finite_column, flags_column, observations
+from parl_core.contracts.batches import actions_column, finite_column, flags_column, observations
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError
 from parl_core.model import Model

@@ -13,7 +13,7 @@ from parl_core.checks import (
     first_method,
     listed_parameters,
 )
-from parl_core.contracts.columns import transition_columns
+from parl_core.contracts.batches import transition_columns
 from parl_core.contracts.continuous import unit_box
 from parl_core.contracts.settings import CountingUpdates, Scheduled, check_schedule
 from parl_core.errors import HyperparameterError

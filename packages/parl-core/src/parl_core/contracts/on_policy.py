@@ -1,57 +1,16 @@
-"""The base of on-policy algorithms, and the rollout that they learn from."""
+"""The base of on-policy algorithms."""
 
-from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.checks import check_rows
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.columns import observations
+from parl_core.contracts.batches import RolloutBatch, observations
 from parl_core.contracts.settings import CountingUpdates
 from parl_core.errors import HyperparameterError
-from parl_core.nested import Observations, leaves, rows_of
 
-__all__ = ["OnPolicy", "RolloutBatch", "refuse_unused"]
-
-
-@dataclass(frozen=True)
-class RolloutBatch:
-    """A rollout, flattened over environments and time; one row a step.
-
-    Attributes:
-        obs: `[n, ...]`, or a dictionary of such.
-        action: int64 `[n]`, or int64 `[n, parts]` when multi-discrete, or float `[n, act_dim]` when continuous.
-        value: float `[n]`, estimated by the policy that acted.
-        return_: float `[n]`, the value function's target (advantage + value).
-        log_prob: float `[n]`, of the action under the policy that acted.
-        advantage: float `[n]`.
-        action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
-            observations have it.
-
-    Raises:
-        ValueError: the columns differ in length, or one that holds one number a row has another shape.
-    """
-
-    obs: Observations
-    action: NDArray[Any]
-    value: NDArray[Any]
-    return_: NDArray[Any]
-    log_prob: NDArray[Any]
-    advantage: NDArray[Any]
-    action_mask: NDArray[Any] | None = None
-
-    def __post_init__(self) -> None:
-        columns = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
-        given = {name: column for name, column in columns.items() if column is not None}
-        check_rows("RolloutBatch", leaves("obs", self.obs) | given)
-        for name in ("value", "return_", "log_prob", "advantage"):
-            if getattr(self, name).ndim != 1:
-                raise ValueError(f"RolloutBatch.{name} must have shape [n], got {getattr(self, name).shape}")
-
-    def __len__(self) -> int:
-        return rows_of(self.obs)
+__all__ = ["OnPolicy", "refuse_unused"]
 
 
 def refuse_unused(algorithm: str, **given: Any) -> None:
@@ -70,6 +29,9 @@ def refuse_unused(algorithm: str, **given: Any) -> None:
 
 class OnPolicy(CountingUpdates):
     """Base of algorithms that learn from the experience of their own policy."""
+
+    NO_ROLLOUTS: ClassVar[str] = ""
+    """Of a form of an algorithm without `learn_rollout`: its name and what to do instead, for messages."""
 
     actions: ActionKind
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from parl_core.algorithm import Optimizer
 from parl_core.checks import check_positive, check_rows, check_scheduled, first_method
 from parl_core.contracts.actions import ActionKind
-from parl_core.contracts.columns import finite_column, observations
-from parl_core.contracts.on_policy import OnPolicy, RolloutBatch, refuse_unused
+from parl_core.contracts.batches import RolloutBatch, finite_column, observations
+from parl_core.contracts.on_policy import OnPolicy, refuse_unused
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import DivergedError, ModelContractError
 from parl_core.model import Model

@@ -2,13 +2,13 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from parl_core.algorithm import Algorithm, Optimizer
 from parl_core.checks import check_int, check_non_negative, check_positive, first_method
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.contracts.ppo import PPO
 from parl_core.contracts.settings import Scheduled, check_schedule, merge
 from parl_core.errors import HyperparameterError, ModelContractError
@@ -65,6 +65,11 @@ class SeparatePPO(PPO):
         HyperparameterError: a setting is missing, out of range, given twice or not of this form.
         ModelContractError: the model lacks `policy` or `value`.
     """
+
+    NO_ROLLOUTS: ClassVar[str] = (
+        "PPO in PARL 1.x's form, which has no learn_rollout: make it with PARL 2.x's arguments, PPO(model, "
+        "clip_param=..., initial_lr=...), or call its policy_learn and value_learn yourself"
+    )
 
     old_policy_model: Any
     policy_optimizer: Optimizer

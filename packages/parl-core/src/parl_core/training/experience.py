@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import gae

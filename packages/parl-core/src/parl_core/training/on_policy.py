@@ -20,7 +20,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from parl_core.checks import check_fraction, check_int, check_non_negative, check_positive
-from parl_core.contracts.on_policy import RolloutBatch
+from parl_core.contracts.batches import RolloutBatch
 from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.env.group_step import ArraySpaces
 from parl_core.errors import HyperparameterError

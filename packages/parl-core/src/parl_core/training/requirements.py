@@ -14,7 +14,6 @@ import numpy as np
 from parl_core.agent import Agent
 from parl_core.algorithm import Algorithm
 from parl_core.contracts.on_policy import OnPolicy
-from parl_core.contracts.separate_ppo import SeparatePPO
 from parl_core.errors import HyperparameterError, ModelContractError
 
 __all__ = ["check_outputs", "require_off_policy", "require_offline", "require_on_policy", "try_out"]
@@ -35,13 +34,10 @@ def require_on_policy(agent: object) -> None:
     """
     if not isinstance(agent, Agent) or type(agent).learn_rollout is not Agent.learn_rollout:
         return
-    if isinstance(agent.alg, SeparatePPO):
-        raise HyperparameterError(
-            "train_on_policy cannot train PPO in PARL 1.x's form, which has no learn_rollout: make it with PARL 2.x's "
-            "arguments, PPO(model, clip_param=..., initial_lr=...), or call its policy_learn and value_learn yourself"
-        )
     if not isinstance(agent.alg, OnPolicy):
         raise _unsuited("train_on_policy", agent.alg, "does not learn from rollouts of its own policy")
+    if agent.alg.NO_ROLLOUTS:
+        raise HyperparameterError(f"train_on_policy cannot train {agent.alg.NO_ROLLOUTS}")
 
 
 def require_off_policy(agent: object, exploration: Iterable[str] = (), rates: Iterable[str] = ()) -> None:

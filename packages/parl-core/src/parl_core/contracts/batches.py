@@ -1,14 +1,20 @@
-"""Columns of a batch: arrays with one entry a row, checked, and of the dtype that an algorithm computes with."""
+"""Batches that algorithms learn from: columns with one entry a row, checked, transitions, and rollouts.
 
+A column has the dtype that an algorithm computes with. The messages of the checks name the argument, the row and the
+value.
+"""
+
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from parl_core.checks import check_rows
-from parl_core.nested import Observations, leaves, map_nested
+from parl_core.nested import Observations, leaves, map_nested, rows_of
 
 __all__ = [
+    "RolloutBatch",
     "actions_column",
     "finite_column",
     "flags_column",
@@ -176,3 +182,41 @@ def transition_columns(
         if later.shape != array.shape:
             raise ValueError(f"next_{name} must have the shape of {name}, {array.shape}, got {later.shape}")
     return tuple(columns.values()), extra
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """A rollout, flattened over environments and time; one row a step.
+
+    Attributes:
+        obs: `[n, ...]`, or a dictionary of such.
+        action: int64 `[n]`, or int64 `[n, parts]` when multi-discrete, or float `[n, act_dim]` when continuous.
+        value: float `[n]`, estimated by the policy that acted.
+        return_: float `[n]`, the value function's target (advantage + value).
+        log_prob: float `[n]`, of the action under the policy that acted.
+        advantage: float `[n]`.
+        action_mask: bool `[n, act_dim]`, True where an action was possible; None where all were, or where the
+            observations have it.
+
+    Raises:
+        ValueError: the columns differ in length, or one that holds one number a row has another shape.
+    """
+
+    obs: Observations
+    action: NDArray[Any]
+    value: NDArray[Any]
+    return_: NDArray[Any]
+    log_prob: NDArray[Any]
+    advantage: NDArray[Any]
+    action_mask: NDArray[Any] | None = None
+
+    def __post_init__(self) -> None:
+        columns = {field.name: getattr(self, field.name) for field in fields(self)[1:]}
+        given = {name: column for name, column in columns.items() if column is not None}
+        check_rows("RolloutBatch", leaves("obs", self.obs) | given)
+        for name in ("value", "return_", "log_prob", "advantage"):
+            if getattr(self, name).ndim != 1:
+                raise ValueError(f"RolloutBatch.{name} must have shape [n], got {getattr(self, name).shape}")
+
+    def __len__(self) -> int:
+        return rows_of(self.obs)
