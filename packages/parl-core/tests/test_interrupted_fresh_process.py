@@ -12,7 +12,7 @@ import os, signal, subprocess, sys, time
 from parl_core.training import run_again
 
 if "--again" in sys.argv:
-    time.sleep(60)
+    time.sleep(600)
 start = subprocess.Popen._execute_child
 
 def interrupted(self, *args, **kwargs):

@@ -197,7 +197,7 @@ def test_an_actor_that_is_killed_on_another_host_says_why(network: Network) -> N
 
 def test_a_killed_driver_takes_its_actors_on_other_hosts_along(network: Network) -> None:
     network.assemble()
-    program = network.master.program(f"parl.connect('{MASTER}:{PORT}'); a = Counter(); print(a.add(1)); a.sleep(60)")
+    program = network.master.program(f"parl.connect('{MASTER}:{PORT}'); a = Counter(); print(a.add(1)); a.sleep(600)")
     assert line_of(program) == "1"
     program.kill()
     again = network.master.program(
@@ -215,7 +215,7 @@ def test_a_cut_cable_is_reported_within_the_limit_and_the_worker_comes_back(netw
         a = Counter()
         print(a.add(1))
         try:
-            a.sleep(60)
+            a.sleep(600)
         except parl.ActorLost as error:
             print(error.cause.kind.name)
         print(Counter().add(5))

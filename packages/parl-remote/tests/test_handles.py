@@ -500,7 +500,7 @@ def test_a_handle_that_was_pickled_by_hand_is_held_by_no_other_call(clusters: st
     processes = [cell.process() for cell in cells]
     for cell in cells:
         pickle.dumps(cell)
-    waits = submit(other.call, time.sleep, 60.0)
+    waits = submit(other.call, time.sleep, 600.0)
     del cell
     cells.clear()
     try:

@@ -270,7 +270,7 @@ spawner.fork(1)
 while not (found := [one for one in spawner.reports() if "forked" in one]):
     time.sleep(0.01)
 print(found[0]["pid"], flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 

@@ -209,7 +209,7 @@ def test_a_program_of_the_same_user_needs_only_the_address(desk: Desk) -> None:
 def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 2)
-    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(600)")
     actor = psutil.Process(int(line_of(program)))
     node = desk.node_process(port)
     family = [node, *node.children(recursive=True)]
@@ -319,7 +319,7 @@ def test_foreground_ends_with_ctrl_c_and_takes_everything_along(desk: Desk) -> N
     )
     desk.programs.append(node)
     assert f"runs at 127.0.0.1:{port}" in line_of(node)
-    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(600)")
     actor = psutil.Process(int(line_of(program)))
     node.send_signal(signal.SIGINT)
     assert node.wait(30) == 0
@@ -351,7 +351,7 @@ def test_a_killed_worker_is_an_error_at_the_caller_and_its_actors_are_gone(desk:
         a = Counter()
         print(a.pid())
         try:
-            a.sleep(60)
+            a.sleep(600)
         except parl.ActorLost as error:
             print(error.cause.kind.name)
     """)
@@ -373,7 +373,7 @@ def test_a_stopped_worker_is_lost_after_the_liveness_limit_and_never_a_hang(desk
         a = Counter()
         print(a.pid())
         try:
-            a.sleep(60)
+            a.sleep(600)
         except parl.ActorLost as error:
             print(error.cause.kind.name, '|', error.cause.detail)
     """)
@@ -420,7 +420,7 @@ def test_actors_outlive_a_killed_master_and_a_new_one_takes_them_up(desk: Desk) 
 def test_a_killed_program_frees_its_slots_at_once(desk: Desk) -> None:
     port = free_port()
     desk.xparl("start", "--port", port, "--cpu_num", 1)
-    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(60)")
+    program = desk.program(f"parl.connect('localhost:{port}'); a = Counter(); print(a.pid()); a.sleep(600)")
     actor = psutil.Process(int(line_of(program)))
     program.kill()
     eventually(lambda: gone(actor))
