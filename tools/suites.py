@@ -22,9 +22,11 @@ SUITES = {
     "paddle": ("packages/parl-paddle/tests", *_ON_BOTH, "tests/on_paddle"),
     "install": ("tests/install",),
 }
-OPTIONS = {"install": ("-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
+# Its tests share wheels and environments that take longer to make than to use, so they run in one process.
+OPTIONS = {"install": ("-n", "0", "-o", "timeout=900", "-o", "pythonpath=../tests ../tests/install")}
 MOST_WORKERS = 8
 _PASSED, _NOTHING_CHOSEN = 0, 5  # exit codes of pytest
+_WITH_VALUE = {"-c", "-k", "-m", "-n", "-o", "-p"}  # a word behind one of these is no path
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -32,20 +34,25 @@ def one(suite: str, arguments: list[str]) -> int:
     """Run one suite with the Python that runs this, and return pytest's exit code."""
     slow = "--slow" in arguments
     arguments = [argument for argument in arguments if argument != "--slow"]
-    paths = [argument for argument in arguments if (ROOT / argument.partition("::")[0]).exists()]
+    behind = zip(arguments, ["", *arguments], strict=False)
+    paths = [word for word, option in behind if option not in _WITH_VALUE and _is_path(word)]
     command = [sys.executable, "-m", "pytest", "-c", "tools/pytest.ini", "--rootdir", ".", "--durations", "20"]
     command += ["-o", f"cache_dir={ROOT / '.pytest_cache' / suite}", *OPTIONS.get(suite, ())]
     if {"--lf", "--last-failed"} & {*arguments}:
         command += ["--last-failed-no-failures", "none"]
     if not any("::" in path for path in paths) and not any(argument.startswith("-m") for argument in arguments):
         command += ["-m", "slow" if slow else "not slow"]
-    if not paths and "-n" not in arguments:
+    if not paths and "-n" not in [*command, *arguments]:
         # A file stays in one worker, which shares its clusters and models. Tests wait now and then: one worker more.
         command += ["-n", str(min((os.cpu_count() or 1) + 1, MOST_WORKERS)), "--dist", "loadfile"]
         # Its processes compute with one thread each: those of several workers would wait for each other's.
         os.environ.setdefault("OMP_NUM_THREADS", "1")
     command += arguments if paths else [*arguments, *SUITES[suite]]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _is_path(word: str) -> bool:
+    return bool(word) and (ROOT / word.partition("::")[0]).exists()
 
 
 def every(arguments: list[str]) -> int:
