@@ -37,7 +37,7 @@ from parl_remote.testing import (
 )
 
 PATIENCE_S = 60.0
-LIMIT_S = 1.5
+LIMIT_S = 2.0
 XPARL = (sys.executable, "-P", "-m", "parl_remote.cli")
 
 
@@ -69,14 +69,28 @@ class Plain:
         return len(value)
 
 
-@pytest.fixture
-def cluster() -> Iterator[LoopbackCluster]:
+@contextlib.contextmanager
+def connected(liveness_limit_s: float) -> Iterator[LoopbackCluster]:
     """One node with two CPUs; the master has none."""
     parl_remote.disconnect()
-    with LoopbackCluster(1, cpus=2, liveness_limit_s=LIMIT_S) as one:
+    with LoopbackCluster(1, cpus=2, liveness_limit_s=liveness_limit_s) as one:
         one.connect()
         yield one
         parl_remote.disconnect()
+
+
+@pytest.fixture
+def cluster() -> Iterator[LoopbackCluster]:
+    """A cluster that no slow machine takes for silent."""
+    with connected(15.0) as one:
+        yield one
+
+
+@pytest.fixture
+def impatient() -> Iterator[LoopbackCluster]:
+    """A cluster for tests of silence."""
+    with connected(LIMIT_S) as one:
+        yield one
 
 
 def eventually(happened: Callable[[], object], seconds: float = PATIENCE_S) -> None:
@@ -316,15 +330,15 @@ def test_actors_survive_when_the_way_to_the_master_breaks(cluster: LoopbackClust
 # -- stopped, cut off -----------------------------------------------------------------------------------------------
 
 
-def test_a_stopped_actor_is_lost_within_the_limit(cluster: LoopbackCluster) -> None:
+def test_a_stopped_actor_is_lost_within_the_limit(impatient: LoopbackCluster) -> None:
     actor = Counter()
     with Process(actor.process()).being_paused():
         cause = cause_of(submit(actor.add, 1))
     assert cause.signal == signal.SIGSTOP
 
 
-def test_a_stopped_worker_is_lost_within_the_limit_and_comes_back(cluster: LoopbackCluster) -> None:
-    (node,) = cluster.nodes.values()
+def test_a_stopped_worker_is_lost_within_the_limit_and_comes_back(impatient: LoopbackCluster) -> None:
+    (node,) = impatient.nodes.values()
     actor = Counter()
     with node.process.being_paused():
         assert cause_of(submit(actor.sleep)).kind is DeathKind.NODE_LOST
@@ -333,9 +347,9 @@ def test_a_stopped_worker_is_lost_within_the_limit_and_comes_back(cluster: Loopb
 
 @pytest.mark.parametrize("way", [Direction.BOTH, Direction.IN, Direction.OUT])
 def test_a_node_that_is_cut_off_is_lost_within_the_limit_and_comes_back(
-    cluster: LoopbackCluster, way: Direction
+    impatient: LoopbackCluster, way: Direction
 ) -> None:
-    (node,) = cluster.nodes.values()
+    (node,) = impatient.nodes.values()
     actor = Counter()
     process = Process(actor.process())
     waiting = submit(actor.sleep)
@@ -355,7 +369,7 @@ def test_a_short_cut_loses_nothing(cluster: LoopbackCluster) -> None:
     node.cut()
     waiting = [submit(actor.add, 1) for _ in range(10)]
     with pytest.raises(parl_remote.ResultTimeout):
-        waiting[0].result(LIMIT_S / 5)
+        waiting[0].result(0.3)
     node.restore()
     assert [one.result(PATIENCE_S) for one in waiting] == list(range(2, 12))
 
