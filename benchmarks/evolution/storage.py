@@ -1,4 +1,4 @@
-"""The log: bytes, speeds, and what damage costs; beside the documents' raw form and a bare `write`."""
+"""The log: bytes, speeds, and what damage costs; beside the raw form and a bare `write`."""
 
 import os
 import random
@@ -72,7 +72,7 @@ def speeds(table: Table, quick: bool) -> None:
 
 
 def raw_bytes(infos: list[SamplingInfo]) -> bytes:
-    """The documents' form: float32 reward, int32 size, message."""
+    """The raw form: float32 reward, int32 size, message."""
     out = bytearray()
     for info in infos:
         message = SamplingInfo(info.key, info.model_iter_id).SerializeToString()

@@ -1,10 +1,10 @@
-"""The minimal example of the documents: ten agents sample CartPole at the same time, and every round is one update.
+"""The minimal example of the PARL 1.x manual: ten agents sample CartPole at once, and every round is one update.
 
     pip install parl-evokit gymnasium
     python train.py                        100 epochs, about 20 seconds
     python train.py --keys counter         the same numbers in every run
 
-The network is the documents': four inputs, twenty hidden units without activation, two probabilities.
+The network is the manual's: four inputs, twenty hidden units without activation, two probabilities.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def evaluate(env: gymnasium.Env, agent: Predictor, seed: int) -> float:
 
 
 def train(config: Config, model_dir: Path, epochs: int) -> list[float]:
-    """The documents' program; returns the reward of each epoch."""
+    """Run the manual's program; return the reward of each epoch."""
     envs = [gymnasium.make("CartPole-v1") for _ in range(AGENTS)]
 
     agent = ESAgent()
@@ -71,7 +71,7 @@ def train(config: Config, model_dir: Path, epochs: int) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Evolution on CartPole, the documents' minimal example.")
+    parser = argparse.ArgumentParser(description="Evolution on CartPole, the minimal example of the PARL 1.x manual.")
     parser.add_argument("--epochs", type=int, default=100)
     parser.add_argument("--keys", choices=["secrets", "counter"], default="secrets", help="counter: repeatable runs")
     parser.add_argument("--seed", type=int, default=0, help="of the network's first weights")

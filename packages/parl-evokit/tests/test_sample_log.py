@@ -244,7 +244,7 @@ def test_what_is_no_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="neither a log's directory nor a file"):
         read_log(tmp_path / "nowhere")
     (tmp_path / "text").write_text("something else entirely, longer than any header")
-    with pytest.raises(LogError, match="neither a segment nor a log in the documents' form"):
+    with pytest.raises(LogError, match="neither a segment nor a log in the raw form"):
         read_log(tmp_path / "text")
     with pytest.raises(LogError, match="is a file; a log is a directory"):
         LogWriter(tmp_path / "text")

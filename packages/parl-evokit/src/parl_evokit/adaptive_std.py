@@ -114,14 +114,14 @@ class AdaptiveStd(Strategy):
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[FlatVector, NDArray[np.float64], float]:
-        """The next parameters and deviations, and the norm of what moved the parameters."""
+        """Return the next parameters and deviations, and the norm of what moved the parameters."""
 
     def _first_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
-        """Sum of weight * z over the samples, `[n]`."""
+        """Return the sum of weight * z over the samples, `[n]`."""
         return ExactSum(sampler.noise, group.keys, weights).part(0, self.layout.size) / UNITS_PER_ONE
 
     def _second_moment(self, group: Group, weights: NDArray[np.int64], sampler: Sampler) -> NDArray[np.float64]:
-        """Sum of weight * z**2 over the samples, `[n]`."""
+        """Return the sum of weight * z**2 over the samples, `[n]`."""
         return sum_of_squares(sampler.noise, group.keys, weights, self.layout.size) / UNITS_PER_ONE**2
 
 
@@ -154,7 +154,7 @@ class SNES(AdaptiveStd):
 
 
 def _utility_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
-    """max(0, ln(n/2 + 1) - ln rank) as whole numbers, the largest 2**15; all 1 where rewards do not differ."""
+    """Return max(0, ln(n/2 + 1) - ln rank) as whole numbers, the largest 2**15; all 1 for equal rewards."""
     n = len(rewards)
     raw = np.maximum(0.0, log_ranks(rewards) + log((n / 2 + 1) / ((n + 1) / 2)))
     if rewards.min() == rewards.max():

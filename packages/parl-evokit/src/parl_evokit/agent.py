@@ -1,4 +1,4 @@
-"""`ESAgent`: the documents' agent, in their order of calls.
+"""`ESAgent`: the agent of the PARL 1.x manual, with its order of calls.
 
     load_config ─► load_inference_model ─► init_solver (once) or load_solver ─► clone, update, save_…
 
@@ -47,7 +47,7 @@ _CLASSES = {
 
 
 def solver_class(kind: SolverKind) -> type[Strategy]:
-    """The class of an algorithm."""
+    """Return the class of an algorithm."""
     module, name = _CLASSES[kind]
     found: type[Strategy] = getattr(importlib.import_module(f"parl_evokit.{module}"), name)
     return found
@@ -128,7 +128,7 @@ class ESAgent:
         self._bind()
 
     def clone(self) -> SamplingAgent:
-        """An agent that samples, with a parameter buffer of its own: one for each thread or process.
+        """Return an agent that samples, with a parameter buffer of its own: one for each thread or process.
 
         Raises:
             SolverError: There is no solver yet.
@@ -137,7 +137,7 @@ class ESAgent:
         return SamplingAgent(self._source(), model.clone())
 
     def predict(self, x: Any) -> Any:
-        """The output of the model without noise for `x`.
+        """Return the output of the model without noise for `x`.
 
         Raises:
             SolverError: There is no model yet.
@@ -145,7 +145,7 @@ class ESAgent:
         return self._having_model("predict").predict(x)
 
     def predict_many(self, infos: Sequence[SamplingInfo], x: Any, *, each: bool = False) -> Any:
-        """The outputs of many samples of the present model, computed as one batch.
+        """Return the outputs of many samples of the present model, computed as one batch.
 
         Args:
             infos: Samples of the present model, `k` of them.
@@ -165,7 +165,7 @@ class ESAgent:
         return model.predict_many(strategy.candidates(infos), x, each=each)
 
     def get_predictor(self) -> Callable[[Any], Any]:
-        """`predict` of the present model: a function that keeps its parameters whatever updates come."""
+        """Return `predict` of the present model: a function that keeps its parameters whatever updates come."""
         return self._having_model("get_predictor").clone().predict
 
     def update(self, infos: Iterable[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> UpdateReport:
@@ -193,7 +193,7 @@ class ESAgent:
         """Update from what is new in logs; what has been used is remembered and saved with the solver.
 
         Args:
-            paths: Logs: directories of segments, or files; also files in the documents' form.
+            paths: Logs: directories of segments, or files; also files in the raw form.
             max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
 
         Returns:
@@ -215,7 +215,7 @@ class ESAgent:
         *,
         max_damage: float = 0.01,
     ) -> tuple[UpdateReport, LogContents]:
-        """`update_from_log` with what an earlier update of this model used, however the log has grown since.
+        """Repeat `update_from_log` with what an earlier update of this model used, however the log has grown.
 
         Args:
             paths: As there.
@@ -235,17 +235,17 @@ class ESAgent:
             return self._tell_log(paths, max_damage, solver_dir.read_summary(Path(until))["ledger"])
 
     def param_size(self) -> int:
-        """How many numbers evolve."""
+        """Return how many numbers evolve."""
         return self._having_model("param_size").layout.size
 
     def parameters(self) -> dict[str, FlatVector]:
-        """Copies of the model's parameters by name."""
+        """Return copies of the model's parameters by name."""
         model = self._having_model("parameters")
         return model.layout.views(model.parameters())
 
     @property
     def model_iter_id(self) -> int:
-        """How many updates the model has seen."""
+        """Number of updates that the model has seen."""
         return self._ready("model_iter_id")[0].sampler.model_iter_id
 
     def save_inference_model(self, model_dir: str | PathLike[str]) -> None:
@@ -268,7 +268,7 @@ class ESAgent:
         self._note_version(model_dir)
 
     def save(self, model_dir: str | PathLike[str]) -> None:
-        """`save_inference_model` and `save_solver` in one step: a reader sees both old or both new.
+        """Save model and solver in one step: a reader sees both old or both new.
 
         Raises:
             SolverError: There is no solver yet, or another process has updated the directory since this agent loaded or
@@ -296,7 +296,7 @@ class ESAgent:
         self._bind()
 
     def add_noise(self, *_: object, **__: object) -> NoReturn:
-        """The original has no noise; its clones have.
+        """Refuse: only clones have noise.
 
         Raises:
             EvolutionError: Always.
@@ -334,7 +334,7 @@ class ESAgent:
         write_history(directory, self._history)
 
     def _require_version(self, model_dir: str | PathLike[str]) -> None:
-        """Refuse to write over an update of somebody else's that this agent has not seen."""
+        """Refuse to write over an update that this agent has not seen."""
         known, found = self._versions.get(os.path.realpath(model_dir)), solver_dir.version(Path(model_dir))
         if known and found and found != known:
             raise SolverError(
@@ -346,7 +346,7 @@ class ESAgent:
         self._versions[os.path.realpath(model_dir)] = solver_dir.version(Path(model_dir))
 
     def _source(self) -> SamplerSource:
-        """Where clones find the newest model."""
+        """Return where clones find the newest model."""
         return self._ready("clone")[0]
 
     def _tell_log(

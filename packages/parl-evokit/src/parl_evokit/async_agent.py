@@ -118,7 +118,7 @@ class AsyncESAgent(ESAgent):
             return super().update(samples, rewards)
 
     def update_from_log(self, paths: Logs, *, max_damage: float = 0.01) -> tuple[UpdateReport, LogContents]:
-        """`update` from what is new in logs; see there, and `ESAgent.update_from_log`."""
+        """Update from what is new in logs; see `update` and `ESAgent.update_from_log`."""
         logs = _paths(paths)
         with self._transaction():
             result = super().update_from_log(logs, max_damage=max_damage)
@@ -127,7 +127,7 @@ class AsyncESAgent(ESAgent):
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
-        """From the newest model to one that is saved, alone in this warehouse; back to the former if that fails."""
+        """Hold the warehouse's lock from the newest model to the next one's save; go back if that fails."""
         with self._writing, update_lock(self.warehouse.path, self._wait_s):
             self.refresh()
             before = self.model_iter_id
@@ -154,7 +154,7 @@ class AsyncESAgent(ESAgent):
         return report
 
     def _needed(self) -> set[int]:
-        """The models to which samples refer that have not been used yet; all, where that cannot be told."""
+        """Return the models to which samples refer that have not been used yet; all, where the log cannot be read."""
         logs = [log for log in self._logs if log.exists()]
         waiting = self._progress.waiting
         try:
@@ -168,7 +168,7 @@ class AsyncESAgent(ESAgent):
         if newest is not None and (newest[1] / solver_dir.SUMMARY).exists():
             self._take_up(*newest)
             return
-        if newest is not None:  # weights only, as the documents' first model
+        if newest is not None:  # weights only, as the first model of the PARL 1.x manual
             self.load_inference_model(newest[1])
         self.init_solver()
         number = self._first_number if newest is None else newest[0]

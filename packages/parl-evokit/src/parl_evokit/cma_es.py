@@ -64,7 +64,7 @@ class CMAES(CmaFamily):
         self._take_axes(np.eye(n), np.ones(n))
 
     def _take_axes(self, axes: Matrix, lengths: NDArray[np.float64]) -> None:
-        """C's principal axes and their lengths; samples are made with the product of both."""
+        """Take C's principal axes and their lengths; samples are made with the product of both."""
         self._axes, self._lengths = axes, lengths  # B, D
         self._shortest, self._longest = float(lengths.min()), float(lengths.max())
         self._transform: Matrix = axes * lengths

@@ -1,4 +1,4 @@
-"""What CMA_ES and SEP_CMA_ES share: population, step size, convergence, restarts, bounds, warm starts.
+"""The base of CMA_ES and SEP_CMA_ES: population, step size, convergence, restarts, bounds, warm starts.
 
     tell --> _step (the algorithm's own update) --> converged? --> the next run begins, or the search says that it has
 
@@ -49,7 +49,7 @@ FLAT = 1e-12  # rewards that differ by no more than this, in the best of many up
 
 
 class CmaFamily(Strategy):
-    """Base of both.
+    """Base of CMA_ES and SEP_CMA_ES.
 
     Args:
         mean0: Where to start: a vector `[n]`, or named arrays.
@@ -106,7 +106,7 @@ class CmaFamily(Strategy):
         spread: float = 0.1,
         layout: ParameterLayout | None = None,
     ) -> Self:
-        """A search that begins where solutions of a similar task were good; see `warm_start.promising_region`.
+        """Return a search that begins where solutions of a similar task were good; see `promising_region`.
 
         Args:
             solutions: Parameters `[k, n]`.
@@ -135,7 +135,7 @@ class CmaFamily(Strategy):
 
     @property
     def restarts(self) -> int:
-        """How often the search has begun again."""
+        """Number of times that the search has begun again."""
         return self._restarts.count
 
     def should_stop(self) -> str:
@@ -203,7 +203,7 @@ class CmaFamily(Strategy):
             self._bests.popleft()
 
     def _converged(self) -> str:
-        """Why this run can be given up; empty while it goes on."""
+        """Return why this run can be given up; empty while it goes on."""
         enough = 10 + 30 * self.layout.size // self.population
         bests = self._bests
         full = len(bests) >= enough and abs(bests[-1] - bests[0]) <= FLAT  # most often the last looks are enough
@@ -214,7 +214,7 @@ class CmaFamily(Strategy):
         return self._too_small()
 
     def _another_start(self) -> NDArray[np.float64]:
-        """Anywhere in the box, or about as far from the first start as samples were there."""
+        """Return a start anywhere in the box, or about as far from the first start as samples were there."""
         uniforms = self._restarts.uniforms(self.layout.size, start=16)  # the first block has the plan's own numbers
         if self._bounds is not None and self._bounds.finite:
             return self._bounds.lower + uniforms * (self._bounds.upper - self._bounds.lower)
@@ -230,19 +230,19 @@ class CmaFamily(Strategy):
 
     @abstractmethod
     def _begin_with(self, covariance: NDArray[np.float64]) -> None:
-        """The same, and take this for the covariance, or for its diagonal where it is `separable`."""
+        """Do the same, and take this for the covariance, or for its diagonal where it is `separable`."""
 
     @abstractmethod
     def _step(self, group: Group, sampler: Sampler) -> tuple[NDArray[np.float64], float]:
-        """One update: the next mean and the norm of what moved it, in units of the step size."""
+        """Return the next mean and the norm of what moved it, in units of the step size."""
 
     @abstractmethod
     def _shape(self) -> tuple[float | FlatVector, NDArray[np.float64] | None]:
-        """Standard deviation and matrix of the samples to come."""
+        """Return standard deviation and matrix of the samples to come."""
 
     @abstractmethod
     def _too_small(self) -> str:
-        """Why steps do not matter any more; empty while they do."""
+        """Return why steps do not matter any more; empty while they do."""
 
     @abstractmethod
     def _load(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -251,7 +251,7 @@ class CmaFamily(Strategy):
 
 @dataclass(frozen=True)
 class Start:
-    """Where a run begins."""
+    """The beginning of a run."""
 
     population: int
     sigma: float
@@ -282,7 +282,7 @@ class Restarts:
         self._large = False
 
     def next(self, evaluations: int) -> Start | None:
-        """The start of the next run, after one that took so many evaluations; None if there shall be none."""
+        """Return the start of the next run, after one that took so many evaluations; None if there shall be none."""
         if self._kind is RestartKind.NONE:
             return None
         self._evaluations[self._large] += evaluations
@@ -300,13 +300,13 @@ class Restarts:
         return Start(max(2, int(self._first.population * times)), self._first.sigma * 10 ** (-2 * float(v)))
 
     def uniforms(self, count: int, start: int = 0) -> NDArray[np.float64]:
-        """Numbers between 0 and 1 that belong to the present restart, `[count]`."""
+        """Return numbers between 0 and 1 that belong to the present restart, `[count]`."""
         bits = random_bits(self._seed, RESTART_STREAM + self.count, start, count)
         uniforms: NDArray[np.float64] = (bits + 0.5) / 2**UNIFORM_BITS
         return uniforms
 
     def state(self) -> NDArray[np.int64]:
-        """Everything that changes, for a file."""
+        """Return everything that changes, for a file."""
         return np.array([self.count, self._doublings, *self._evaluations, self._large], np.int64)
 
     def load_state(self, state: NDArray[np.int64]) -> None:
@@ -329,7 +329,7 @@ class Promising(NamedTuple):
 def promising_region(
     solutions: ArrayLike, rewards: ArrayLike, *, best: float = 0.1, spread: float = 0.1, separable: bool = False
 ) -> Promising:
-    """The distribution that known solutions suggest.
+    """Return the distribution that known solutions suggest.
 
     Args:
         solutions: Parameters `[k, n]`.

@@ -16,7 +16,7 @@ __all__ = ["Rates", "Recombination", "default_population", "expected_norm", "log
 
 @dataclass(frozen=True)
 class Rates:
-    """What table 1 derives from the dimension and the effective number of parents.
+    """The rates that table 1 derives from the dimension and the effective number of parents.
 
     Attributes:
         c_sigma: Memory of the path of the step size.
@@ -34,7 +34,7 @@ class Rates:
 
     @classmethod
     def of(cls, n: int, mueff: float, faster: float = 1.0) -> "Rates":
-        """The rates for `n` parameters; `faster` multiplies those of the covariance."""
+        """Return the rates for `n` parameters; `faster` multiplies those of the covariance."""
         c_sigma = (mueff + 2) / (n + mueff + 5)  # (55)
         d_sigma = 1 + 2 * max(0.0, sqrt((mueff - 1) / (n + 1)) - 1) + c_sigma  # (55)
         c_c = (4 + mueff / n) / (n + 4 + 2 * mueff / n)  # (56)
@@ -43,17 +43,17 @@ class Rates:
         return cls(c_sigma, d_sigma, c_c, c_1, c_mu)
 
     def moving(self, norm: float, steps: int, n: int) -> bool:
-        """h_sigma: whether the path of the step size is short enough to trust the path of the covariance."""
+        """Return h_sigma: whether the path of the step size is short enough to trust that of the covariance."""
         return norm / sqrt(1 - (1 - self.c_sigma) ** (2 * steps)) < (1.4 + 2 / (n + 1)) * expected_norm(n)
 
 
 def default_population(n: int) -> int:
-    """4 + floor(3 ln n)  (48)."""
+    """Return 4 + floor(3 ln n)  (48)."""
     return 4 + int(3 * log(max(n, 1)))
 
 
 def expected_norm(n: int) -> float:
-    """The expected length of a vector of `n` standard normal numbers."""
+    """Return the expected length of a vector of `n` standard normal numbers."""
     return sqrt(n) * (1 - 1 / (4 * n) + 1 / (21 * n * n))
 
 
@@ -65,7 +65,7 @@ def _logs(count: int) -> NDArray[np.float64]:
 
 
 def log_ranks(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
-    """ln((k + 1) / 2) - ln rank for each of `k` rewards, the best having rank 1  (49).
+    """Return ln((k + 1) / 2) - ln rank for each of `k` rewards, the best having rank 1  (49).
 
     Equal rewards share the mean of their ranks, so that order does not matter.
     """
@@ -76,7 +76,7 @@ def log_ranks(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def sorted_log_ranks(descending: NDArray[np.float64]) -> NDArray[np.float64]:
-    """`log_ranks` of rewards of which the largest comes first."""
+    """Return `log_ranks` of rewards of which the largest comes first."""
     count = len(descending)
     if not np.count_nonzero(descending[1:] == descending[:-1]):
         return _logs(count)
@@ -86,7 +86,7 @@ def sorted_log_ranks(descending: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class Recombination(NamedTuple):
-    """What rewards count for, by rank.
+    """Weights of rewards by rank.
 
     Attributes:
         parents: Weights of the better half, which add up to 1; the others' are 0  (50).
@@ -104,7 +104,7 @@ class Recombination(NamedTuple):
 
     @classmethod
     def of(cls, raw: NDArray[np.float64], n: int) -> "Recombination":
-        """From `sorted_log_ranks` that are not all 0, for `n` parameters."""
+        """Return the weights for `sorted_log_ranks` that are not all 0, and `n` parameters."""
         return _untied(len(raw), n) if raw is _logs(len(raw)) else cls._of(raw, n)
 
     @classmethod
@@ -122,7 +122,7 @@ def _untied(count: int, n: int) -> Recombination:
 
 
 def _negative(raw: NDArray[np.float64], n: int, mueff: float, rates: Rates) -> NDArray[np.float64]:
-    """The weights of the worse half (50 to 53), as small as keeps C positive definite."""
+    """Return the weights of the worse half (50 to 53), as small as keeps C positive definite."""
     negative = np.minimum(raw, 0.0)
     size = -float(negative.sum())
     if size == 0.0 or rates.c_mu == 0.0:

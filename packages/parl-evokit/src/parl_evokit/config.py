@@ -1,7 +1,7 @@
 """All settings, typed and frozen, with their defaults and ranges.
 
-The tree is the documents' nested form: `solver { type optimizer sampling update }`. `Config.load` reads prototxt (that
-form and the flat one of the original's public code), TOML, JSON and dictionaries; see `config_reader`.
+The tree is the nested form of the PARL 1.x manual: `solver { type optimizer sampling update }`. `Config.load` reads
+prototxt (that form and the flat one of the original's public code), TOML, JSON and dictionaries; see `config_reader`.
 """
 
 from collections.abc import Mapping
@@ -52,7 +52,7 @@ class SolverKind(Enum):
 
 
 class OptimizerKind(Enum):
-    """What turns the estimated gradient into a step."""
+    """The rule that turns the estimated gradient into a step."""
 
     SGD = "SGD"
     MOMENTUM = "MOMENTUM"
@@ -60,7 +60,7 @@ class OptimizerKind(Enum):
 
 
 class SamplingKind(Enum):
-    """What perturbs the parameters."""
+    """The kind of noise that perturbs the parameters."""
 
     GAUSSIAN_SAMPLING = "GAUSSIAN_SAMPLING"
     CMA_SAMPLING = "CMA_SAMPLING"
@@ -68,7 +68,7 @@ class SamplingKind(Enum):
 
 
 class ShapingKind(Enum):
-    """How rewards become utilities; see `shaping`."""
+    """The rule by which rewards become utilities; see `shaping`."""
 
     CENTERED_RANK = "CENTERED_RANK"
     CENTERED = "CENTERED"
@@ -78,11 +78,11 @@ class ShapingKind(Enum):
 
 
 class StaleKind(Enum):
-    """How samples of an older model count.
+    """The rule by which samples of an older model count.
 
     Attributes:
         GROUPED: Ranked among themselves, weighted by `stale_decay` to the power of age.
-        IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `importance`.
+        IMPORTANCE: By clipped ratios of densities, for up to 100 parameters; see `openai_es`.
     """
 
     GROUPED = "GROUPED"
@@ -90,7 +90,7 @@ class StaleKind(Enum):
 
 
 class RestartKind(Enum):
-    """Whether and how CMA begins again once it has converged; see `restarts`."""
+    """The rule by which CMA begins again once it has converged; see `cma_family`."""
 
     NONE = "NONE"
     IPOP = "IPOP"
@@ -98,7 +98,7 @@ class RestartKind(Enum):
 
 
 class KeyKind(Enum):
-    """Where keys come from: the system's randomness, or (worker, counter) for runs that repeat."""
+    """The source of keys: the system's randomness, or (worker, counter) for runs that repeat."""
 
     SECRETS = "SECRETS"
     COUNTER = "COUNTER"
@@ -163,7 +163,7 @@ class GaussianConfig:
 
     @property
     def noise(self) -> NoiseSpec:
-        """What of this the noise depends on."""
+        """The part of the settings on which the noise depends."""
         return NoiseSpec(self.seed, self.cached, self.cache_size)
 
 
@@ -209,7 +209,7 @@ class GaConfig:
 
 @dataclass(frozen=True)
 class AdaptiveStdConfig:
-    """How PGPE and SNES adapt a standard deviation for each parameter.
+    """Settings of PGPE and SNES, which adapt a standard deviation for each parameter.
 
     Attributes:
         learning_rate: 0 or more; 0 stands for the algorithm's own.
@@ -238,7 +238,7 @@ class SamplingConfig:
 
 @dataclass(frozen=True)
 class UpdateConfig:
-    """How rewards are used.
+    """The use of rewards.
 
     Attributes:
         shaping: From rewards to utilities.
@@ -269,7 +269,7 @@ class UpdateConfig:
 
 @dataclass(frozen=True)
 class GuardConfig:
-    """What keeps an online product safe from its own updates; all off by default.
+    """Guard rails of an online product against its own updates; all off by default.
 
     Attributes:
         max_update_ratio: An update changes the parameters by at most this part of their length; 0 for no limit.
@@ -321,7 +321,7 @@ _SAMPLED_BY = {
 
 @dataclass(frozen=True)
 class AsyncConfig:
-    """Where asynchronous updates keep their models, and how many of them.
+    """Place and number of the models of asynchronous updates.
 
     Attributes:
         model_warehouse: Directory with one subdirectory for each model.
@@ -364,7 +364,7 @@ class Config:
 
     @classmethod
     def load(cls, source: Union["Config", Mapping[str, Any], str, "PathLike[str]"]) -> "Config":
-        """Settings from a file, a dictionary or another `Config`.
+        """Return settings from a file, a dictionary or another `Config`.
 
         Args:
             source: A path that ends in `.prototxt`, `.toml` or `.json`; a nested dictionary; or a `Config`.
@@ -376,7 +376,7 @@ class Config:
         return load_settings(cls, source)
 
     def to_prototxt(self) -> str:
-        """All settings in the documents' nested form; `load` of a file with this text gives an equal `Config`."""
+        """Return all settings in the nested form; `load` of a file with this text gives an equal `Config`."""
         return to_prototxt(self)
 
 

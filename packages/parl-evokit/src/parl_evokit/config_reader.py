@@ -116,7 +116,7 @@ def parse_prototxt(text: str) -> Block:
 
 
 def quote(text: str) -> str:
-    """The text in double quotes, so that `parse_prototxt` gives it back."""
+    """Return the text in double quotes, so that `parse_prototxt` gives it back."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
@@ -285,12 +285,12 @@ def _value_of(name: str, value: object) -> Value:
 
 
 def _nested(block: Block) -> Block:
-    """The same settings with those of the flat form at their nested places."""
+    """Return the same settings with those of the flat form at their nested places."""
     return _gather(list(_move(block, ())))
 
 
 def _move(block: Block, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Field]]:
-    """All fields that hold a value, each with its nested place."""
+    """Return all fields that hold a value, each with its nested place."""
     for field in block.fields:
         here = (*path, field.name)
         here = FLAT.get(here, here)

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 @contextlib.contextmanager
 def replacing(directory: Path) -> Iterator[Path]:
-    """A new directory to write into, which takes the place of `directory` when all went well.
+    """Provide a new directory to write into, which takes the place of `directory` when all went well.
 
     It starts with the files of `directory`, if there are any. They are links: to change one, write it anew (remove it
     first, or rename over it), never in place. After an exception nothing has changed.
@@ -97,7 +97,7 @@ def removed(directory: Path) -> None:
 
 
 def read_unchanged(directory: Path, read: Callable[[], T]) -> T:
-    """What `read` reads of a directory, all of it from before or all of it from after a replacement.
+    """Return what `read` reads of a directory, all of it from before or all from after a replacement.
 
     Args:
         directory: Read again when it has been replaced meanwhile.
@@ -129,7 +129,7 @@ def _temporary_name(directory: Path) -> Path:
 
 @contextlib.contextmanager
 def _temporary(directory: Path) -> Iterator[Path]:
-    """A new directory beside another, locked for as long as it is ours; removed at the end, whatever it is by then."""
+    """Provide a locked new directory beside another; remove it at the end, whatever it is by then."""
     with contextlib.ExitStack() as stack:
         while True:
             fresh = _temporary_name(directory)
@@ -143,12 +143,12 @@ def _temporary(directory: Path) -> Iterator[Path]:
 
 
 def _held(directory: Path, stack: contextlib.ExitStack) -> bool:
-    """Lock a directory until the stack closes; False where one who clears away was faster."""
+    """Lock a directory until the stack closes; return False where it was cleared away before."""
     try:
         descriptor = open_directory(directory)
     except FileNotFoundError:
         return False
-    except OSError:  # a system that cannot open directories; nobody can take it for a dead one's either
+    except OSError:  # a system that cannot open directories, and so cannot take it for one of a dead process
         return True
     stack.callback(os.close, descriptor)
     try:

@@ -1,4 +1,4 @@
-"""What the command line can sample on: `cartpole`, built in, or a function of the user's.
+"""Environments of the command line: `cartpole`, built in, or a function of the user's.
 
 An environment here is a function (agent, seed) -> return of one episode; the same seed begins the same episode.
 """
@@ -16,7 +16,7 @@ Episode = Callable[[Predictor, int], float]
 
 
 def cartpole() -> Episode:
-    """CartPole-v1 with the likelier action: 500 at best.
+    """Return episodes of CartPole-v1 with the likelier action: 500 at best.
 
     Raises:
         EvolutionError: gymnasium is not installed.
@@ -59,7 +59,7 @@ class NamedEpisode:
         self._play = cartpole() if self._name == "cartpole" else load_object(self._name)()
 
     def __call__(self, agent: Predictor, seed: int) -> float:
-        """The return of one episode."""
+        """Return the return of one episode."""
         if self._play is None:
             self.open()
         assert self._play is not None
@@ -70,7 +70,7 @@ class NamedEpisode:
 
 
 def load_object(name: str) -> Any:
-    """What `package.module:name` means.
+    """Return what `package.module:name` means.
 
     Raises:
         EvolutionError: It is not of this form, or there is no such thing.

@@ -122,7 +122,7 @@ class GA(Strategy):
         return Advance(rows[0].copy(), sampler.std, float(np.linalg.norm(step)), parents=_frozen(rows))
 
     def _built(self, parent: _Parent) -> NDArray[np.float32]:
-        """A parent's parameters, by all its mutations in their order."""
+        """Return a parent's parameters, by all its mutations in their order."""
         row: NDArray[np.float32] = self._origins[parent.origin].copy()
         for key in parent.chain:
             self.sampler.noise.perturb(row, key, self.sampler.std, out=row)

@@ -43,7 +43,7 @@ class Control:
 
     @classmethod
     def of(cls, rewards: Sequence[float]) -> "Control":
-        """The sums of these rewards."""
+        """Return the sums of these rewards."""
         return cls(len(rewards), fsum(rewards), fsum(reward * reward for reward in rewards))
 
     def __add__(self, other: "Control") -> "Control":
@@ -51,7 +51,7 @@ class Control:
 
     @property
     def mean(self) -> float:
-        """Their mean; 0 for none."""
+        """Mean of the rewards; 0 for none."""
         return self.total / self.count if self.count else 0.0
 
     @property
@@ -78,7 +78,7 @@ class Guard:
         self._state: dict[str, NDArray[Any]] = {}
 
     def noting(self, present: Sequence[float], last: Sequence[float]) -> "Guard":
-        """A guard that also knows these control rewards of the present model and of the one before it.
+        """Return a guard that also knows these control rewards of the present model and of the one before it.
 
         This one stays as it is: what an update that fails has read will be read again.
         """
@@ -91,7 +91,7 @@ class Guard:
         return guard
 
     def verdict(self) -> str:
-        """Why the present model has to go; empty while it may stay."""
+        """Return why the present model has to go; empty while it may stay."""
         few = min(self._present.count, self._last.count) < self._settings.min_control
         if not self._settings.rollback or self._parameters is None or few:
             return ""
@@ -103,13 +103,13 @@ class Guard:
         )
 
     def updated(self, parameters: FlatVector, state: Mapping[str, NDArray[Any]]) -> None:
-        """A new model takes the place of one with these parameters and this solver state."""
+        """Note that a new model takes the place of one with these parameters and this solver state."""
         self._last, self._present = self._present, Control()
         if self._settings.rollback:
             self._parameters, self._state = parameters.copy(), dict(state)
 
     def revert(self) -> tuple[FlatVector, dict[str, NDArray[Any]]]:
-        """The last model's parameters and solver state, which become the present ones; there is none before them."""
+        """Return parameters and solver state of the last model, which becomes the present one, with none before it."""
         assert self._parameters is not None
         parameters, state = self._parameters, self._state
         self._present, self._last = self._last, Control()
@@ -117,7 +117,7 @@ class Guard:
         return parameters, state
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything, as arrays for a file; nothing where no rule needs it."""
+        """Return everything as arrays for a file; nothing where no rule needs it."""
         if not self._settings.rollback:
             return {}
         arrays: dict[str, NDArray[Any]] = {
@@ -141,7 +141,7 @@ class Guard:
 
 
 def shortened(before: FlatVector, after: FlatVector, ratio: float) -> FlatVector:
-    """`after`, or as far in its direction as `ratio` times the length of `before` reaches.
+    """Return `after`, or as far in its direction as `ratio` times the length of `before` reaches.
 
     Args:
         before: Parameters `[n]`.
@@ -158,7 +158,7 @@ def shortened(before: FlatVector, after: FlatVector, ratio: float) -> FlatVector
 
 
 def _length(vector: FlatVector, origin: FlatVector | None = None) -> float:
-    """Euclidean length, the same to the last bit on any machine: squares are exact, and their sum is rounded once."""
+    """Return the Euclidean length, the same bits on any machine: squares are exact, their sum is rounded once."""
     total: list[float] = []
     for start in range(0, len(vector), PIECE):
         piece = vector[start : start + PIECE].astype(np.float64)

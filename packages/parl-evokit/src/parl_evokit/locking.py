@@ -2,7 +2,7 @@
 
 `update_lock` admits one update at a time to a directory D by a lock beside it:
 
-    D.lock     {"pid": ..., "host": ..., "since": ...}   who holds it, for whoever has to wait
+    D.lock     {"pid": ..., "host": ..., "since": ...}   the holder, for those that wait
 
 What counts is the system's lock on that file (flock), which ends with the process, `kill -9` included; that the file is
 there means nothing. Its holder removes it at the end, while it still holds the lock.
@@ -27,7 +27,7 @@ PAUSE_S = 0.05  # flock cannot wait for a given time, so it is asked again and a
 def update_lock(
     directory: str | os.PathLike[str], wait_s: float = 0.0, waiting: Callable[[str], None] | None = None
 ) -> Iterator[None]:
-    """Be the only one who updates a directory, within the block.
+    """Hold the update lock of a directory within the block.
 
     Not reentrant: a second lock of one directory in one process waits for the first, as that of another process does.
 
@@ -69,7 +69,7 @@ def _acquire(path: Path, target: Path, wait_s: float, waiting: Callable[[str], N
 
 
 def _try(path: Path) -> int | None:
-    """The locked file, or None while another holds it."""
+    """Return the locked file, or None while another holds it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -103,7 +103,7 @@ def _host() -> str:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Lock an open file or directory; False while another open of it has the lock.
+    """Lock an open file or directory; return False while another open of it has the lock.
 
     Raises:
         OSError: This file system has no locks, or none on directories.
@@ -126,7 +126,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def open_directory(path: Path) -> int:
-    """A descriptor of a directory, to be locked.
+    """Return a descriptor of a directory, to be locked.
 
     Raises:
         OSError: There is none, or this system cannot open directories.
@@ -135,7 +135,7 @@ def open_directory(path: Path) -> int:
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:
-    """Whether the path still leads to the open file."""
+    """Return whether the path still leads to the open file."""
     try:
         found, here = os.fstat(descriptor), os.stat(path)
     except FileNotFoundError:

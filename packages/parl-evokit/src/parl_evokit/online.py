@@ -71,11 +71,11 @@ def sample_episodes(agent: ESAgent, episode: NamedEpisode, count: int, write: Wr
 
 @contextlib.contextmanager
 def write_samples(log: Path, raw: bool = False) -> Iterator[Write]:
-    """A function that logs a sample with its reward.
+    """Provide a function that logs a sample with its reward.
 
     Args:
         log: A directory, to which a segment is added; with `raw` a file.
-        raw: Write the documents' form: a new file, whole, in place of an old one.
+        raw: Write the raw form: a new file, whole, in place of an old one.
 
     Raises:
         LogError: The log cannot be written.
@@ -153,7 +153,7 @@ def online_rounds(
 
 
 def play(agent: ESAgent, episode: NamedEpisode, count: int) -> list[float]:
-    """Returns of the model without noise, in episodes that begin anywhere."""
+    """Return the returns of the model without noise, in episodes that begin anywhere."""
     return [episode(agent, secrets.randbits(31)) for _ in range(count)]
 
 

@@ -131,7 +131,7 @@ class ES(Strategy):
         return gradient
 
     def _grouped(self, intake: Intake, sampler: Sampler) -> FlatVector:
-        """Each model's samples ranked among themselves."""
+        """Return the gradient of samples that are ranked within their own model."""
         update = self.config.solver.update
         terms: list[tuple[ExactSum, float]] = []
         for group in intake.groups:
@@ -154,7 +154,7 @@ class ES(Strategy):
         return gradient
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
-        """What one unit of noise with utility 1 and weight 1 adds to the gradient."""
+        """Return what one unit of noise with utility 1 and weight 1 adds to the gradient."""
         weights = sum(_weight(each, self.config.solver.update) * len(each.keys) for each in intake.groups)
         std = float(np.float32(self.config.solver.sampling.gaussian_sampling.std))
         return -std / UNITS_PER_ONE / weights if weights else 0.0  # no weight at all: stale samples and a decay of 0
@@ -176,20 +176,20 @@ class ARS(ES):
         return shaping.top_directions(group.rewards, group.keys, self.config.solver.update.top_k)
 
     def _scale(self, group: Group, intake: Intake) -> float:  # noqa: ARG002
-        """Of one unit of noise with utility 1 in the gradient: the deviation is in the utilities already."""
+        """Return the part of one unit of noise with utility 1: the deviation is in the utilities already."""
         directions = len(np.unique(group.keys >> np.uint64(1)))
         return -1.0 / UNITS_PER_ONE / min(self.config.solver.update.top_k, directions)
 
 
 def utilities_of(group: Group, update: UpdateConfig) -> shaping.Utilities:
-    """The utilities of a model's samples, as the settings say."""
+    """Return the utilities of a model's samples, as the settings say."""
     if update.shaping is ShapingKind.TOP_K:
         return shaping.top_directions(group.rewards, group.keys, update.top_k)
     return SHAPINGS[update.shaping](group.rewards)
 
 
 def _weight(group: Group, update: UpdateConfig) -> float:
-    """`stale_decay` to the power of the age, by products, so that it has the same bits everywhere."""
+    """Return `stale_decay` to the power of the age, by products, so that it has the same bits everywhere."""
     weight = 1.0
     for _ in range(group.age):
         weight *= update.stale_decay
@@ -222,7 +222,7 @@ class Centres:
         self._centres: dict[int, FlatVector] = {}
 
     def remember(self, sampler: Sampler) -> None:
-        """This model is about to become the one before."""
+        """Keep the centre of this model, before it becomes the one before."""
         self._centres[sampler.model_iter_id] = sampler.parameters
         self._centres = {
             number: centre
@@ -271,7 +271,7 @@ class Centres:
         return gradient
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The centres, as arrays for a file."""
+        """Return the centres, as arrays for a file."""
         rows = np.array(list(self._centres.values()), np.float32).reshape(len(self._centres), self._size)
         return {MODELS: np.array(list(self._centres), np.int64), CENTRES: rows}
 

@@ -70,7 +70,7 @@ class Optimizer(ABC):
         return out
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """The number of steps and the moments, as copies, for a file."""
+        """Return the number of steps and the moments, as copies, for a file."""
         steps: dict[str, NDArray[Any]] = {"steps": np.array(self.steps, np.int64)}
         return steps | {name: moment.copy() for name, moment in self._state.items()}
 
@@ -92,12 +92,12 @@ class Optimizer(ABC):
             self._state[name] = state[name].copy()
 
     def _rate(self) -> np.float32:
-        """The learning rate of the step that `steps` counts."""
+        """Return the learning rate of the step that `steps` counts."""
         return np.float32(self.base_lr)
 
     @abstractmethod
     def _direction(self, gradient: FlatVector, moments: Mapping[str, FlatVector]) -> FlatVector:
-        """What the rate multiplies before it is subtracted from the parameters; updates the moments in place."""
+        """Return what the rate multiplies before it is subtracted from the parameters; updates the moments in place."""
 
 
 class SGD(Optimizer):
@@ -176,7 +176,7 @@ def _decay(name: str, value: float) -> float:
 
 
 def _power(base: float, exponent: int) -> float:
-    """Base ** exponent by squaring: products only, in one order."""
+    """Return base ** exponent by squaring: products only, in one order."""
     result = 1.0
     for bit in f"{exponent:b}":  # from the highest to the lowest
         result = result * result * (base if bit == "1" else 1.0)
@@ -184,7 +184,7 @@ def _power(base: float, exponent: int) -> float:
 
 
 def make_optimizer(settings: OptimizerConfig, size: int) -> Optimizer:
-    """The optimizer that the settings name, for a vector of `size` parameters."""
+    """Return the optimizer that the settings name, for a vector of `size` parameters."""
     match settings.type:
         case OptimizerKind.SGD:
             return SGD(size, settings.base_lr)

@@ -49,7 +49,7 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, arrays: Mapping[str, NDArray[Any]]) -> "ParameterLayout":
-        """The layout of these arrays, in the mapping's order."""
+        """Return the layout of these arrays, in the mapping's order."""
         return cls(tuple(arrays), tuple(tuple(np.shape(array)) for array in arrays.values()))
 
     @functools.cached_property
@@ -75,7 +75,7 @@ class ParameterLayout:
         return flat
 
     def views(self, flat: FlatVector) -> dict[str, FlatVector]:
-        """Arrays by name that share the memory of `flat`; they are read-only where it is.
+        """Return arrays by name that share the memory of `flat`; they are read-only where it is.
 
         Raises:
             LayoutMismatch: `flat` is not a contiguous float32 vector `[size]`.
@@ -101,7 +101,7 @@ class ParameterLayout:
             )
 
     def digest(self) -> bytes:
-        """SHA-256 over names, shapes and order; part of the fingerprint that each sample carries."""
+        """Return SHA-256 over names, shapes and order; part of the fingerprint that each sample carries."""
         text = json.dumps([self.names, self.shapes], ensure_ascii=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).digest()
 
@@ -142,10 +142,10 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def under(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """The same arrays, their names after a prefix: a part's state within that of the whole."""
+    """Return the same arrays, their names after a prefix: a part's state within that of the whole."""
     return {prefix + name: array for name, array in arrays.items()}
 
 
 def within(prefix: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    """Those arrays whose names begin with a prefix, without it: what `under` put there."""
+    """Return the arrays whose names begin with a prefix, without it: what `under` put there."""
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}

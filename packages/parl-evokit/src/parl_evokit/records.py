@@ -39,7 +39,7 @@ MORE_FOLLOWS = (0, 0, 0x80, 0x8080, 0x808080)  # the mark on all bytes but the l
 
 
 def varint(number: int) -> bytes:
-    """A number from 0 to 2**64 - 1 in groups of seven bits, lowest first; negative ones as their 64-bit complement."""
+    """Return a number below 2**64 in groups of seven bits, lowest first; a negative one as its 64-bit complement."""
     if 0 <= number < 0x80:
         return ONE_BYTE[number]
     if 0 <= number < 2**28:
@@ -56,7 +56,7 @@ def varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, start: int) -> tuple[int, int]:
-    """The number at `start`, and where the next thing begins.
+    """Return the number at `start`, and where the next thing begins.
 
     Raises:
         RecordError: The bytes end within the number, or it is longer than ten bytes.
@@ -72,7 +72,7 @@ def read_varint(data: bytes, start: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes) -> Iterator[tuple[int, int, int | bytes]]:
-    """All fields as (number, kind, value): an integer, or bytes for length-delimited and fixed ones.
+    """Yield all fields as (number, kind, value): an integer, or bytes for length-delimited and fixed ones.
 
     Raises:
         RecordError: The bytes are not a message.
@@ -133,21 +133,21 @@ class SamplingInfo:
         return join_key(self.key) if self.key else CONTROL_KEY
 
     def fill(self, noise_key: int, model_iter_id: int, fingerprint: int) -> None:
-        """Forget what was there and describe this sample."""
+        """Describe this sample in place of what was there."""
         self.key = list(split_key(noise_key))
         self.model_iter_id = model_iter_id
         self.fingerprint = fingerprint
 
-    def SerializeToString(self) -> bytes:  # noqa: N802  the documents' name
-        """The message as bytes; 0 is not written for a fingerprint that is not known.
+    def SerializeToString(self) -> bytes:  # noqa: N802  the name in the PARL 1.x manual
+        """Return the message as bytes; 0 is not written for a fingerprint that is not known.
 
         Raises:
             RecordError: A number does not fit its field.
         """
         return _key_bytes(self.key) + _origin_bytes(self.model_iter_id, self.fingerprint)
 
-    def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the documents' name
-        """Forget what was there and read a message.
+    def ParseFromString(self, data: bytes) -> int:  # noqa: N802  the name in the PARL 1.x manual
+        """Read a message in place of what was there.
 
         Returns:
             How many bytes were read: all of them.
@@ -183,7 +183,7 @@ class SamplingInfo:
 
 
 def sampling_infos(noise_keys: NDArray[np.uint64], model_iter_id: int, fingerprint: int) -> list[SamplingInfo]:
-    """Records of many samples of one model; the keys `[n]` are good ones."""
+    """Return records of many samples of one model; the keys `[n]` are good ones."""
     halves = np.empty((len(noise_keys), 2), np.int64)
     halves[:, 0], halves[:, 1] = noise_keys >> np.uint64(HALF_BITS), noise_keys & np.uint64(HALF_MASK)
     infos = list(map(SamplingInfo.__new__, repeat(SamplingInfo, len(halves))))
@@ -211,7 +211,7 @@ class Record:
     count: int = 1
 
     def encode(self) -> bytes:
-        """The record as a message.
+        """Return the record as a message.
 
         Raises:
             RecordError: A number does not fit its field.
@@ -248,7 +248,7 @@ class Record:
 
 
 def encode_sample(info: SamplingInfo, fingerprint: int, reward: float | None) -> bytes:
-    """`Record(info, reward).encode()` with this fingerprint in place of the info's: what a writer does per request.
+    """Return `Record(info, reward).encode()` with this fingerprint in place of the info's.
 
     Raises:
         RecordError: A number does not fit its field.
@@ -264,7 +264,7 @@ def encode_sample(info: SamplingInfo, fingerprint: int, reward: float | None) ->
 
 
 def _key_bytes(key: Sequence[int]) -> bytes:
-    """The key's numbers, each after its tag."""
+    """Return the key's numbers, each after its tag."""
     if len(key) == 2:
         a, b = key
         if 2**28 <= a < 2**31 and 2**28 <= b < 2**31:  # three keys in four: both numbers take five bytes
@@ -280,7 +280,7 @@ def _key_bytes(key: Sequence[int]) -> bytes:
 
 @lru_cache(maxsize=64, typed=True)  # a service writes the same few all day
 def _origin_bytes(model_iter_id: int, fingerprint: int) -> bytes:
-    """Which model was perturbed."""
+    """Return the bytes that say which model was perturbed."""
     if not 0 <= model_iter_id < 2**31:
         raise RecordError(f"model_iter_id is 0 to 2**31 - 1, not {model_iter_id}")
     if not fingerprint:

@@ -1,4 +1,4 @@
-"""What one update did, and what became of each sample."""
+"""The report of one update: what it changed, and what became of each sample."""
 
 import functools
 import hashlib
@@ -29,7 +29,7 @@ class SetAside:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """All samples that were set aside."""
         return self.too_old + self.orphan + self.foreign + self.not_finite + self.bad_key
 
     def __str__(self) -> str:
@@ -80,5 +80,5 @@ class UpdateReport:
 
 
 def vector_digest(vector: FlatVector) -> str:
-    """SHA-256 over the vector as little-endian float32, in hexadecimal."""
+    """Return SHA-256 over the vector as little-endian float32, in hexadecimal."""
     return hashlib.sha256(vector.astype("<f4", copy=False).data).hexdigest()

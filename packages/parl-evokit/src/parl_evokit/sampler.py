@@ -44,7 +44,7 @@ class Bounds:
 
     @classmethod
     def of(cls, lower: Sequence[float], upper: Sequence[float], n: int) -> "Bounds | None":
-        """The box for `n` parameters.
+        """Return the box for `n` parameters.
 
         Args:
             lower: One number for all parameters, one for each, or none for no lower sides.
@@ -63,7 +63,7 @@ class Bounds:
 
     @property
     def finite(self) -> bool:
-        """Whether all sides are."""
+        """Whether all sides are finite."""
         return bool(np.isfinite(self.lower).all() and np.isfinite(self.upper).all())
 
     def fold(self, x: NDArray[np.floating]) -> None:
@@ -122,11 +122,11 @@ class Sampler:
     control_share: float = 0.0
 
     def is_control(self, key: int) -> bool:
-        """Whether a clone that drew this key shall serve the model without noise instead; both halves of a pair do."""
+        """Return whether a clone that drew this key serves the model without noise; both halves of a pair do."""
         return splitmix64(key >> 1, CONTROL_INDEX) < self.control_share * 2**64
 
     def parent_of(self, key: int) -> int:
-        """Which of the parents a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
+        """Return which parent a sample is a child of: splitmix64(key >> 1, 2**32) modulo their number.
 
         The index of a block of noise stays below 2**32, so parents and windows of a table are drawn independently.
         """
@@ -146,7 +146,7 @@ class Sampler:
             self.bounds.fold(out)
 
     def perturb_many(self, keys: NDArray[np.uint64], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """The parameters with each key's noise, `[k, n]`."""
+        """Return the parameters with each key's noise, `[k, n]`."""
         if self.parents is not None:
             out = np.empty((len(keys), len(self.parameters)), np.float32) if out is None else out
             for key, row in zip(keys.tolist(), out, strict=True):
@@ -183,7 +183,7 @@ class Sampler:
 
 @dataclass(frozen=True, eq=False)
 class Advance:
-    """What an algorithm's step changes of the sampler.
+    """The changes that one step of an algorithm makes to the sampler.
 
     Attributes:
         parameters: The next ones, a new array `[n]`.

@@ -57,7 +57,7 @@ class Samples:
 
     @classmethod
     def of(cls, infos: Sequence[SamplingInfo], rewards: Sequence[float] | NDArray[np.floating]) -> "Samples":
-        """The columns of these records and rewards.
+        """Return the columns of these records and rewards.
 
         Raises:
             InvalidReward: They differ in number, or a reward is no number.
@@ -85,7 +85,7 @@ class Samples:
 
     @classmethod
     def concatenated(cls, parts: Sequence["Samples"]) -> "Samples":
-        """All rows of all parts."""
+        """Return all rows of all parts."""
         if not parts:
             return cls.of([], [])
         return cls(
@@ -100,13 +100,13 @@ class Samples:
         return len(self.keys)
 
     def where(self, rows: NDArray[np.bool_] | NDArray[np.intp]) -> "Samples":
-        """Some of the rows."""
+        """Return some of the rows."""
         return Samples(
             self.keys[rows], self.models[rows], self.fingerprints[rows], self.rewards[rows], self.counts[rows]
         )
 
     def sorted_runs(self) -> tuple["Samples", NDArray[np.intp]]:
-        """The rows by model, fingerprint and key, and where each sample's rows begin."""
+        """Return the rows by model, fingerprint and key, and where each sample's rows begin."""
         if not len(self):
             return self, np.empty(0, np.intp)
         alike = _all_equal(self.models) and _all_equal(self.fingerprints)
@@ -120,7 +120,7 @@ class Samples:
         return ordered, np.flatnonzero(begins)
 
     def joined(self) -> "Samples":
-        """One row a sample, by model, fingerprint and key; its reward is the mean of its rewards."""
+        """Return one row a sample, by model, fingerprint and key; its reward is the mean of its rewards."""
         ordered, starts = self.sorted_runs()
         if len(starts) == len(self):
             return ordered
@@ -134,7 +134,7 @@ class Samples:
         return Samples(one.keys, one.models, one.fingerprints, rewards, counts)
 
     def infos(self) -> list[SamplingInfo]:
-        """The rows' records."""
+        """Return the rows' records."""
         columns = (self.keys.tolist(), self.models.tolist(), self.fingerprints.tolist())
         return [
             SamplingInfo([0, 1] if key == NO_KEY else split_key(key), model, fingerprint)
@@ -143,7 +143,7 @@ class Samples:
 
 
 def noise_keys(infos: Sequence[SamplingInfo]) -> NDArray[np.uint64]:
-    """The records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
+    """Return the records' keys as integers `[n]`; `NO_KEY` where a record's is none."""
     keys_of = [info.key for info in infos]
     try:
         flat = array("Q", list(chain.from_iterable(keys_of)))  # numpy's own conversion would cut off fractions
@@ -185,7 +185,7 @@ def _wrong_info(infos: Sequence[object]) -> RecordError:
 
 
 def _mean(rewards: list[float], counts: list[int]) -> float:
-    """Does not depend on the order: the sum is rounded once."""
+    """Return the mean, which does not depend on the order: the sum is rounded once."""
     try:
         return fsum(reward * count for reward, count in zip(rewards, counts, strict=True)) / sum(counts)
     except (ValueError, OverflowError):  # opposite infinities: not finite, so that the update sets it aside
@@ -254,7 +254,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
     left = np.ones(len(samples), np.bool_)
 
     def take(rows: NDArray[np.bool_]) -> int:
-        """How many of the samples that are left these are; they are left no longer."""
+        """Return how many of the samples that are left these are, and take them out."""
         if not np.count_nonzero(rows):
             return 0
         found = int(np.count_nonzero(left & rows))
@@ -283,7 +283,7 @@ def sort_samples(samples: Samples, *, model_iter_id: int, fingerprint: int, max_
 
 
 def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | None:
-    """The group of samples that all count, once each, for the present model; None where it takes a closer look."""
+    """Return the group of samples that all count once, for the present model; None where they need a closer look."""
     if not len(samples) or np.count_nonzero(samples.models != model_iter_id):
         return None
     if np.count_nonzero(samples.fingerprints != fingerprint) or not np.isfinite(samples.rewards).all():
@@ -296,7 +296,7 @@ def _usual(samples: Samples, model_iter_id: int, fingerprint: int) -> Group | No
 
 
 def _groups(samples: Samples, model_iter_id: int) -> list[Group]:
-    """Samples that are sorted by model and key, by model; the youngest first."""
+    """Return samples, sorted by model and key, by model; the youngest first."""
     if not len(samples):
         return []
     rewards = samples.rewards.astype(np.float64)
@@ -367,7 +367,7 @@ def decode(payloads: Sequence[bytes], fingerprint: int) -> Decoded:
 def _numbers(
     data: NDArray[np.uint8], place: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """The varints at these places, where the next field begins, and whether it was one below 2**31."""
+    """Return the varints at these places, where the next field begins, and whether it was one below 2**31."""
     number = np.zeros(len(place), np.int64)
     length = np.zeros(len(place), np.int64)
     going = np.ones(len(place), np.bool_)

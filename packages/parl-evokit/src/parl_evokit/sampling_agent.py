@@ -16,7 +16,7 @@ __all__ = ["FixedModel", "SamplerSource", "SamplingAgent"]
 
 
 class SamplerSource(Protocol):
-    """Where a clone looks for the present model and for keys; a `Strategy` is one."""
+    """The source of the present model and of keys for a clone; a `Strategy` is one."""
 
     @property
     def sampler(self) -> Sampler:
@@ -24,7 +24,7 @@ class SamplerSource(Protocol):
 
     @property
     def keys(self) -> KeySource:
-        """Where samples get their keys."""
+        """The source of samples' keys."""
 
     @property
     def takes_stale_samples(self) -> bool:
@@ -32,7 +32,7 @@ class SamplerSource(Protocol):
 
 
 class FixedModel:
-    """A `SamplerSource` that changes only when somebody sets its sampler: what a clone in another process has."""
+    """A `SamplerSource` that changes only when its sampler is set: what a clone in another process has."""
 
     def __init__(self, sampler: Sampler, keys: KeySource, takes_stale_samples: bool = True) -> None:
         self.sampler = sampler
@@ -62,7 +62,7 @@ class SamplingAgent:
 
         Args:
             info: Filled and returned; what it held is forgotten. Default: a new one.
-            evaluate: No noise: control traffic, which tells how good the model itself is (key 0).
+            evaluate: No noise: control traffic, which shows how good the model itself is (key 0).
 
         Returns:
             The sample's record, to be logged beside its reward.
@@ -76,7 +76,7 @@ class SamplingAgent:
         return info
 
     def draw(self, n: int) -> list[SamplingInfo]:
-        """Records as `n` calls of `add_noise` would give them, to be evaluated elsewhere (see `apply_noise`)."""
+        """Return records as `n` calls of `add_noise` would, to be evaluated elsewhere (see `apply_noise`)."""
         sampler = self._source.sampler
         keys = self._source.keys.draw_many(n)
         if sampler.control_share:
@@ -101,7 +101,7 @@ class SamplingAgent:
 
     @property
     def source(self) -> SamplerSource:
-        """Where the newest model comes from."""
+        """The source of the newest model."""
         return self._source
 
     def follow(self, source: SamplerSource) -> None:
@@ -114,15 +114,15 @@ class SamplingAgent:
         return self._model
 
     def predict(self, x: Any) -> Any:
-        """The perturbed model's output for `x`."""
+        """Return the perturbed model's output for `x`."""
         return self._model.predict(x)
 
     def parameters(self) -> dict[str, FlatVector]:
-        """Copies of the perturbed parameters by name."""
+        """Return copies of the perturbed parameters by name."""
         return self._model.layout.views(self._buffer.copy())
 
     def update(self, *_: object, **__: object) -> NoReturn:
-        """Clones sample; the original updates.
+        """Refuse: the original updates.
 
         Raises:
             EvolutionError: Always.
@@ -130,7 +130,7 @@ class SamplingAgent:
         raise EvolutionError("a clone does not update: call update() of the agent that it was cloned from")
 
     def clone(self) -> NoReturn:
-        """Clones sample; the original clones.
+        """Refuse: the original clones.
 
         Raises:
             EvolutionError: Always.

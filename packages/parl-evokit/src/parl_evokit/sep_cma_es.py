@@ -109,7 +109,7 @@ class SepCMAES(CmaFamily):
 
 
 def _recombination_weights(rewards: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Weights of the better half by `log_ranks`, the largest 2**15; the others get 0  (49 to 53). Not all are equal."""
+    """Return weights of the better half by `log_ranks`, the largest 2**15, the others 0  (49 to 53)."""
     raw = np.maximum(0.0, log_ranks(rewards))
     weights: NDArray[np.int64] = np.rint(raw / raw.max() * FIXED_POINT).astype(np.int64)
     return weights

@@ -1,4 +1,4 @@
-"""Fitness shaping: what a sample's noise counts for, given all rewards.
+"""Fitness shaping: from rewards to the weights of samples' noise.
 
 Every function returns `Utilities`: one integer a sample and the value of one such integer. Integers are what makes
 updates exact: sums of them do not depend on order. Means and deviations are taken with correctly rounded sums, which
@@ -41,7 +41,7 @@ Shaping = Callable[[NDArray[np.float64]], Utilities]
 
 
 def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
-    """Ranks, spread evenly over -0.5 to 0.5; equal rewards get the mean of their ranks (Salimans et al. 2017).
+    """Return ranks, spread evenly over -0.5 to 0.5; equal rewards share their mean (Salimans et al. 2017).
 
     Args:
         rewards: Finite, `[n]`.
@@ -61,7 +61,7 @@ def centered_rank(rewards: NDArray[np.float64]) -> Utilities:
 
 
 def centered(rewards: NDArray[np.float64]) -> Utilities:
-    """Rewards minus their mean, in steps of 2**-15 of the largest difference.
+    """Return rewards minus their mean, in steps of 2**-15 of the largest difference.
 
     Args:
         rewards: Finite, `[n]`.
@@ -73,7 +73,7 @@ def centered(rewards: NDArray[np.float64]) -> Utilities:
 
 
 def normalized(rewards: NDArray[np.float64]) -> Utilities:
-    """Rewards minus their mean, divided by their standard deviation (0 when all are equal).
+    """Return rewards minus their mean, divided by their standard deviation (0 when all are equal).
 
     Args:
         rewards: Finite, `[n]`.
@@ -86,7 +86,7 @@ def normalized(rewards: NDArray[np.float64]) -> Utilities:
 
 
 def sign(rewards: NDArray[np.float64]) -> Utilities:
-    """1 above the median, -1 below it, 0 at it.
+    """Return 1 above the median, -1 below it, 0 at it.
 
     Args:
         rewards: Finite, `[n]`.
@@ -101,7 +101,7 @@ def sign(rewards: NDArray[np.float64]) -> Utilities:
 
 
 def top_directions(rewards: NDArray[np.float64], keys: Sequence[int] | NDArray[np.uint64], k: int) -> Utilities:
-    """Augmented random search's rule (Mania et al. 2018, algorithm 2): only the k best directions count.
+    """Return utilities by the rule of augmented random search (Mania et al. 2018, algorithm 2).
 
     A direction is a mirrored pair of keys and is as good as its better half. The rewards of the chosen directions are
     normalised among themselves; all others get 0.

@@ -133,7 +133,7 @@ def read(directory: Path, strategy: Strategy) -> Progress:
 
 
 def read_summary(directory: Path) -> dict[str, Any]:
-    """What `solver.json` says.
+    """Return what `solver.json` says.
 
     Raises:
         SolverError: It is missing, damaged, or of another version.
@@ -157,7 +157,7 @@ def read_summary(directory: Path) -> dict[str, Any]:
 
 
 def version(directory: Path) -> str:
-    """What tells one state of a directory's solver from another; empty where there is none that can be read."""
+    """Return the checksum of a directory's solver; empty where there is none that can be read."""
     try:
         return str(read_summary(directory).get("checksum", ""))
     except SolverError:
@@ -165,7 +165,7 @@ def version(directory: Path) -> str:
 
 
 def history_line(report: UpdateReport, previous: str) -> str:
-    """One update as a line of JSON.
+    """Return one update as a line of JSON.
 
     Args:
         report: Of the update.
@@ -178,7 +178,7 @@ def history_line(report: UpdateReport, previous: str) -> str:
 
 
 def read_history(directory: Path) -> list[str]:
-    """The lines of a model's history; none where there is no file.
+    """Return the lines of a model's history; none where there is no file.
 
     Raises:
         SolverError: It was changed or is damaged.
@@ -205,7 +205,7 @@ def write_history(directory: Path, lines: Sequence[str]) -> None:
 
 
 def check_history(lines: Sequence[str]) -> int:
-    """Check that each line follows the one before it; returns how many there are.
+    """Check that each line follows the one before it; return how many there are.
 
     Raises:
         SolverError: One does not, or the last one is no update.
@@ -239,7 +239,7 @@ def _waiting(path: Path | None) -> Samples:
 
 
 def _checksum(summary: Mapping[str, Any]) -> str:
-    """SHA-256 over everything else in the summary."""
+    """Return SHA-256 over everything else in the summary."""
     rest = {name: value for name, value in summary.items() if name != "checksum"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 

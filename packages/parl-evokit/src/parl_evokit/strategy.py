@@ -1,4 +1,4 @@
-"""What all evolutionary algorithms share: samples out, rewards in, any number, in any order.
+"""The base of all evolutionary algorithms: samples out, rewards in, any number, in any order.
 
     ask(n) ──► infos ──► candidate(info) ──► (evaluate) ──► tell(infos, rewards) ──► report
                               │                                   │
@@ -100,7 +100,7 @@ class Strategy(ABC):
 
     @property
     def max_age(self) -> int:
-        """How many updates older a sample's model may be, for the sample to count."""
+        """Most updates by which a sample's model may be older, for the sample to count."""
         return self._max_age
 
     @property
@@ -114,7 +114,7 @@ class Strategy(ABC):
         return sampling_infos(self.keys.draw_many(n), sampler.model_iter_id, sampler.fingerprint)
 
     def candidate(self, info: SamplingInfo, out: FlatVector | None = None) -> FlatVector:
-        """The parameters of a sample of the present model.
+        """Return the parameters of a sample of the present model.
 
         Args:
             info: What `ask` gave since the last `tell`.
@@ -131,7 +131,7 @@ class Strategy(ABC):
         return out
 
     def candidates(self, infos: Sequence[SamplingInfo], out: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """The parameters of several samples of the present model, to be evaluated as a batch.
+        """Return the parameters of several samples of the present model, to be evaluated as a batch.
 
         Args:
             infos: What `ask` gave since the last `tell`, `k` of them.
@@ -165,7 +165,7 @@ class Strategy(ABC):
         return self.tell_samples(Samples.of(list(infos), rewards))
 
     def tell_samples(self, samples: Samples) -> UpdateReport:
-        """`tell` for samples in columns, as logs give them."""
+        """Update from samples in columns, as logs give them; see `tell`."""
         before = self._sampler
         intake = sort_samples(
             samples,
@@ -208,7 +208,7 @@ class Strategy(ABC):
         self._sampler = replace(self._sampler, model_iter_id=model_iter_id)
 
     def should_stop(self) -> str:
-        """Why going on is of no use; empty while it may be.
+        """Return why going on is of no use; empty while it may be.
 
         The parameters are not finite any more, or the last 100 updates changed nothing (all rewards were equal).
         """
@@ -219,12 +219,12 @@ class Strategy(ABC):
         return ""
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything but the parameters, as arrays for a file."""
+        """Return everything but the parameters, as arrays for a file."""
         keys = {NEXT_KEY: np.array(self.keys.next_count, np.int64)} if isinstance(self.keys, CounterKeys) else {}
         return self._own_state() | self.guard.state() | keys
 
     def _own_state(self) -> dict[str, NDArray[Any]]:
-        """The algorithm's part of the state."""
+        """Return the algorithm's part of the state."""
         return {"model_iter_id": np.array(self._sampler.model_iter_id, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:
@@ -247,7 +247,7 @@ class Strategy(ABC):
 
     @abstractmethod
     def _advance(self, intake: Intake, sampler: Sampler) -> Advance:
-        """One step of the algorithm, from at least `_min_samples` samples that are at most `_max_age` old."""
+        """Return one step of the algorithm, from at least `_min_samples` samples that are at most `_max_age` old."""
 
     @property
     def _min_samples(self) -> int:
@@ -272,7 +272,7 @@ class Strategy(ABC):
         transform: NDArray[np.float64] | None = None,
         parents: NDArray[np.float32] | None = None,
     ) -> None:
-        """Sample like this from now on (after loading a state)."""
+        """Use this noise from now on (after loading a state)."""
         self._sampler = replace(self._sampler, std=std, transform=transform, parents=parents)
 
     def _new_keys(self) -> KeySource:
@@ -281,7 +281,7 @@ class Strategy(ABC):
         return RandomKeys(self._mirrored)
 
     def _revert(self) -> float:
-        """Go back to the model before the present one, under a new number; returns how far that was."""
+        """Go back to the model before the present one, under a new number; return how far that was."""
         bad = self._sampler
         parameters, state = self.guard.revert()
         parameters.flags.writeable = False
@@ -335,7 +335,7 @@ def _report(
 
 
 def _distance(a: FlatVector, b: FlatVector) -> float:
-    """Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
+    """Return the Euclidean distance, piece by piece: a whole difference would be one vector more in memory."""
     pieces = (a[start : start + PIECE] - b[start : start + PIECE] for start in range(0, len(a), PIECE))
     return sqrt(fsum(float(np.dot(piece, piece)) for piece in pieces))
 

@@ -1,6 +1,6 @@
 """A model warehouse: one directory for each model, numbered by the updates that it has seen.
 
-warehouse/model_iter_id-N/     weights and solver of model N (the documents' name, model_dir_N, is read as well)
+warehouse/model_iter_id-N/     weights and solver of model N (the PARL 1.x manual's model_dir_N is read as well)
 warehouse/orphans-*.evl        samples whose model was gone when they came
 """
 
@@ -35,7 +35,7 @@ class Warehouse:
         self._max_to_keep = max_to_keep
 
     def models(self) -> dict[int, Path]:
-        """The directories that are there, by their models' numbers, ascending.
+        """Return the directories that are there, by their models' numbers, ascending.
 
         Raises:
             SolverError: Two directories have one number.
@@ -54,18 +54,18 @@ class Warehouse:
         return dict(sorted(found.items()))
 
     def newest(self) -> tuple[int, Path] | None:
-        """Number and directory of the newest model; None while there is none."""
+        """Return number and directory of the newest model; None while there is none."""
         models = self.models()
         return None if not models else (number := max(models), models[number])
 
     def directory_of(self, model_iter_id: int) -> Path:
-        """Where a model is, or will be."""
+        """Return where a model is, or will be."""
         return self.models().get(model_iter_id, self.path / f"model_iter_id-{model_iter_id}")
 
     def expire(self, needed: Collection[int] = ()) -> list[int]:
         """Remove the directories of all but the newest `max_to_keep` models, and of those that are needed still.
 
-        Only for who holds the warehouse's lock; what killed writers left goes as well.
+        To be called with the lock of the warehouse held; what killed writers left goes as well.
 
         Args:
             needed: Models to which unread samples refer.

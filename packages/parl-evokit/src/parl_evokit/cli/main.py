@@ -90,7 +90,7 @@ def init_solver(model_dir: Path, config_path: Path, model: str | None, wait_s: f
 @ENV
 @EPISODES
 @option("--workers", default=1, show_default=True, type=click.IntRange(min=1), help="Processes that play side by side.")
-@option("--raw", is_flag=True, help="Write a new file in the documents' form in place of a segment.")
+@option("--raw", is_flag=True, help="Write a new file in the raw form in place of a segment.")
 @JSON
 @exits
 def online_sampling(
@@ -329,16 +329,16 @@ def log_verify(paths: tuple[Path, ...], as_json: bool) -> None:
 @JSON
 @exits
 def log_convert(source: Path, target: Path, as_json: bool) -> None:
-    """Write the samples of a log in the documents' form, or those of such a file as segments.
+    """Write the samples of a log in the raw form, or those of such a file as segments.
 
-    The form of SOURCE decides: a directory or a segment becomes a file in the documents' form, anything else a
+    The form of SOURCE decides: a directory or a segment becomes a file in the raw form, anything else a
     directory of segments, which must be empty or new. Several rewards of a sample become one, their mean; samples
     without reward are left out, and damaged ones.
     """
     contents = read_log(source, max_damage=1.0)
     raw = source.is_dir() or source.suffix == SUFFIX
     if raw and target.is_dir():
-        raise LogError(f"{target} is a directory; the documents' form is a file")
+        raise LogError(f"{target} is a directory; the raw form is a file")
     if not raw and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise LogError(f"{target} holds something already: its samples would be there twice")
     with write_samples(target, raw) as write:

@@ -73,7 +73,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
-    """A click option in both spellings: the documents write --model_dir, the rest of the world --model-dir."""
+    """Return a click option in both spellings: --model_dir, as in the PARL 1.x manual, and --model-dir."""
     spellings = dict.fromkeys((name.replace("-", "_").replace("__", "--", 1), name))
     return click.option(*spellings, *more, **settings)
 
@@ -107,7 +107,7 @@ JSON = option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 
 
 class Commands(click.Group):
-    """A group whose commands may be spelt with `_` as the documents do, or with `-`."""
+    """A group whose commands may be spelt with `_` as in the PARL 1.x manual, or with `-`."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """See click."""
@@ -142,12 +142,12 @@ def exits(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def print_result(as_json: bool, fields: dict[str, Any], text: str) -> None:
-    """What a command has done, for programs or for people."""
+    """Print what a command has done, for programs or for people."""
     click.echo(json.dumps(fields) if as_json else text)
 
 
 def report_fields(report: UpdateReport) -> dict[str, Any]:
-    """An update's report for JSON: all but the parameters, of which it has the digest."""
+    """Return an update's report for JSON: all but the parameters, of which it has the digest."""
     fields = {name: value for name, value in asdict(report).items() if name != "parameters"}
     return fields | {"parameters_sha256": report.parameters_sha256}
 
@@ -162,7 +162,7 @@ def _code(error: Exception) -> int:
 
 
 def open_agent(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
-    """An agent with its settings and weights, without a solver."""
+    """Return an agent with its settings and weights, without a solver."""
     agent = ESAgent()
     agent.load_config(config_path)
     agent.load_inference_model(model_dir, model=_model(model_dir, model))
@@ -170,7 +170,7 @@ def open_agent(model_dir: Path, config_path: Path, model: str | None) -> ESAgent
 
 
 def open_solver(model_dir: Path, config_path: Path, model: str | None) -> ESAgent:
-    """An agent with its settings, weights and solver, all of one moment."""
+    """Return an agent with its settings, weights and solver, all of one moment."""
 
     def opened() -> ESAgent:
         agent = open_agent(model_dir, config_path, model)

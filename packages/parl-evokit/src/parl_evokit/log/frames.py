@@ -24,7 +24,7 @@ LARGEST_PAYLOAD = 2**16 - 1
 
 
 def frame(payload: bytes) -> bytes:
-    """The frame of a payload of up to 65535 bytes.
+    """Return the frame of a payload of up to 65535 bytes.
 
     Raises:
         LogError: It is longer.
@@ -37,7 +37,7 @@ def frame(payload: bytes) -> bytes:
 
 @dataclass
 class Scan:
-    """What a stretch of a segment holds.
+    """The content of a stretch of a segment.
 
     Attributes:
         payloads: Of the good frames, in order.
@@ -89,7 +89,7 @@ HOST_TAG, PID_TAG, TIME_TAG = 4 << 3 | BYTES, 5 << 3 | VARINT, 6 << 3 | VARINT
 
 @dataclass(frozen=True)
 class Header:
-    """What a segment says of itself.
+    """The description of a segment.
 
     Attributes:
         segment: Its random name, 32 hexadecimal digits.
@@ -106,7 +106,7 @@ class Header:
     time_us: int = 0
 
     def encode(self) -> bytes:
-        """The header as a message; its first byte tells it from a record."""
+        """Return the header as a message; its first byte tells it from a record."""
         segment, host = self.segment.encode(), self.host.encode()
         return b"".join(
             (
@@ -140,7 +140,7 @@ class Header:
 
 
 def is_header(payload: bytes) -> bool:
-    """Whether a frame's payload is a header; records begin with another field."""
+    """Return whether a frame's payload is a header; records begin with another field."""
     return len(payload) > 0 and payload[0] == FORMAT_TAG
 
 

@@ -1,4 +1,6 @@
-"""The log form of the PARL 1.x manual: float32 reward, int32 size, that many bytes of `SamplingInfo`; nothing else.
+"""The raw form of logs, that of the PARL 1.x manual, for programs that read nothing else.
+
+    float32 reward | int32 size | that many bytes of `SamplingInfo`
 
 It has no header, no checksum and no end mark. So damage can only be noticed where a size or a message makes no sense,
 and everything after it is lost: `read_raw` stops there and says so. Nor do such files have a name of their own: in the
@@ -25,7 +27,7 @@ LARGEST_INFO = 1000  # the original's reader has a buffer of this size
 
 
 def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards: Iterable[float]) -> None:
-    """Write a whole file in the documents' form, for programs that read nothing else.
+    """Write a whole file in the raw form, for programs that read nothing else.
 
     Raises:
         OSError: It cannot be written; a file of that name is as it was, as after any other error.
@@ -37,7 +39,7 @@ def write_raw(path: str | PathLike[str], infos: Iterable[SamplingInfo], rewards:
 
 
 def read_raw(data: bytes) -> tuple[list[Record], int]:
-    """Read a whole file in the documents' form.
+    """Read a whole file in the raw form.
 
     Returns:
         The records, and how many bytes they took: all, unless the rest is damaged or not yet written.
@@ -65,7 +67,7 @@ PREFIX = "raw-"
 def read_raw_file(
     file: LogFile, ledger: Mapping[str, int], until: Mapping[str, int] | None = None
 ) -> tuple[SegmentReport, Decoded, int]:
-    """Read what is new in a file in the documents' form.
+    """Read what is new in a file in the raw form.
 
     Args:
         file: It may have grown since a part of it was used.
@@ -85,13 +87,13 @@ def read_raw_file(
     records, taken = read_raw(data[start:])
     end = start + taken
     if data and not end:
-        raise LogError(f"{file.path} is neither a segment nor a log in the documents' form")
+        raise LogError(f"{file.path} is neither a segment nor a log in the raw form")
     report = SegmentReport(file.path, _name(data[:end]), len(records), [], len(data) - end)
     return report, decode([record.encode() for record in records], 0), end
 
 
 def _known(data: bytes, ledger: Mapping[str, int]) -> int:
-    """The longest beginning of the data that the ledger has."""
+    """Return the longest beginning of the data that the ledger has."""
     ends = sorted({end for name, end in ledger.items() if name.startswith(PREFIX) and 0 < end <= len(data)})
     digest, place, longest = hashlib.sha256(), 0, 0
     for end in ends:

@@ -13,8 +13,8 @@ Samples that were served wait for their reward across segments, processes and up
     waiting ┼─► joined by sample ─► ┤
     rewards ┘                       └─ waiting: kept in the solver's directory until they are too old
 
-A reward's record names its sample whole. Where whoever logs the reward knows no more than the key, as a click that
-comes back through a browser, the sample that was served with this key tells the rest.
+A reward's record names its sample whole. Where only the key is known when a reward is logged, as with a click that
+comes back through a browser, the rest is that of the sample that was served with this key.
 """
 
 from collections.abc import Iterable, Mapping
@@ -59,21 +59,21 @@ def joined_rewards(served: Samples, rewarded: Samples) -> tuple[Samples, Samples
     ordered, starts = served.sorted_runs()
     one = ordered.where(starts)
     rewarded = _named(one, rewarded)
-    ours = replace(one, counts=np.zeros_like(one.counts))
-    theirs = replace(rewarded, counts=np.ones_like(rewarded.counts))
-    together, starts = Samples.concatenated([ours, theirs]).sorted_runs()
+    without_reward = replace(one, counts=np.zeros_like(one.counts))
+    with_reward = replace(rewarded, counts=np.ones_like(rewarded.counts))
+    together, starts = Samples.concatenated([without_reward, with_reward]).sorted_runs()
     without = np.add.reduceat(together.counts, starts) == 0
     waiting = together.where(starts[without])
     return rewarded, replace(waiting, counts=np.ones_like(waiting.counts), rewards=np.zeros_like(waiting.rewards))
 
 
 def young(waiting: Samples, model_iter_id: int, max_age: int) -> Samples:
-    """Those whose models are at most `max_age` updates older than this one."""
+    """Return the samples whose models are at most `max_age` updates older than this one."""
     return waiting.where(model_iter_id - waiting.models <= max_age)
 
 
 def _named(served: Samples, rewarded: Samples) -> Samples:
-    """Rewards that carry nothing but a key, with model and fingerprint of the one served sample that has it."""
+    """Return rewards; those with a key alone get model and fingerprint of the one served sample that has it."""
     bare = np.flatnonzero((rewarded.fingerprints == 0) & (rewarded.models == 0))
     if not len(bare):
         return rewarded
@@ -113,7 +113,7 @@ class LogContents:
 
     @property
     def pending(self) -> int:
-        """How many samples were served and have no reward yet."""
+        """Number of samples that were served and have no reward yet."""
         return len(self.waiting)
 
     @property
@@ -127,12 +127,12 @@ class LogContents:
 
     @cached_property
     def infos(self) -> list[SamplingInfo]:
-        """One a sample that has a reward, by model and key."""
+        """One record for each sample that has a reward, by model and key."""
         return self._one_each.infos()
 
     @cached_property
     def rewards(self) -> list[float]:
-        """The mean of each sample's rewards."""
+        """Mean of each sample's rewards."""
         rewards: list[float] = self._one_each.rewards.tolist()
         return rewards
 
@@ -145,10 +145,10 @@ def read_log(
     waiting: Samples | None = None,
     until: Mapping[str, int] | None = None,
 ) -> LogContents:
-    """Read what is new.
+    """Read what is new in logs.
 
     Args:
-        paths: Logs: directories of segments, or single files; also files in the documents' form.
+        paths: Logs: directories of segments, or single files; also files in the raw form.
         ledger: From the last time. Default: everything is new.
         max_damage: The part of a segment's bytes that may be damaged, 0 to 1.
         waiting: From the last time: samples that were served and had no reward.

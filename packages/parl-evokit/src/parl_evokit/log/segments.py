@@ -36,7 +36,7 @@ class LogFile:
     Attributes:
         path: Where it is.
         size: In bytes, when it was looked into; what is appended later is read another time.
-        is_segment: Whether it has frames; else it is in the documents' form.
+        is_segment: Whether it has frames; else it is in the raw form.
         header: Of a segment; None where not even one header is whole yet.
     """
 
@@ -47,7 +47,7 @@ class LogFile:
 
 
 def files_of(paths: Iterable[str | PathLike[str]]) -> list[Path]:
-    """All files of these logs: of directories the segments in them.
+    """Return all files of these logs: of directories the segments in them.
 
     Raises:
         LogError: A path is neither a directory nor a file.
@@ -64,7 +64,7 @@ def files_of(paths: Iterable[str | PathLike[str]]) -> list[Path]:
 
 
 def look_into(path: Path) -> LogFile:
-    """What a file is, from its beginning.
+    """Return what a file is, from its beginning.
 
     Raises:
         LogError: It cannot be read, or is a segment of which both headers are damaged.
@@ -79,7 +79,7 @@ def look_into(path: Path) -> LogFile:
 
 
 def stretch_of(path: Path, start: int, stop: int) -> bytes:
-    """A file's bytes from `start` to before `stop`.
+    """Return a file's bytes from `start` to before `stop`.
 
     Raises:
         LogError: It cannot be read.
@@ -108,19 +108,19 @@ def _header(path: Path, payloads: list[bytes]) -> Header | None:
                 raise LogError(f"{path}: {error}") from error
     if payloads:
         raise LogError(
-            f"{path}: both headers are damaged, so its records cannot be told from others already used, nor whose they "
-            "are: move the file away to use the rest of the log"
+            f"{path}: both headers are damaged, so it is not known whose its records are, nor which of them are used "
+            "already: move the file away to use the rest of the log"
         )
     return None
 
 
 @dataclass
 class SegmentReport:
-    """What was found in one file.
+    """The findings in one file.
 
     Attributes:
         path: The file.
-        segment: The segment's name; of a file in the documents' form, one made of its contents.
+        segment: The segment's name; of a file in the raw form, one made of its contents.
         records: Good records that had not been used yet, nor found in another copy.
         damage: (start, end) of the stretches that do not hold.
         unread: Bytes at the end that are not a whole record: not yet written, or cut off.
@@ -138,7 +138,7 @@ class SegmentReport:
         return sum(end - start for start, end in self.damage)
 
     def save_damaged(self) -> Path | None:
-        """Keep the damaged bytes in `<file>.damaged` for whoever wants to look; None where there are none.
+        """Keep the damaged bytes in `<file>.damaged`; return its path, None where nothing is damaged.
 
         Bytes that it has already are not added again.
         """
@@ -196,14 +196,14 @@ def read_segment(
 
 
 def nameless_segment(file: LogFile) -> SegmentReport:
-    """What a file is in which no frame holds: the beginning of a first write, or damaged from end to end."""
+    """Report a file in which no frame holds: the beginning of a first write, or damaged from end to end."""
     if file.size <= HEADERS:
         return SegmentReport(file.path, "", 0, [], file.size)
     return SegmentReport(file.path, "", 0, [(0, file.size)], 0)
 
 
 def _scan(path: Path, used: int, limit: int) -> Scan:
-    """Frames from where the segment has been used; places count from the file's beginning."""
+    """Return frames from where the segment has been used; places count from the file's beginning."""
     if limit <= used:  # nothing new, or an older copy that is shorter than what was used
         return Scan([], [], [], limit)
     found = scan(stretch_of(path, used, limit))
@@ -216,7 +216,7 @@ def _scan(path: Path, used: int, limit: int) -> Scan:
 
 
 def _united(scans: Sequence[Scan]) -> dict[int, bytes]:
-    """The frames of several copies by place."""
+    """Return the frames of several copies by place."""
     frames: dict[int, bytes] = {}
     if len(scans) > 1:
         for found in scans:

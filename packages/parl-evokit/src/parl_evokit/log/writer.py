@@ -23,7 +23,7 @@ class LogWriter:
 
     Args:
         directory: The log; it is made if need be.
-        fsync_every: Records after which the system is told to write to disk; 0: never.
+        fsync_every: Records after which the system is asked to write to disk; 0: never.
         max_bytes: A new segment is begun beyond this size.
 
     Raises:
@@ -52,7 +52,7 @@ class LogWriter:
         self._append(info, None)
 
     def reward(self, info: SamplingInfo, reward: float) -> None:
-        """Note a sample's reward, whoever served it; several rewards of one sample count by their mean.
+        """Note the reward of a sample, wherever it was served; several rewards of one sample count by their mean.
 
         Raises:
             RecordError: The reward is no number, or none that 32 bits hold.

@@ -12,10 +12,10 @@ __all__ = ["ModelAdapter", "Predictor"]
 
 
 class Predictor(Protocol):
-    """Whatever answers to `predict`: an agent or a clone."""
+    """Anything with `predict`: an agent or a clone."""
 
     def predict(self, x: Any) -> Any:
-        """The model's output for the input `x`."""
+        """Return the model's output for the input `x`."""
 
 
 class ModelAdapter(Protocol):
@@ -30,19 +30,19 @@ class ModelAdapter(Protocol):
         """Names, shapes and order of the parameters that evolve."""
 
     def parameters(self) -> FlatVector:
-        """A copy of the present parameters `[n]`."""
+        """Return a copy of the present parameters `[n]`."""
 
     def bind(self, flat: FlatVector) -> None:
         """Use the numbers in `flat` `[n]` as parameters from now on, also those that are written there later."""
 
     def refresh(self) -> None:
-        """The numbers in the bound vector have changed; adapters that had to copy them do so again."""
+        """Take over changed numbers of the bound vector, where the adapter had to copy them."""
 
     def predict(self, x: Any) -> Any:
-        """The model's output for the input `x`."""
+        """Return the model's output for the input `x`."""
 
     def predict_many(self, flats: NDArray[np.float32], x: Any, *, each: bool) -> Any:
-        """The outputs of a whole population, without changing what the model is bound to.
+        """Return the outputs of a whole population, without changing what the model is bound to.
 
         Args:
             flats: Parameters `[k, n]`.
@@ -54,7 +54,7 @@ class ModelAdapter(Protocol):
         """
 
     def clone(self) -> "ModelAdapter":
-        """The same model, to be bound to another vector."""
+        """Return the same model, to be bound to another vector."""
 
     def save(self, directory: Path) -> None:
         """Write the parameters, and nothing that names code, into an existing directory."""

@@ -24,7 +24,7 @@ ALIASES = {"cartpole": "mlp:4-20-2:linear"}
 
 
 def adapt(model: Any) -> ModelAdapter:
-    """The adapter for what a user gave as `model=`.
+    """Return the adapter for what a user gave as `model=`.
 
     Args:
         model: A `ModelAdapter`; a pair (arrays, predict) for numpy; a `torch.nn.Module` or `paddle.nn.Layer` (a
@@ -56,7 +56,7 @@ def adapt(model: Any) -> ModelAdapter:
 
 
 def built_in(name: str) -> NumpyModel | None:
-    """The model of this name; None where the name is none of a built-in model.
+    """Return the built-in model of this name; None where there is none.
 
     Raises:
         EvolutionError: The name begins as that of a perceptron and goes on otherwise.
@@ -81,7 +81,7 @@ def built_in(name: str) -> NumpyModel | None:
 
 
 def model_in(directory: Path) -> ModelAdapter | None:
-    """The model of a directory, if no code of the user's is needed for it.
+    """Return the model of a directory, if no code of the user's is needed for it.
 
     Raises:
         SolverError: `solver.json` is damaged, or the inference program cannot be read.
@@ -99,12 +99,12 @@ def model_in(directory: Path) -> ModelAdapter | None:
 
 
 def has_program(directory: Path) -> bool:
-    """Whether there is an inference program of paddle; told by names, so that paddle is not imported to find out."""
+    """Return whether there is an inference program of paddle, by file names: paddle is not imported for this."""
     return any(directory.glob("*.pdiparams")) or all((directory / name).is_file() for name in ("model", "params"))
 
 
 def _framework_of(model: Any) -> str:
-    """The framework whose module it is, "torch" or "paddle", else nothing; neither is imported to find out."""
+    """Return "torch" or "paddle" for a module of that framework, else nothing; neither is imported for this."""
     for framework, kind in (("torch", "torch.nn.Module"), ("paddle", "paddle.nn.Layer")):
         package = sys.modules.get(framework)
         if package is not None:

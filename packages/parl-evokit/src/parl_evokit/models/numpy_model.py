@@ -115,7 +115,7 @@ class NumpyModel:
 def mlp(
     sizes: Sequence[int], *, activation: str = "tanh", softmax: bool = True, bias: bool = True, seed: int = 0
 ) -> NumpyModel:
-    """A multilayer perceptron, `mlp([4, 20, 2])` for the documents' CartPole network.
+    """Return a multilayer perceptron, such as `mlp([4, 20, 2])` for CartPole.
 
     Args:
         sizes: Inputs, hidden units, outputs; at least two numbers.
@@ -170,7 +170,7 @@ def _forward(
 def _forward_many(
     activation: str, softmax: bool, bias: bool, layers: int, arrays: Mapping[str, FlatVector], x: NDArray[Any]
 ) -> NDArray[Any]:
-    """The same for weights `[k, inputs, outputs]` and inputs `[k or 1, inputs]` or `[k or 1, batch, inputs]`."""
+    """Do the same for weights `[k, inputs, outputs]` and inputs `[k or 1, inputs]` or `[k or 1, batch, inputs]`."""
     out = x[:, np.newaxis, :] if x.ndim == 2 else x
     for layer in range(layers):
         out = out @ arrays[f"w{layer}"]

@@ -150,7 +150,7 @@ _FLOATING = (paddle.float16, paddle.bfloat16, paddle.float32, paddle.float64)
 
 
 def _share(parameter: Any, view: FlatVector) -> bool:
-    """Make a parameter use the memory of a view; False if this paddle cannot, or the parameter is elsewhere."""
+    """Make a parameter use a view's memory; return False if this paddle cannot, or the parameter is elsewhere."""
     if parameter.dtype != paddle.float32 or not parameter.place.is_cpu_place() or not view.size:
         return False
     try:
@@ -173,7 +173,7 @@ def _array(parameter: Any) -> NDArray[Any]:
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as numpy arrays, within tuples, lists and dictionaries, too."""
+    """Return tensors as numpy arrays, within tuples, lists and dictionaries, too."""
     if isinstance(value, paddle.Tensor):
         return value.numpy()
     if isinstance(value, tuple | list):

@@ -1,7 +1,7 @@
-"""Models of paddle's inference format: a graph and its parameters in two files, code of nobody's needed.
+"""Models of paddle's inference format: a graph and its parameters in two files, without code.
 
     model.json, model.pdiparams      what `paddle.static.save_inference_model(prefix, ...)` writes
-    model, params                    the same pair by the names of the documents
+    model, params                    the same pair by the names of the PARL 1.x manual
 
 The parameters live in a scope of paddle's own, to which the flat vector is copied whenever it has changed.
 """
@@ -146,7 +146,7 @@ class PaddleProgram:
 
 
 def find_program(directory: Path, name: str | None = None) -> tuple[Path, Path]:
-    """The two files of the inference program in a directory: graph and parameters.
+    """Return the two files of the inference program in a directory: graph and parameters.
 
     Raises:
         SolverError: There is none, or there are several and no `name`.
@@ -177,7 +177,7 @@ def _values(program: Any) -> list[Any]:
 
 @contextlib.contextmanager
 def _static(scope: Any) -> Iterator[None]:
-    """Static graphs and this scope within the block; one thread at a time, since both belong to the process."""
+    """Use static graphs and this scope within the block, in one thread at a time: both belong to the process."""
     with _switching:
         dynamic = paddle.in_dynamic_mode()
         if dynamic:

@@ -143,7 +143,7 @@ class TorchModel:
         except (OSError, SafetensorError) as error:
             raise SolverError(f"{path} cannot be read: {error}") from error
         try:
-            # Into memory of its own: the present one may be a vector that somebody else still samples with.
+            # Into memory of its own: the present one may be a vector that another clone still samples with.
             for parameter in self._parameters.values():
                 parameter.data = parameter.data.clone()
             self._module.load_state_dict(tensors)
@@ -169,7 +169,7 @@ def _array(parameter: torch.Tensor) -> NDArray[Any]:
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as numpy arrays, within tuples, lists and dictionaries, too."""
+    """Return tensors as numpy arrays, within tuples, lists and dictionaries, too."""
     if isinstance(value, torch.Tensor):
         return value.detach().cpu().numpy()
     if isinstance(value, tuple | list):

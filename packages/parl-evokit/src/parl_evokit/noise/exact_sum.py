@@ -82,7 +82,7 @@ class ExactSum:
         self._row_chunk, self._rows_of = noise.row_chunk, noise.rows(self._pairs)
 
     def part(self, start: int, count: int, out: NDArray[_Number] | None = None) -> NDArray[_Number]:
-        """The sum for the coordinates `start` to `start + count - 1`.
+        """Return the sum for the coordinates `start` to `start + count - 1`.
 
         Args:
             start: First coordinate.
@@ -124,7 +124,7 @@ class ExactSum:
         return total
 
     def _products(self, first: int, run_count: int, start: int, size: int) -> list[NDArray[Any]]:
-        """For each digit of the weights the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
+        """Yield for each digit the sum over these runs, `[size]`: float32 holds that of one, int32 of more."""
         line, count = first * self._run, run_count * self._run
         fitting = max(1, ENTRIES // size)
         if count <= fitting:
@@ -141,7 +141,7 @@ class ExactSum:
         return sums
 
     def _room_for(self, lines: int, size: int) -> NDArray[np.float32] | None:
-        """Where large rows go: the same memory each time, for new memory costs more than what is put there."""
+        """Return room for large rows: the same memory each time, for new memory costs more than what is put there."""
         if lines * size < SMALLEST_ROOM:
             return None
         if self._room.size < lines * size:
@@ -150,14 +150,14 @@ class ExactSum:
 
 
 def _product(digits: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[Any]:
-    """The sum over runs of digits `[runs, 1, rows of a run]` times rows `[runs, rows of a run, size]`, `[size]`."""
+    """Return the sum over runs of digits `[runs, 1, rows a run]` times rows `[runs, rows a run, size]`, `[size]`."""
     products = np.matmul(digits, rows)[:, 0]
     total: NDArray[Any] = products[0]
     return total if len(products) == 1 else np.add.reduce(products.astype(np.int32), 0, np.int32)
 
 
 def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """One weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left away."""
+    """Return one weight a pair: that of the even key minus that of the odd one; pairs that cancel out are left out."""
     numbers = check_keys(keys)
     if numbers.shape != np.shape(weights):
         raise EvolutionError(f"{len(numbers)} keys came with weights of shape {np.shape(weights)}")
@@ -180,14 +180,14 @@ def _joined_pairs(keys: Keys, weights: NDArray[np.int64]) -> tuple[NDArray[np.ui
 
 
 def _are_ordered_pairs(numbers: NDArray[np.uint64]) -> bool:
-    """Whether these are both halves of pairs, ascending."""
+    """Return whether these are both halves of pairs, ascending."""
     if len(numbers) % 2 or np.count_nonzero(numbers[1:] <= numbers[:-1]):
         return False
     return not np.count_nonzero(numbers[::2] ^ numbers[1::2] != 1)
 
 
 def _common_zeros(weights: NDArray[np.int64]) -> int:
-    """How many of the lowest bits are 0 in all weights, none of which is 0."""
+    """Return how many of the lowest bits are 0 in all weights, none of which is 0."""
     bits = int(np.bitwise_or.reduce(weights))
     return max(0, (bits & -bits).bit_length() - 1)
 
@@ -209,7 +209,7 @@ def _digits(weights: NDArray[np.int64]) -> list[tuple[int, NDArray[np.int64]]]:
 
 
 def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
-    """Into how many runs to deal the rows, for no product to exceed what float32 holds."""
+    """Return into how many runs to deal the rows, for no product to exceed what float32 holds."""
     sizes = [np.abs(digit) for digit in digits]
     rows = len(sizes[0]) if sizes else 0
     count = max([-(-rows // LONGEST), *(-(-int(size.sum()) // BUDGET) for size in sizes)])
@@ -219,7 +219,7 @@ def _run_count(digits: Sequence[NDArray[np.int64]]) -> int:
 
 
 def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int) -> NDArray[np.float64]:
-    """The sum of weight times squared unit over samples, `[size]`: exact in any order, then rounded once.
+    """Return the sum of weight times squared unit over samples, `[size]`: exact in any order, then rounded once.
 
     Args:
         noise: Whose units.
@@ -250,7 +250,7 @@ def sum_of_squares(noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64],
 def weighted_moments(
     noise: GaussianNoise, keys: Keys, weights: NDArray[np.int64], size: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The sums of weight times unit, and of weight times squared unit, `[size]` each: exact in any order.
+    """Return the sums of weight times unit, and of weight times squared unit, `[size]` each: exact in any order.
 
     Quick where the candidates were made of the same noise a moment ago, see `GaussianNoise.units_of`.
 

@@ -65,7 +65,7 @@ class GaussianNoise:
         return GaussianNoise, (self.spec,)
 
     def units(self, key: int, start: int, count: int) -> NDArray[np.int16]:
-        """The noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
+        """Return the noise of coordinates `start` to `start + count - 1`, in units of std / 4096.
 
         Args:
             key: A sample's key.
@@ -93,7 +93,7 @@ class GaussianNoise:
         return np.negative(units, out=units) if key & 1 else units
 
     def units_of(self, keys: NDArray[np.uint64], count: int) -> NDArray[np.int16]:
-        """`units` of the first `count` coordinates for several keys, read-only `[k, count]`.
+        """Return `units` of the first `count` coordinates for several keys, read-only `[k, count]`.
 
         The last ones are kept, for an update wants again what its candidates were made of.
 
@@ -135,7 +135,7 @@ class GaussianNoise:
     def perturb(
         self, parameters: FlatVector, key: int, std: float | FlatVector, out: FlatVector | None = None
     ) -> FlatVector:
-        """Parameters plus noise, in one pass over memory.
+        """Return parameters plus noise, in one pass over memory.
 
         Args:
             parameters: `[n]`.
@@ -185,7 +185,7 @@ class GaussianNoise:
         std: float | FlatVector,
         out: NDArray[np.float32] | None = None,
     ) -> NDArray[np.float32]:
-        """`perturb` for several keys at once: to the same bits, and much faster for small models.
+        """Do `perturb` for several keys at once: to the same bits, and much faster for small models.
 
         Args:
             parameters: `[n]`.
@@ -221,7 +221,7 @@ class GaussianNoise:
     def _add_and_subtract(
         self, parameters: FlatVector, pairs: NDArray[np.uint64], std: float, out: NDArray[np.float32]
     ) -> None:
-        """Both halves of each pair, for models within one window: many windows are gathered at once."""
+        """Write both halves of each pair, for models within one window: many windows are gathered at once."""
         size, scaled = len(parameters), self._scaled_by(std)
         starts = self._window_starts(pairs, 0)
         for run in chunks(len(pairs), max(1, GATHER // max(1, size))):
@@ -232,7 +232,7 @@ class GaussianNoise:
     def _perturb_block_by_block(
         self, parameters: FlatVector, numbers: NDArray[np.uint64], std: float, out: NDArray[np.float32]
     ) -> None:
-        """One block of coordinates of all samples after the other, while that of the parameters is in the cache."""
+        """Write one block of coordinates of all samples after the other, while the parameters' is in the cache."""
         size, block, scaled = len(parameters), self._block, self._scaled_by(std)
         combine = [np.subtract if odd else np.add for odd in (numbers & np.uint64(1)).tolist()]
         starts = self._starts_by_block(numbers >> np.uint64(1), -(-size // block))
@@ -248,7 +248,7 @@ class GaussianNoise:
         return self._block if self.spec.cached else ROW_CHUNK
 
     def rows(self, pairs: NDArray[np.uint64]) -> RowsOf:
-        """The noise of pairs (keys without their lowest bit) as rows of whole numbers in float32, for exact sums.
+        """Return the noise of pairs (keys without lowest bit) as rows of whole numbers in float32, for exact sums.
 
         Args:
             pairs: `[k]`.
@@ -292,7 +292,7 @@ class GaussianNoise:
         return from_table
 
     def _windows(self, pair: int, start: int, count: int) -> Iterator[tuple[slice, slice]]:
-        """Slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
+        """Yield slices of the wanted coordinates, counted from `start`, each with its slice of the table."""
         block = self._block
         blocks = range(start // block, -(-(start + count) // block))
         for number, first in zip(blocks, self._block_starts(pair, blocks), strict=True):
@@ -302,7 +302,7 @@ class GaussianNoise:
             yield slice(low - start, high - start), slice(low + shift, high + shift)
 
     def _starts_by_block(self, pairs: NDArray[np.uint64], blocks: int) -> list[list[int]]:
-        """Where in the table each pair's window begins, for one block after the other."""
+        """Yield where in the table each pair's window begins, for one block after the other."""
         if len(pairs) * blocks <= FEW_WINDOWS:
             streams = pairs.tolist()
             return [[splitmix64(pair, number) % self._window_count for pair in streams] for number in range(blocks)]
@@ -334,7 +334,7 @@ class GaussianNoise:
         return self._table.astype(np.float32)
 
     def _scaled_by(self, std: float) -> FlatVector:
-        """The table, or the quantiles, times std: kept for the next call, which nearly always has the same std."""
+        """Return the table, or the quantiles, times std: kept for the next call, which mostly has the same std."""
         kept, scaled = self._scaled
         if kept != std or not scaled.size:
             units = self._table if self.spec.cached else quantiles()
@@ -344,7 +344,7 @@ class GaussianNoise:
 
 
 def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) -> NDArray[_Unit]:
-    """The windows of `count` entries from these places of the table on, a new array `[places, count]`.
+    """Return the windows of `count` entries from these places of the table on, a new array `[places, count]`.
 
     To numpy a window is one item here, so that it is copied at the speed of memory and not number by number.
     """
@@ -354,14 +354,14 @@ def _windows_at(table: NDArray[_Unit], places: NDArray[np.int64], count: int) ->
 
 
 def _copy_windows(table: NDArray[np.float32], places: NDArray[np.int64], out: NDArray[np.float32]) -> None:
-    """Rows of `out` from these places of the table; as bytes, because assigning arrays takes half as long again."""
+    """Fill rows of `out` from these places of the table; as bytes, since assigning arrays takes half as long again."""
     source, target, size = table.data.cast("B"), out.data.cast("B"), out.strides[0]
     for low, place in zip(range(0, len(target), size), (places * table.itemsize).tolist(), strict=True):
         target[low : low + size] = source[place : place + size]
 
 
 def are_pairs(numbers: NDArray[np.uint64]) -> bool:
-    """Whether these are mirrored pairs, the even half of each just before the odd one."""
+    """Return whether these are mirrored pairs, the even half of each just before the odd one."""
     even, odd = numbers[::2], numbers[1::2]
     return len(even) == len(odd) and bool(((even | np.uint64(1) == odd) & (even != odd)).all())
 
@@ -372,7 +372,7 @@ def _wide_quantiles() -> NDArray[np.float32]:
 
 
 def chunks(count: int, size: int = CHUNK, start: int = 0) -> Iterator[slice]:
-    """Slices that cover `count` coordinates from `start` on, each up to the next multiple of `size`."""
+    """Yield slices that cover `count` coordinates from `start` on, each up to the next multiple of `size`."""
     stop = start + count
     while start < stop:
         end = min(stop, (start // size + 1) * size)

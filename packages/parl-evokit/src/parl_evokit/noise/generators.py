@@ -55,7 +55,7 @@ KNOWN_ANSWERS = (
 
 
 def philox_block(counter: tuple[int, ...], key: tuple[int, ...]) -> tuple[int, int, int, int]:
-    """Four 64-bit words for a counter of four words and a key of two, in plain integers."""
+    """Return four 64-bit words for a counter of four words and a key of two, in plain integers."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -82,14 +82,14 @@ class _NumpyPhilox(threading.local):
         }
 
     def words(self, key: tuple[int, ...], counter: tuple[int, ...], count: int) -> NDArray[np.uint64]:
-        """The words that follow `counter`: numpy counts up before it makes a block."""
+        """Return the words that follow `counter`: numpy counts up before it makes a block."""
         self._position["key"], self._position["counter"] = key, counter
         self._bits.state = self._state
         words: NDArray[np.uint64] = self._bits.random_raw(count)
         return words
 
     def first_words(self, seed: int, streams: Sequence[int], out: NDArray[np.uint64]) -> None:
-        """The first words of many streams, `[streams, words]`: `words` without a call for each."""
+        """Return the first words of many streams, `[streams, words]`: `words` without a call for each."""
         bits, state, position = self._bits, self._state, self._position
         draw, count = bits.random_raw, out.shape[1]
         position["counter"] = (0, 0, 0, 0)
@@ -106,7 +106,7 @@ def _generator() -> _NumpyPhilox:
 
 @functools.cache
 def numpy_is_exact() -> bool:
-    """Whether numpy's Philox gives the published answers on this machine (tested once)."""
+    """Return whether numpy's Philox gives the published answers on this machine (tested once)."""
     for counter, key, answer in KNOWN_ANSWERS:
         total = sum(word << (64 * i) for i, word in enumerate(counter)) - 1
         before = tuple((total >> (64 * i)) & MASK for i in range(4))
@@ -116,7 +116,7 @@ def numpy_is_exact() -> bool:
 
 
 def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.uint16]:
-    """16 random bits for each of the coordinates `start` to `start + count - 1`.
+    """Return 16 random bits for each of the coordinates `start` to `start + count - 1`.
 
     Args:
         seed: First word of the key, 0 to 2**64 - 1.
@@ -137,7 +137,7 @@ def random_bits(seed: int, stream: int, start: int, count: int) -> NDArray[np.ui
 
 
 def random_bits_of(seed: int, streams: Sequence[int], count: int) -> NDArray[np.uint16]:
-    """The random bits of the first `count` coordinates of several streams, `[streams, count]`."""
+    """Return the random bits of the first `count` coordinates of several streams, `[streams, count]`."""
     blocks = -(-count // COORDINATES_PER_BLOCK)
     words = np.empty((len(streams), WORDS_PER_BLOCK * blocks), np.uint64)
     if numpy_is_exact():
@@ -163,7 +163,7 @@ SHIFT_30, SHIFT_27, SHIFT_31 = (np.uint64(bits) for bits in (30, 27, 31))
 
 
 def splitmix64(key: int, n: int) -> int:
-    """The (n + 1)-th number after `key`, 0 to 2**64 - 1."""
+    """Return the (n + 1)-th number after `key`, 0 to 2**64 - 1."""
     z = (key + (n + 1) * GAMMA) & MASK
     z = ((z ^ (z >> 30)) * MIX_1) & MASK
     z = ((z ^ (z >> 27)) * MIX_2) & MASK
@@ -171,7 +171,7 @@ def splitmix64(key: int, n: int) -> int:
 
 
 def splitmix64_array(keys: NDArray[np.uint64], n: NDArray[np.uint64] | int) -> NDArray[np.uint64]:
-    """The same for arrays, which broadcast against each other."""
+    """Return the same for arrays, which broadcast against each other."""
     steps = np.uint64((n + 1) * GAMMA & MASK) if isinstance(n, int) else (n + ONE_64) * GAMMA_64
     z: NDArray[np.uint64] = keys + steps
     z ^= z >> SHIFT_30

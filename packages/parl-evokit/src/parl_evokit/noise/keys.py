@@ -51,7 +51,7 @@ def check_key(key: int) -> int:
 
 
 def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The keys as an array, if samples can have all of them.
+    """Return the keys as an array, if samples can have all of them.
 
     Raises:
         InvalidKey: See `check_key`.
@@ -64,13 +64,13 @@ def check_keys(keys: Sequence[int] | NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def split_key(key: int) -> tuple[int, int]:
-    """The key as two integers of 31 bits, upper half first."""
+    """Return the key as two integers of 31 bits, upper half first."""
     check_key(key)
     return key >> HALF_BITS, key & HALF_MASK
 
 
 def join_key(halves: Sequence[int]) -> int:
-    """The key that `split_key` made these two integers of.
+    """Return the key that `split_key` made these two integers of.
 
     Raises:
         InvalidKey: There are not two, one is negative or longer than 31 bits, or the key is reserved.
@@ -83,13 +83,13 @@ def join_key(halves: Sequence[int]) -> int:
 
 
 class KeySource(Protocol):
-    """Where new samples get their keys; safe to share among threads without a lock."""
+    """The source of new samples' keys; safe to share among threads without a lock."""
 
     def draw(self) -> int:
-        """A key that was not drawn before; with mirrored sampling, two draws in a row give the halves of a pair."""
+        """Return a key that was not drawn before; with mirrored sampling, two draws in a row give a pair's halves."""
 
     def draw_many(self, n: int) -> NDArray[np.uint64]:
-        """What `n` calls of `draw` give, `[n]`."""
+        """Return what `n` calls of `draw` give, `[n]`."""
 
     def start_pair(self) -> None:
         """Give up a half that still waits: the next draw starts a new pair (after an update of the model)."""
@@ -136,7 +136,7 @@ class RandomKeys:
         return keys if waiting is None else np.concatenate((np.array([waiting], np.uint64), keys))
 
     def _waiting_half(self) -> int | None:
-        """The half of a pair whose other half was drawn before, if there is one; it waits no longer."""
+        """Return the half of a pair whose other half was drawn before, if there is one; it waits no longer."""
         while self._waiting:
             try:
                 owner, key = self._waiting.pop()
@@ -201,7 +201,7 @@ class CounterKeys:
 
     @property
     def next_count(self) -> int:
-        """What the next key counts; a search that is resumed goes on with it."""
+        """The count of the next key; a search that is resumed goes on with it."""
         return int(repr(self._counts).removeprefix("count(").removesuffix(")"))  # looks without taking it
 
     def go_on_from(self, count: int) -> None:

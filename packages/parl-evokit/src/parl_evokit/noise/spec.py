@@ -56,11 +56,11 @@ class NoiseSpec:
 
     @property
     def windows(self) -> int:
-        """How many windows of `block` entries the table has."""
+        """Number of windows of `block` entries in the table."""
         return self.cache_size - self.block + 1
 
     def fingerprint(self, layout: ParameterLayout, sampler: str = "gaussian") -> int:
-        """32 bits that each sample carries, so that it is never read with foreign noise.
+        """Return the 32 bits that each sample carries, so that it is never read with foreign noise.
 
         Args:
             layout: Names, shapes and order of the perturbed parameters.
@@ -84,7 +84,7 @@ QUANTILES_SHA256 = "8cbdab857d380e7e60b7b1cb1b278ff6bc248f9d124cd4b89d32f367c155
 
 @functools.cache
 def quantiles() -> NDArray[np.int16]:
-    """The whole table `[65536]`, read-only and ascending.
+    """Return the whole table `[65536]`, read-only and ascending.
 
     Raises:
         NoiseDataError: The shipped file is not the one that belongs to this version.

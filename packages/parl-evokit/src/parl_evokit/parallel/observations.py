@@ -25,7 +25,7 @@ SMALLEST_STD = 1e-2  # observations that never change are divided by this, as Op
 
 @dataclass(frozen=True, eq=False)
 class ObservationSums:
-    """What one sample saw.
+    """Sums of what one sample observed.
 
     Attributes:
         total: Sum of its observations, float64 `[*shape]`.
@@ -51,7 +51,7 @@ class Normalizer:
         self.mean, self.std, self.clip = mean, std, clip
 
     def __call__(self, x: ArrayLike) -> NDArray[np.float32]:
-        """Observations `[*shape]` or `[batch, *shape]`, normalised."""
+        """Return observations `[*shape]` or `[batch, *shape]`, normalised."""
         scaled = (np.asarray(x, np.float64) - self.mean) / self.std
         return np.clip(scaled, -self.clip, self.clip).astype(np.float32)
 
@@ -60,7 +60,7 @@ class NormalizedAgent:
     """An agent whose `predict` normalises what it is given, and counts it where that is wanted.
 
     Args:
-        agent: Who predicts.
+        agent: The agent that predicts.
         normalizer: Of its inputs.
         counts: Whether to count them.
     """
@@ -74,7 +74,7 @@ class NormalizedAgent:
         self._count = 0
 
     def predict(self, x: ArrayLike) -> Any:
-        """The agent's output for the normalised input.
+        """Return the agent's output for the normalised input.
 
         Raises:
             LayoutMismatch: The input has another shape than the statistics.
@@ -91,7 +91,7 @@ class NormalizedAgent:
         return self.agent.predict(self._normalizer(array))
 
     def take_sums(self) -> ObservationSums:
-        """What was counted since the last call."""
+        """Return what was counted since the last call."""
         sums = ObservationSums(self._total, self._squares, self._count)
         self._total, self._squares, self._count = np.zeros_like(sums.total), np.zeros_like(sums.squares), 0
         return sums
@@ -118,17 +118,17 @@ class ObservationStatistics:
 
     @property
     def count(self) -> int:
-        """How many observations were seen."""
+        """Number of observations that were seen."""
         return self._count
 
     @property
     def mean(self) -> NDArray[np.float64]:
-        """`[*shape]`."""
+        """Mean of all observations `[*shape]`."""
         return self._total / max(self._count, 1)
 
     @property
     def std(self) -> NDArray[np.float64]:
-        """`[*shape]`, 0.01 or more."""
+        """Standard deviation of all observations `[*shape]`, 0.01 or more."""
         if not self._count:
             return np.ones_like(self._total)
         variance = self._squares / self._count - np.square(self.mean)
@@ -142,15 +142,15 @@ class ObservationStatistics:
         self._count += sums.count
 
     def normalizer(self) -> Normalizer:
-        """What normalises by the present mean and deviation, whatever is seen later."""
+        """Return what normalises by the present mean and deviation, whatever is seen later."""
         return Normalizer(self.mean, self.std, self.clip)
 
     def normalized(self, agent: Predictor) -> NormalizedAgent:
-        """The agent, its inputs normalised by the present mean and deviation: for evaluation and for serving."""
+        """Return the agent, its inputs normalised by the present mean and deviation: for evaluation and for serving."""
         return NormalizedAgent(agent, self.normalizer())
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """Everything as arrays, for a file (`numpy.savez`)."""
+        """Return everything as arrays, for a file (`numpy.savez`)."""
         return {"total": self._total, "squares": self._squares, "count": np.array(self._count, np.int64)}
 
     def load_state(self, state: Mapping[str, NDArray[Any]]) -> None:

@@ -103,7 +103,7 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """How many workers the pool keeps."""
+        """Number of workers that the pool keeps."""
         return self._size
 
     def assign(self, agent: Any, evaluate: Evaluate) -> None:
@@ -133,7 +133,7 @@ class Pool:
         grace_s: float,
         collect: Callable[[SamplingInfo, Done], None],
     ) -> None:
-        """Evaluate samples; returns when all are done, or `share` of them and the rest are stragglers.
+        """Evaluate samples, until all are done, or `share` of them and the rest are stragglers.
 
         Args:
             infos: Samples of `model`.
@@ -165,7 +165,7 @@ class Pool:
                 if self._schedule.complete(now):
                     break
                 if stuck := self._schedule.stuck(now):
-                    for slot in stuck:  # they hold a late sample, and nobody else is free
+                    for slot in stuck:  # they hold a late sample, and no other is free
                         self._forget(slot)
                         self._workers.replace(slot)
                     continue
@@ -239,7 +239,7 @@ class Pool:
     def _take(
         self, answers: Sequence[Answer], collect: Callable[[SamplingInfo, Done], None]
     ) -> Iterator[EvolutionError]:
-        """Take in what workers say; gives the errors that end the round."""
+        """Take in answers; yield the errors that end the round."""
         for work, value, failed in answers:
             member, numbers = work.tag
             if self._members[work.slot] is not member or isinstance(value, LostActor):
@@ -278,7 +278,7 @@ class Pool:
             yield EvaluationFailed(reply.failure.summary, reply.failure.trace, info)
 
     def _count_losses(self) -> Iterator[WorkersLost]:
-        """Count workers that were lost or could not be made; gives the errors that end the round."""
+        """Count workers that were lost or could not be made; yield the errors that end the round."""
         losses, self._losses.found = self._losses.found, []
         for slot, error in losses:
             proved, outside = self._members[slot].proved, isinstance(error, LostActor) and error.from_outside
@@ -303,7 +303,7 @@ class Pool:
                 )
 
     def _forget(self, slot: int, *, from_outside: bool = False) -> int | None:
-        """Forget what a worker has been sent and does; returns a sample that has ended too many workers."""
+        """Forget what a worker has been sent and does; return a sample that has ended too many workers."""
         self._members[slot] = _Member()
         return self._schedule.lost(slot, from_outside=from_outside)
 

@@ -22,11 +22,11 @@ GRACE_S = 0.3
 
 @dataclass
 class Sampled:
-    """What a round brought; `agent.update(*sampled)` is the update.
+    """The samples of a round; `agent.update(*sampled)` is the update.
 
     Attributes:
         infos: Records of the samples, in the order in which they were drawn, and then late ones of earlier rounds.
-        rewards: Theirs, float64 `[len(infos)]`, each rounded to float32.
+        rewards: Of these samples, float64 `[len(infos)]`, each rounded to float32.
         late: How many of `infos` are of earlier rounds.
         missing: How many samples of this round have not come back yet.
     """
@@ -37,7 +37,7 @@ class Sampled:
     missing: int = 0
 
     def __iter__(self) -> Iterator[Any]:
-        """Infos, then rewards."""
+        """Yield infos, then rewards."""
         return iter((self.infos, self.rewards))
 
     def __len__(self) -> int:
@@ -70,7 +70,7 @@ def sample(
         share: Above 0 to 1. Once this share of the samples has come back, those are left behind that take more than
             twice as long as any other has; they come with a later round (see `Sampled.late`) and count as stale then.
             Default: 0.9, and 1 where the algorithm cannot use stale samples (CMA).
-        grace_s: Nobody who has been silent for shorter than this is left behind, in seconds.
+        grace_s: No worker that has been silent for less than this is left behind, in seconds.
         observations: Have `predict` normalise its inputs by these statistics, which stand still during the round and
             count afterwards what all samples have seen.
 

@@ -1,4 +1,4 @@
-"""Which worker evaluates which sample: guided shares, stragglers left behind, samples of the dead drawn again.
+"""Which worker evaluates which sample: guided shares, stragglers left behind, samples of lost workers evaluated again.
 
 Decisions only: no worker, queue or clock is known here; times are passed in, in seconds.
 
@@ -61,7 +61,7 @@ class Schedule:
         self._round += 1
 
     def next_batch(self, worker: int, workers: int, now: float) -> list[int]:
-        """What an idle worker shall do; empty for nothing at present.
+        """Return what an idle worker is to do; nothing where no sample is left for it.
 
         Args:
             worker: Who.
@@ -75,11 +75,11 @@ class Schedule:
         return batch
 
     def running(self) -> set[int]:
-        """Samples that some worker has, of this round and earlier ones."""
+        """Return the samples that workers have, of this round and earlier ones."""
         return {number for running in self._running.values() for number in running.numbers}
 
     def busy(self, worker: int) -> bool:
-        """Whether the worker has a batch."""
+        """Return whether the worker has a batch."""
         return worker in self._running
 
     def is_shared(self, number: int) -> bool:
@@ -87,7 +87,7 @@ class Schedule:
         return number in self._shared
 
     def settle(self, worker: int, numbers: Iterable[int], now: float) -> list[int]:
-        """Results have come; returns those that nobody has returned before, of this round and late ones."""
+        """Count results; return those that no worker has returned before, of this round and late ones."""
         running = self._running.get(worker)
         if running is None:
             return []
@@ -106,7 +106,7 @@ class Schedule:
         return fresh
 
     def lost(self, worker: int, *, from_outside: bool = False) -> int | None:
-        """The worker is gone; what it had not returned waits again.
+        """Give up a worker that is gone; what it had not returned waits again.
 
         Args:
             worker: Who.
@@ -128,7 +128,7 @@ class Schedule:
         return head if self._deaths[head] >= MOST_DEATHS else None
 
     def complete(self, now: float) -> bool:
-        """Whether to go on: all are done, or the share is and what is missing is overdue."""
+        """Return whether the round is over: all are done, or the share is and what is missing is overdue."""
         if not self._open:
             return True
         if self._total - len(self._open) < self._wanted or self._waiting:
@@ -141,17 +141,17 @@ class Schedule:
         self._open = set()
 
     def forget(self, worker: int) -> None:
-        """The worker has ended its batch early, with the round."""
+        """Note that a worker has ended its batch early, with the round."""
         self._running.pop(worker, None)
 
     def stuck(self, now: float) -> list[int]:
-        """Workers with overdue batches of earlier rounds, if there is work that nobody else begins."""
+        """Return workers with overdue batches of earlier rounds, if samples wait and all others are busy."""
         if not self._waiting:
             return []
         return [worker for worker, r in self._running.items() if r.round < self._round and self._overdue(r, now)]
 
     def wait_s(self, now: float) -> float | None:
-        """After how long somebody becomes overdue; None if only results can change anything."""
+        """Return after how long a worker becomes overdue; None if only results can change anything."""
         later = [running.since + self._patience - now for running in self._running.values()]
         return min((seconds for seconds in later if seconds > 0), default=None)
 
@@ -163,7 +163,7 @@ class Schedule:
         return now - running.since >= self._patience
 
     def _held_up(self, now: float) -> list[int]:
-        """What an overdue worker of this round has not begun and nobody else was given, its last sample first.
+        """Return what an overdue worker of this round has not begun and no other was given, its last sample first.
 
         Its first one is left to it: if that takes so long, it would hold up the next worker as well.
         """

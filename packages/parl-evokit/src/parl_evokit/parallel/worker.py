@@ -1,4 +1,4 @@
-"""What a worker does, wherever it lives: it perturbs its clone as told, calls the user's function, and gives rewards.
+"""A worker of parallel sampling: it perturbs a clone, calls the user's function, and returns rewards.
 
     equip(clone, evaluate) ─► take(model) ─► evaluate(keys) ─► Reply: a reward a key, or how far it came
 
@@ -139,7 +139,7 @@ def _failure_of(error: BaseException) -> Failure:
 
 
 def _with_seed(evaluate: Evaluate) -> Callable[[Any, int], float]:
-    """The function as one of agent and seed; many take the agent alone."""
+    """Return the function as one of agent and seed; many take the agent alone."""
     if not callable(evaluate):
         raise TypeError(f"evaluate is a function of an agent (and a seed), not {evaluate!r}")
     try:
