@@ -61,6 +61,7 @@ RECIPES = {
 
 def make_agent(env: training.StandardEnv) -> parl.Agent:
     continuous = env.kind == "continuous"
+    model: parl.Model
     if env.kind == "atari":
         model = parl.networks.AtariActorCritic(env.act_dim)
     else:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from parl_core.checks import check_int
 from parl_core.layers import Orthogonal
@@ -39,7 +39,17 @@ __all__ = [
 ]
 
 
-class MLP:
+class _Layer:
+    """Base of what is a layer of the framework, which calls `forward`."""
+
+    _layers: Any
+
+    if TYPE_CHECKING:
+
+        def __call__(self, inputs: Any) -> Any: ...
+
+
+class MLP(_Layer):
     """Fully connected layers, all with the same activation.
 
     Args:
@@ -48,22 +58,18 @@ class MLP:
         orthogonal: start from orthogonal weights of gain sqrt(2) in place of Glorot's uniform ones.
     """
 
-    _layers: Any
-
     def __init__(self, sizes: Sequence[int], act: str = "relu", *, orthogonal: bool = False) -> None:
         start = Orthogonal(sqrt(2.0)) if orthogonal else None
         layers = [self._layers.fc(size, act=act, initial_weight=start) for size in sizes]
         super().__init__(*layers)
 
 
-class NatureCNN:
+class NatureCNN(_Layer):
     """Three convolutions and a layer of 512 units (Mnih et al. 2015, extended data table 1) over stacked frames.
 
     Input `[batch, frames, 84, 84]` (other sizes of at least 36 work), uint8 in 0..255 or floats of that range; output
     `[batch, 512]`.
     """
-
-    _layers: Any
 
     def __init__(self) -> None:
         start = Orthogonal(sqrt(2.0))
@@ -79,10 +85,8 @@ class NatureCNN:
         return super().forward(images / 255.0)  # type: ignore[misc]  # of the framework's Sequential
 
 
-class DuelingHead:
+class DuelingHead(_Layer):
     """V(s) + A(s, a) - mean_a A(s, a): Wang et al. 2016, equation 9."""
-
-    _layers: Any
 
     def __init__(self, act_dim: int) -> None:
         super().__init__()
