@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote import current
+from parl_remote import connecting, current
 from parl_remote.data.class_spec import ClassSpec, ShippedSpec
 from parl_remote.data.serialize import Reference
 from parl_remote.death import DeathCause, DeathKind
@@ -43,9 +43,7 @@ class RemoteActors:
         self._owns_connection = current.peek() is None
         self._slots: int | None = connect.get("cpu_num")
         if self._owns_connection:
-            from parl_remote import connect as open_connection
-
-            open_connection(address, **connect)
+            connecting.connect(address, **connect)
         elif address is not None or connect:
             given = ", ".join([*([repr(address)] if address else []), *(f"{k}={v!r}" for k, v in connect.items())])
             raise ValueError(f"there is a connection already; call parl.disconnect() first, or leave out {given}")
@@ -77,10 +75,8 @@ class RemoteActors:
             handle.close()
         self._handles.clear()
         if self._owns_connection:
-            from parl_remote import disconnect
-
             self._owns_connection = False
-            disconnect()
+            connecting.disconnect()
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,9 @@ from parl_remote._version import __version__
 from parl_remote.config import Environment, environment
 from parl_remote.errors import RemoteError
 from parl_remote.files.places import Places
+from parl_remote.program.private_cluster import PrivateCluster
 from parl_remote.system.facilities import cpu_count
+from parl_remote.transport.addresses import Address
 
 if TYPE_CHECKING:
     from parl_remote.program.client import Client
@@ -65,8 +67,6 @@ def open_private(
     Raises:
         ClusterUnreachable: It did not start.
     """
-    from parl_remote.program.private_cluster import PrivateCluster
-
     places = Places(files)
     found = environment()
     logs = None if log_dir is None else Path(log_dir)
@@ -263,8 +263,6 @@ def _normal(address: str | None, debug: bool) -> str:
         return _LOCAL
     if _is_ray(address):
         return address
-    from parl_remote.transport.addresses import Address
-
     return str(Address.parse(address))
 
 

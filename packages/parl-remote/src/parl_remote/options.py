@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ _WHEN_FULL = ("wait", "raise")
 _LONGEST_NAME = 200  # it is shown in tables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ActorOptions:
     """Options of `@remote_class` and of one object.
 
@@ -116,7 +117,7 @@ class ActorOptions:
                 raise TypeError(f"remote_class has no option {name!r}{hint} It takes: {', '.join(known)}.")
         return dataclasses.replace(self, **given)
 
-    @property
+    @functools.cached_property
     def resources(self) -> Resources:
         """What to ask the cluster for."""
         return Resources(
@@ -126,7 +127,7 @@ class ActorOptions:
             labels={name: round(amount, 3) for name, amount in self.labels.items()},
         )
 
-    @property
+    @functools.cached_property
     def memory_limit(self) -> int | None:
         """Bytes that the actor's process may grow by."""
         return None if self.max_memory is None else int(self.max_memory * _MIB)

@@ -2,46 +2,33 @@
 
     worker --CONFIGURE (socket directory, master, key file)--> actor --when needed--> a Client as in any program
 
-It ends with the actor's process, and the actors that were made through it end with it.
+It ends with the actor's process, and the actors that were made through it end with it. Importing this module takes
+25 ms in an actor's process, so it is imported with the connection.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 from parl_remote import current
+from parl_remote.config import Environment, environment
+from parl_remote.connecting import mind_forks
+from parl_remote.errors import ChannelClosed, ClusterUnreachable
+from parl_remote.files.places import Places
+from parl_remote.links.call_messages import ClusterReach
+from parl_remote.program.client import Client
+from parl_remote.program.rendezvous import ClusterAddress, RealCluster
+from parl_remote.transport import Channel
+from parl_remote.transport.unix import UnixChannel
 
-if TYPE_CHECKING:
-    from parl_remote.config import Environment
-    from parl_remote.errors import ClusterUnreachable
-    from parl_remote.program.rendezvous import RealCluster
-    from parl_remote.transport import Channel
-
-__all__ = ["ClusterReach", "NodeCluster", "connect", "disconnect"]
+__all__ = ["NodeCluster", "connect"]
 
 _LEASE_TIMEOUT_S = 30.0  # as for programs, see `connecting`
 
 
-class ClusterReach(NamedTuple):
-    """How the actors of a node reach their cluster; goes through JSON.
-
-    Attributes:
-        address: What people call the cluster: "host:port" of the master, or "local".
-        socket_dir: The node's directory of unix sockets.
-        master_is_here: Whether the node's socket leads to the master, too.
-        key_file: The cluster's key; empty for a private cluster, which has none.
-    """
-
-    address: str
-    socket_dir: str
-    master_is_here: bool
-    key_file: str
-
-
 class NodeCluster:
-    """Fills `cluster_access.Cluster` for an actor.
+    """Fills `private_cluster.Cluster` for an actor.
 
     Args:
         reach: What its node has told it.
@@ -64,9 +51,6 @@ class NodeCluster:
         Raises:
             ClusterUnreachable: Nobody answers.
         """
-        from parl_remote.errors import ChannelClosed
-        from parl_remote.transport.unix import UnixChannel
-
         here = self._reach.master_is_here and (self._environment.same_host_shortcut or not self._reach.key_file)
         if not here:
             return self._cluster().connect_master()
@@ -87,8 +71,6 @@ class NodeCluster:
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
         """The error for a master that does not answer."""
-        from parl_remote.errors import ClusterUnreachable
-
         address = self._reach.address
         return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
 
@@ -100,8 +82,6 @@ class NodeCluster:
 
     def _cluster(self) -> RealCluster:
         if self._afar is None:
-            from parl_remote.program.rendezvous import ClusterAddress, RealCluster
-
             address = ClusterAddress(self._reach.address, self._environment, Path(self._reach.key_file))
             self._afar = RealCluster(address)
         return self._afar
@@ -115,11 +95,6 @@ def connect(reach: Sequence[object], lease_id: str, class_name: str) -> current.
         lease_id: The actor's own lease.
         class_name: Its class, for people.
     """
-    from parl_remote.config import environment
-    from parl_remote.connecting import mind_forks
-    from parl_remote.files.places import Places
-    from parl_remote.program.client import Client
-
     found = environment()
     told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it
     mind_forks()
@@ -133,10 +108,3 @@ def connect(reach: Sequence[object], lease_id: str, class_name: str) -> current.
         inside_actor=lease_id,
         name=f"actor {class_name}",
     )
-
-
-def disconnect() -> None:
-    """End the actors that this actor has made, and its connection, if it has one."""
-    client = current.clear()
-    if client is not None:
-        client.close()

@@ -28,7 +28,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parl_remote import current
-from parl_remote.actor import nested
 from parl_remote.actor.concurrency import Concurrency, How
 from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.reports import LastWord, allow_stack_dumps
@@ -496,7 +495,13 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
             _log.warning("nobody will see how busy this actor is: %s", error)
     if settings.get("cluster"):
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
-        current.connect_when_needed(lambda: nested.connect(reach, lease_id, name))
+
+        def connect() -> current.ActorMaker:
+            from parl_remote.actor import nested  # 25 ms; most actors neither make others nor have handles of them
+
+            return nested.connect(reach, lease_id, name)
+
+        current.connect_when_needed(connect)
     return bool(settings.get("detached"))
 
 
@@ -520,7 +525,9 @@ def run_actor(listening: Listening, parent: int) -> None:
         process = ActorProcess(listening, host)
         process.run()
         host.drop_instance()
-        nested.disconnect()
+        client = current.clear()
+        if client is not None:
+            client.close()  # and with it the actors that this one has made
         atexit._run_exitfuncs()
         _flush_output()  # before: who has said it may be killed at once
         process.say_last_word()

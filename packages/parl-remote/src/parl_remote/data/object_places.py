@@ -67,7 +67,7 @@ def brought(object_id: str) -> Place | None:
     """Where this node's worker has a value that was sent to it, None if it was not."""
     if _here.directory is None:
         return None
-    from parl_remote.data.object_memory import Place  # here, because every connection imports this module
+    from parl_remote.data.object_memory import Place  # 10 ms, and every connection imports this module
 
     try:
         text = os.readlink(_note_of(_here.directory, object_id))

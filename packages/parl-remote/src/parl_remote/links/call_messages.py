@@ -21,12 +21,12 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum, IntFlag
-from typing import Final
+from typing import Final, NamedTuple
 
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.transport import Buffer
 
-__all__ = ["BY_NAME", "HEADER_BYTES", "Flag", "Kind", "allocate", "header_of", "pack", "payload_of"]
+__all__ = ["BY_NAME", "HEADER_BYTES", "ClusterReach", "Flag", "Kind", "allocate", "header_of", "pack", "payload_of"]
 
 
 class Kind(IntEnum):
@@ -124,6 +124,22 @@ def payload_of(flags: int, frames: Sequence[memoryview]) -> tuple[Buffer, Sequen
     if len(frames) < 2:
         raise RemoteProtocolError("a message lacks its payload")
     return frames[1], frames[2:]
+
+
+class ClusterReach(NamedTuple):
+    """How the actors of a node reach their cluster; goes through JSON.
+
+    Attributes:
+        address: What people call the cluster: "host:port" of the master, or "local".
+        socket_dir: The node's directory of unix sockets.
+        master_is_here: Whether the node's socket leads to the master, too.
+        key_file: The cluster's key; empty for a private cluster, which has none.
+    """
+
+    address: str
+    socket_dir: str
+    master_is_here: bool
+    key_file: str
 
 
 def allocate(size: int) -> memoryview:

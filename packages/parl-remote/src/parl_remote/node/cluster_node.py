@@ -25,10 +25,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
-from parl_remote.actor.nested import ClusterReach
 from parl_remote.codec import from_json
 from parl_remote.config import Limits, environment
 from parl_remote.errors import RemoteError
+from parl_remote.links.call_messages import ClusterReach
 from parl_remote.links.handshake import Part, Reception, greet
 from parl_remote.links.identity import host_id, host_name, new_id
 from parl_remote.links.loop import Loop

@@ -15,8 +15,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from parl_remote.actor.nested import ClusterReach
 from parl_remote.config import environment
+from parl_remote.links.call_messages import ClusterReach
 from parl_remote.links.handshake import Link, Reception, Service
 from parl_remote.links.identity import host_id, host_name, new_id
 from parl_remote.links.loop import Loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from parl_remote.death import DeathCause, DeathKind
@@ -13,10 +13,18 @@ from parl_remote.errors import ActorLost, NotConnected
 from parl_remote.future import RemoteFuture
 from parl_remote.messages import LeaseGranted
 from parl_remote.program.actor_ref import ActorPlace, CallPath
-from parl_remote.program.connection import Connection
 from parl_remote.transport import Channel
 
-__all__ = ["NEWS_S", "ActorRecord", "GonePath", "Made", "granted_at", "place_of"]
+__all__ = [
+    "NEWS_S",
+    "ActorConnection",
+    "ActorRecord",
+    "GonePath",
+    "Made",
+    "RestartPolicy",
+    "granted_at",
+    "place_of",
+]
 
 NEWS_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
@@ -27,6 +35,24 @@ _CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come 
 
 def _nobody(names: tuple[str, ...]) -> None:
     """Nobody wants to know."""
+
+
+class ActorConnection(CallPath, Protocol):
+    """The way to an actor over a channel; see `connection.Connection`."""
+
+    is_read_out: threading.Event
+
+    def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
+        """Give each state that the actor saves to `on_state`."""
+
+    def join(self, *, holds: bool) -> None:
+        """Introduce this process to an actor that another one has made."""
+
+    def read_out(self, timeout_s: float) -> None:
+        """Read what the actor has still sent before it ended."""
+
+    def hang_up(self) -> None:
+        """Close the channel; calls without an answer fail."""
 
 
 class RestartPolicy(Protocol):
@@ -63,7 +89,7 @@ class ActorRecord:
         self.class_name = class_name
         self.pid = 0
         self.channel: Channel | None = None
-        self.connection: Connection | None = None
+        self.connection: ActorConnection | None = None
         self.forked = False
         self.on_names: Callable[[tuple[str, ...]], None] = _nobody
         self.comeback: RestartPolicy | None = None

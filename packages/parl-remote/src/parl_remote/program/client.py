@@ -29,7 +29,7 @@ from parl_remote.links.loop import Loop
 from parl_remote.messages import LeaseGranted
 from parl_remote.messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_record import ActorRecord, GonePath, Made
+from parl_remote.program.actor_record import ActorConnection, ActorRecord, GonePath, Made
 from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, settled
 from parl_remote.program.connection import Connection, OwnConnection
 from parl_remote.program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
@@ -420,7 +420,7 @@ def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRe
 def _following_reference(
     client: Client,
     record: ActorRecord,
-    path: Connection | None,
+    path: ActorConnection | None,
     spec: ClassSpec,
     names: AttributeNames,
     place: ActorPlace,

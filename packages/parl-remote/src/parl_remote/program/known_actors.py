@@ -33,9 +33,8 @@ from parl_remote.links.loop import Loop
 from parl_remote.messages import Message
 from parl_remote.messages.overview import KillActor
 from parl_remote.messages.parts import ActorFound, ActorReached, ActorWatched, FindActor, UnwatchActor, WatchActor
-from parl_remote.program.actor_record import NEWS_S, ActorRecord, granted_at
+from parl_remote.program.actor_record import NEWS_S, ActorConnection, ActorRecord, granted_at
 from parl_remote.program.actor_ref import ActorPlace
-from parl_remote.program.connection import Connection
 from parl_remote.program.master_client import MasterClient
 from parl_remote.program.worker_clients import WorkerClients
 from parl_remote.transport import Channel
@@ -67,7 +66,7 @@ class Borrowing:
     def __init__(
         self,
         workers: WorkerClients,
-        connect: Callable[[ActorRecord, Channel], Connection],
+        connect: Callable[[ActorRecord, Channel], ActorConnection],
         *,
         own_lease: str,
         timeout_s: float,
@@ -78,7 +77,7 @@ class Borrowing:
         self._timeout_s = timeout_s
         self.records: dict[str, ActorRecord] = {}
 
-    def reach(self, place: ActorPlace, record: ActorRecord) -> Connection | None:
+    def reach(self, place: ActorPlace, record: ActorRecord) -> ActorConnection | None:
         """Connect to an actor and hold it; None if it is gone, and the record then says why.
 
         Not in the client's own loop, which reads the worker's answer.

@@ -21,9 +21,8 @@ from parl_remote.links.call_messages import Kind, header_of, payload_of
 from parl_remote.messages import LeaseGranted, StartActor
 from parl_remote.messages.parts import DescribeActor
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_record import NEWS_S, ActorRecord, Made, place_of
+from parl_remote.program.actor_record import NEWS_S, ActorConnection, ActorRecord, Made, place_of
 from parl_remote.program.actor_ref import AttributeNames
-from parl_remote.program.connection import Connection
 from parl_remote.program.master_client import MasterClient
 from parl_remote.program.worker_clients import WorkerClients
 from parl_remote.transport import Buffer, Channel
@@ -137,7 +136,7 @@ class Making:
         places: Places,
         *,
         register: Callable[[ActorRecord], None],
-        connect: Callable[[ActorRecord, Channel], Connection],
+        connect: Callable[[ActorRecord, Channel], ActorConnection],
         release: Callable[[ActorRecord], None],
         variables: Callable[[], dict[str, str]],
         limits: Limits,
@@ -227,7 +226,7 @@ class Making:
 
     def _start(
         self, record: ActorRecord, granted: LeaseGranted, options: ActorOptions, place: Place, names: AttributeNames
-    ) -> Connection:
+    ) -> ActorConnection:
         start = StartActor(
             record.lease_id, record.class_name, options.memory_limit, self._variables(), place.working_dir
         )

@@ -54,6 +54,7 @@ from parl_remote.messages import (
     Role,
     encode,
 )
+from parl_remote.messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
 from parl_remote.options import ActorOptions
 from parl_remote.program.private_cluster import ClientIdentity, Cluster
 from parl_remote.resources import Placement
@@ -217,8 +218,6 @@ class MasterClient:
 
     def _why(self, waiting: int) -> str:
         """Why a request is not granted yet, as far as the master says so."""
-        from parl_remote.messages.overview import LeaseWaiting, WhyWaiting
-
         with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
             answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
             if isinstance(answer, LeaseWaiting):
@@ -404,8 +403,6 @@ class MasterClient:
 
 def _warn_of_draining(message: Message) -> None:
     if type(message).__name__ == "NodeDraining":  # its module is imported where the first one comes
-        from parl_remote.messages.overview import NodeDraining
-
         assert isinstance(message, NodeDraining)
         _log.warning(
             "node %s is being drained%s: of this program's actors there, those with max_restarts begin anew elsewhere, "

@@ -18,9 +18,8 @@ from typing import Any
 from parl_remote import current
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import Kind
-from parl_remote.program.actor_record import ActorRecord
+from parl_remote.program.actor_record import ActorConnection, ActorRecord
 from parl_remote.program.client import Client
-from parl_remote.program.connection import Connection
 from parl_remote.program.making import Making
 from parl_remote.program.proxy import reference_of
 from parl_remote.testing.machine import Process
@@ -43,7 +42,7 @@ class Faults:
         self._by_lease: dict[str, ActorFaults] = {}
         self._made: Counter[str] = Counter()
         self._lock = threading.Lock()
-        self._original: Callable[..., Connection] | None = None
+        self._original: Callable[..., ActorConnection] | None = None
 
     def actor(self, which: object, number: int = 1) -> ActorFaults:
         """The faults of one actor.
@@ -79,7 +78,7 @@ class Faults:
         if self._original is None:
             self._original = original = Making._start
 
-            def start(making: Making, record: ActorRecord, *how: Any) -> Connection:
+            def start(making: Making, record: ActorRecord, *how: Any) -> ActorConnection:
                 connection = original(making, record, *how)
                 self._watch(record, connection, self._next(record.class_name))
                 return connection
@@ -108,7 +107,7 @@ class Faults:
             key = class_name, number
             return self._planned.setdefault(key, ActorFaults(f"{class_name} {number}", self.struck))
 
-    def _watch(self, record: ActorRecord, connection: Connection, faults: ActorFaults) -> ActorFaults:
+    def _watch(self, record: ActorRecord, connection: ActorConnection, faults: ActorFaults) -> ActorFaults:
         self._by_lease[record.lease_id] = faults
         faults.attach(record, connection)
         return faults
@@ -212,7 +211,7 @@ class ActorFaults:
         else:
             self._strike([(name, action)])
 
-    def attach(self, record: ActorRecord, connection: Connection) -> None:
+    def attach(self, record: ActorRecord, connection: ActorConnection) -> None:
         """Watch the calls of a connection; for `Faults`."""
         self._record = record
         submit = connection.submit

@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from parl_remote.actor.nested import ClusterReach
 from parl_remote.actor.reports import LastWord, last_method
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
-from parl_remote.links.call_messages import Kind, pack
+from parl_remote.links.call_messages import ClusterReach, Kind, pack
 from parl_remote.links.handshake import Link, Part, Parts
 from parl_remote.links.identity import host_name
 from parl_remote.links.loop import Loop
