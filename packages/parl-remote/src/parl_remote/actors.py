@@ -50,14 +50,14 @@ class RemoteActors:
 
     @property
     def slots(self) -> int | None:
-        """How many actors a private cluster has room for; None where the cluster has other users."""
+        """Return how many actors fit into a private cluster; None where the cluster has other users."""
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> _RemoteHandle:
         """Construct `cls(*args, **kwargs)` in a new actor.
 
         Raises:
-            NoResources: there is no room, at all or within the time allowed.
+            NoResources: no capacity, at all or within the time allowed.
             ActorLost: the process ended in the constructor.
             Exception: whatever the constructor raised.
         """
@@ -128,6 +128,6 @@ class _RemoteHandle(Reference):
 
 
 def _arrive(place: Any, shipped: ShippedSpec) -> _RemoteHandle:
-    """The receiving end of a handle's pickle."""
+    """Make a handle from its pickle."""
     spec, _ = unpacked(shipped)
     return _RemoteHandle(current.client().borrow(place, spec, None))

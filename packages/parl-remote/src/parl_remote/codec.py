@@ -34,7 +34,7 @@ def to_json(value: Any) -> Any:
 
 @cache
 def _writer(hashable: Hashable) -> _Writer:
-    """How to write values of one type; built once for each, because a master writes some thousands a second."""
+    """Return how to write values of one type; built once for each, because a master writes some thousands a second."""
     kind = cast(type[Any], hashable)
     if issubclass(kind, Enum):
         return attrgetter("_value_")
@@ -84,7 +84,7 @@ def from_json(kind: type[Any], value: object, path: str) -> Any:
 
 @cache
 def _reader(hint: Hashable) -> _Reader:
-    """How to read one annotation; built once for each."""
+    """Return how to read one annotation; built once for each."""
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in {types.UnionType, typing.Union}:

@@ -116,7 +116,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
-    """Whether `PARL_PORTABLE=1` asks to do without what only Linux offers, see `facilities`."""
+    """Return whether `PARL_PORTABLE=1` asks to do without what only Linux offers, see `facilities`."""
     read = os.environ if variables is None else variables
     return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
 

@@ -248,7 +248,7 @@ def disconnect() -> None:
 
 
 def get_global_client() -> current.ActorMaker:
-    """The connection itself, by PARL's name for it; its `actor_num` says how many actors it has.
+    """Return the connection itself, by PARL's name for it; its `actor_num` says how many actors it has.
 
     Raises:
         NotConnected: There is none.

@@ -67,7 +67,7 @@ class ActorMaker(Protocol):
         """Make an actor and run its constructor."""
 
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """The reference to an actor that somebody else has made, or this program before; see `handles`.
+        """Return the reference to an actor that somebody else has made, or this program before; see `handles`.
 
         Args:
             place: What that one's reference has as its `place`.
@@ -76,7 +76,7 @@ class ActorMaker(Protocol):
         """
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """The actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `named_actors.get_actor`."""
 
     def kill(self, name: str) -> None:
         """End the actor that has a name; see `named_actors.kill`."""
@@ -107,7 +107,7 @@ _state = _State()
 
 
 def client() -> ActorMaker:
-    """The connection.
+    """Return the connection.
 
     Raises:
         NotConnected: There is none.
@@ -127,7 +127,7 @@ def can_connect() -> bool:
 
 
 def peek() -> ActorMaker | None:
-    """The connection if there is one."""
+    """Return the connection if there is one."""
     return _state.client
 
 
@@ -165,7 +165,7 @@ def acting() -> Iterator[None]:
 
 
 def inside_actor() -> bool:
-    """Whether the code that runs is that of an actor."""
+    """Return whether the code that runs is that of an actor."""
     return _state.inside_actor or getattr(_state.local, "acting", False)
 
 
@@ -180,7 +180,7 @@ def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 
 def is_constructed_here(cls: type) -> bool:
-    """Whether the next object of a class is the one that `construct_here` is making; says so once."""
+    """Return whether the next object of a class is the one that `construct_here` is making; says so once."""
     if getattr(_state.local, "constructed", None) is not cls:
         return False
     _state.local.constructed = None
@@ -199,5 +199,5 @@ def local_objects() -> Iterator[None]:
 
 
 def objects_are_local() -> bool:
-    """Whether objects of remote classes are ordinary ones here and now."""
+    """Return whether objects of remote classes are ordinary ones here and now."""
     return (_state.inside_actor and _state.make is None) or getattr(_state.local, "active", False)

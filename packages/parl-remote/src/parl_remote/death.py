@@ -44,7 +44,7 @@ class DeathKind(Enum):
 
     @property
     def is_loss(self) -> bool:
-        """Whether somebody may miss the actor: not so where its program let go of it, or ended."""
+        """Return whether somebody may miss the actor: not so where its program let go of it, or ended."""
         return self not in (DeathKind.RELEASED, DeathKind.CLIENT_GONE, DeathKind.STOPPED)
 
 
@@ -97,7 +97,7 @@ class DeathCause(Record):
     restarts: int = 0
 
     def describe(self) -> str:
-        """The cause in one line, without the log."""
+        """Return the cause in one line, without the log."""
         text = _WHAT_HAPPENED[self.kind]
         if self.kind is DeathKind.KILLED_BY_USER and self.detail:
             text = "it was destroyed"  # by whom and why is said there
@@ -112,7 +112,7 @@ class DeathCause(Record):
         return text
 
     def describe_memory(self) -> str:
-        """How its size went, in one line; empty if nobody has looked."""
+        """Return how its size went, in one line; empty if nobody has looked."""
         if not self.memory:
             return ""
         end = self.memory[-1].at

@@ -57,7 +57,7 @@ class LocalCalls(Announced):
 
     @property
     def used(self) -> bool:
-        """Whether the object runs several calls at a time."""
+        """Return whether the object runs several calls at a time."""
         return self._runner is not None
 
     def submit(self, frames: Sequence[memoryview], future: RemoteFuture[Any]) -> None:
@@ -172,7 +172,7 @@ class _LocalPath:
         return future
 
     def names_changed(self) -> bool:
-        """All callers share one list of names."""
+        """Return False: all callers share one list of names."""
         return False
 
     def close(self) -> None:
@@ -283,7 +283,7 @@ class DebugClient:
             self._names[name] = None, True
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:  # noqa: ARG002
-        """The reference to an actor of this process; see `current.ActorMaker`.
+        """Return the reference to an actor of this process; see `current.ActorMaker`.
 
         Raises:
             ActorLost: It has ended.
@@ -297,7 +297,7 @@ class DebugClient:
         raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
-        """The actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `named_actors.get_actor`."""
         ref, wait = self._names.get(name, (None, True))
         alive = ref() if ref is not None else None
         if alive is None:

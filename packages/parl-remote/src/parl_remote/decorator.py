@@ -65,7 +65,7 @@ class RemoteNew:
         return self.remote(self.options, args, kwargs)
 
     def local(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An ordinary object; `__init__` follows from Python itself."""
+        """Return an ordinary object; `__init__` follows from Python itself."""
         if self.original is None:
             inherited = super(self.cls, cls).__new__  # type: ignore[arg-type]  # a subclass is an instance of nothing here
             if inherited is object.__new__:  # it takes no arguments; __init__ does
@@ -116,7 +116,7 @@ def _own_new(cls: type) -> Callable[..., Any] | None:
 
 
 def _new_signature(cls: type) -> inspect.Signature:
-    """The constructor's parameters, as `help` and `inspect.signature` show them for the class."""
+    """Return the constructor's parameters, as `help` and `inspect.signature` show them for the class."""
     try:
         signature = inspect.signature(cls)
     except (TypeError, ValueError):
@@ -140,12 +140,12 @@ def _make_local(cls: type, *args: Any) -> Any:
 
 
 def is_decorated(cls: type) -> bool:
-    """Whether this very class is decorated, not only one that it inherits from."""
+    """Return whether this very class is decorated, not only one that it inherits from."""
     return isinstance(cls.__dict__.get("__new__"), RemoteNew)
 
 
 def hook_of(cls: type) -> RemoteNew:
-    """What makes a decorated class's objects.
+    """Return what makes a decorated class's objects.
 
     Raises:
         TypeError: The class is not decorated.
@@ -213,7 +213,7 @@ class OptionsAttribute(ClassAttribute):
         return ChosenClass(hook, hook.options).options
 
 
-def offer_options(cls: type) -> None:
+def add_options(cls: type) -> None:
     """Give a decorated class its `options`, unless it has something of that name itself."""
     for base in cls.__mro__:
         own = base.__dict__.get(_NAME)
@@ -287,7 +287,8 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         memory: MiB of its node's memory that are set aside for an actor (default 0).
         max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
         labels: Amounts of what the cluster's owner has named, for example `{"license": 1}` (default: none).
-        placement: "spread" puts an actor on the node with the most room (default), "pack" on the fullest with enough.
+        placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest with
+            enough.
         node: The only node that an actor may go to, by its name or id (default: any).
         name: What `get_actor` finds the actor by, unique in the cluster (default: none).
         detached: Whether the actor outlives the program that made it (default False).
@@ -297,7 +298,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
             `async def` methods, which run on an event loop in the actor. Above 1, methods of other classes run in
             threads, started in order.
         max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
-        when_full: What a call above `max_pending_calls` does: "wait" until there is room (default), or "raise"
+        when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
             `TooManyPendingCalls`.
         lease_timeout_s: Seconds that creating an object waits for free resources (default: what `connect` was given).
 
@@ -314,7 +315,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         setattr(decorated, "__new__", RemoteNew(decorated, chosen))  # noqa: B010
         if "__reduce_ex__" not in decorated.__dict__:
             setattr(decorated, "__reduce_ex__", reduce_object)  # noqa: B010
-        offer_options(decorated)
+        add_options(decorated)
         if not hasattr(decorated, "as_remote"):
             setattr(decorated, "as_remote", ServeAttribute())  # noqa: B010
         return decorated

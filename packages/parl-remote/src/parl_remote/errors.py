@@ -279,7 +279,7 @@ FutureFunctionError = RemoteCallError
 
 
 def from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
-    """An exception from what makes it up, also where its constructor wants other arguments than it keeps."""
+    """Return an exception from what makes it up, also where its constructor wants other arguments than it keeps."""
     try:
         error = kind(*args)
     except Exception:

@@ -27,7 +27,7 @@ class Readable(Protocol):
     """A carrier of which one thread at a time reads for all."""
 
     def is_led_here(self) -> bool:
-        """Whether this thread reads it already, and calls from a callback."""
+        """Return whether this thread reads it already, and calls from a callback."""
 
     def lead(self) -> bool:
         """Begin to read for everybody; False if another thread does."""
@@ -39,7 +39,7 @@ class Readable(Protocol):
         """Settle what has arrived; of a thread that leads."""
 
     def has_read_ahead(self) -> bool:
-        """Whether something has arrived that the descriptor does not tell of."""
+        """Return whether something has arrived that the descriptor does not tell of."""
 
     def fileno(self) -> int:
         """Readable when something arrives."""
@@ -124,7 +124,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
     _result: Any = None
     _exception: BaseException | None = None
     _made_condition: threading.Condition | None = None
-    _sleepers: list[Any] | None = None
+    _blocked: list[Any] | None = None
     call_id: int = 0
     method: str = ""
 
@@ -154,7 +154,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     @property
     def settled(self) -> bool:
-        """Whether the result, the exception or the cancellation is known here."""
+        """Return whether the result, the exception or the cancellation is known here."""
         return self._state is not PENDING
 
     def result(self, timeout: float | None = None) -> T:
@@ -209,7 +209,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self.get_nowait()
 
     def get_nowait(self) -> T:
-        """The result if it is there.
+        """Return the result if it is there.
 
         Raises:
             ResultTimeout: It is not.
@@ -219,11 +219,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self.result()
 
     def empty(self) -> bool:
-        """Whether the result is still to come."""
+        """Return whether the result is still to come."""
         return not self.done()
 
     def done(self) -> bool:
-        """Whether the call has ended or was cancelled; looks, but does not wait."""
+        """Return whether the call has ended or was cancelled; looks, but does not wait."""
         if self._state is PENDING:
             carrier = self._carrier
             if carrier is not None:
@@ -231,11 +231,11 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._state is not PENDING
 
     def running(self) -> bool:
-        """Whether the result is still to come; the call may be queued or running."""
+        """Return whether the result is still to come; the call may be queued or running."""
         return not self.done()
 
     def cancelled(self) -> bool:
-        """Whether `cancel` came in time."""
+        """Return whether `cancel` came in time."""
         return self._state is CANCELLED_AND_NOTIFIED
 
     def cancel(self) -> bool:
@@ -279,9 +279,9 @@ class RemoteFuture(concurrent.futures.Future[T]):
         self._owner = None
         # The state is set before these are looked at, and waiters look at the state after they have put themselves
         # there: one of both sees the other.
-        if self._sleepers is not None:
-            for sleeper in tuple(self._sleepers):
-                sleeper.wake()
+        if self._blocked is not None:
+            for waiter in tuple(self._blocked):
+                waiter.wake()
         if self._made_condition is not None:
             self._notify(cancelled)
 
@@ -298,7 +298,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         self._invoke_callbacks()  # type: ignore[attr-defined]  # of the base class, unknown to its stub
 
 
-class _Sleeper:
+class _Waiter:
     """A thread that waits."""
 
     def __init__(self) -> None:
@@ -326,12 +326,12 @@ class Announced:
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
         """See `Carrier.wait_for`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        sleeper = _Sleeper()
-        if future._sleepers is None:
-            future._sleepers = []
-        future._sleepers.append(sleeper)
+        waiter = _Waiter()
+        if future._blocked is None:
+            future._blocked = []
+        future._blocked.append(waiter)
         while not future.settled:  # looked at again now that whoever settles it can see us
-            if not sleeper.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
+            if not waiter.sleep(None if deadline is None else max(0.0, deadline - time.monotonic())):
                 return future.settled
         return True
 

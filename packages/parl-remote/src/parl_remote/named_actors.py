@@ -9,11 +9,11 @@ from parl_remote.program.proxy import RemoteMethod, make_proxy, reference_of, un
 
 __all__ = ["get_actor", "kill"]
 
-_LOOK_UP_S = 30.0  # as long as making an actor may wait for room: one that is still being made is waited for
+_LOOK_UP_S = 30.0  # as long as making an actor may wait for a slot: one that is still being made is waited for
 
 
 def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
-    """A handle of the actor that was made with this name, by this program or another one of the cluster.
+    """Return a handle of the actor that was made with this name, by this program or another one of the cluster.
 
     Args:
         name: The name.

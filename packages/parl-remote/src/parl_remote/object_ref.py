@@ -75,7 +75,7 @@ def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[
 
 
 def thaw(frames: Sequence[memoryview], kinds: Sequence[int]) -> Any:
-    """The value that `freeze` took apart.
+    """Return the value that `freeze` took apart.
 
     Raises:
         Exception: Whatever unpickling raised.
@@ -136,11 +136,11 @@ class ObjectRef(serialize.Reference, Generic[T]):
 
     @property
     def is_here(self) -> bool:
-        """Whether `get` needs nobody else."""
+        """Return whether `get` needs nobody else."""
         return bool(self._frames) or self._memory is not None
 
     def get(self, timeout: float | None = None) -> T:
-        """The value: arrays are read-only, each call makes new containers around them.
+        """Return the value: arrays are read-only, each call makes new containers around them.
 
         Args:
             timeout: Seconds to wait for a value that is on another host; None waits as long as it takes.
@@ -157,7 +157,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         return value
 
     def image(self) -> memoryview | None:
-        """What to send to a node that cannot see this host's memory; None of a value that travels in the reference.
+        """Return what to send to a node that cannot see this host's memory; None if the value travels in the reference.
 
         Raises:
             ObjectLost: Every process that had the value has ended.
@@ -206,7 +206,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         return self
 
     def _passport(self) -> tuple[Any, ...]:
-        """What travels: where the value is, or the value; and the references within it, which say where theirs are now.
+        """Return what travels: where the value is, or the value, and the references within it.
 
         Those that were stored with the value only know where theirs were then, and that process may have ended.
         """
@@ -308,7 +308,7 @@ def _arrive(
     place: tuple[int, ...] | None,
     within: tuple[ObjectRef[Any], ...] = (),
 ) -> ObjectRef[Any]:
-    """The receiving end of a reference's pickle; what is wrong with it is said when its value is asked for."""
+    """Make a reference from its pickle; what is wrong with it is said when its value is asked for."""
     ref = _known.get(object_id)
     if ref is None:
         ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
@@ -329,7 +329,7 @@ def _arrive_value(
     place: tuple[int, ...] | None,
     within: tuple[ObjectRef[Any], ...] = (),
 ) -> Any:
-    """The receiving end of a reference that is an argument by itself."""
+    """Return the value of a reference that is an argument by itself."""
     if place is not None and host and host == _host() and object_id not in _known:
         with contextlib.suppress(MemoryGone):
             return thaw(*read(Place(*place)))
@@ -337,7 +337,7 @@ def _arrive_value(
 
 
 def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> ObjectRef[Any]:
-    """A value that came beside a message: its reference, which others of its id will find.
+    """Return a value that came beside a message: its reference, which others of its id will find.
 
     Args:
         object_id: Its id.
@@ -372,5 +372,5 @@ def _tidy(pool: MemoryPool) -> None:
 
 @functools.cache
 def _host() -> str:
-    """This host, empty where its processes are to be treated as strangers."""
+    """Return this host's id, empty where its processes are treated like those of another host."""
     return host_id() if environment().same_host_shortcut else ""

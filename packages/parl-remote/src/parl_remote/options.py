@@ -31,14 +31,15 @@ class ActorOptions:
         memory: MiB of its node's memory that are set aside for an actor, 0 or more.
         max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
         labels: Amounts of what the cluster's owner has named, for example `{"license": 1}`; an actor takes them.
-        placement: "spread" puts an actor on the node with the most room, "pack" on the fullest one that has enough.
+        placement: "spread" puts an actor on the node with the most free resources, "pack" on the
+            fullest one that has enough.
         node: The only node that an actor may go to, by its name or id as `xparl list nodes` shows them; empty for any.
         name: What `get_actor` finds the actor by, unique in the cluster; empty for none.
         detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
         max_restarts: How often an actor that was lost is made again, -1 for as often as needed.
         max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
         max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
-        when_full: What a call above that limit does: "wait" for room, or "raise" `TooManyPendingCalls`.
+        when_full: What a call above that limit does: "wait" for a slot, or "raise" `TooManyPendingCalls`.
         lease_timeout_s: Seconds to wait for free resources; None takes what `connect` was given.
 
     Raises:

@@ -68,7 +68,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 def _constructor(cls: type[Any]) -> Callable[..., None]:
-    """The `__init__` of a frozen dataclass, made as the standard library makes it."""
+    """Return the `__init__` of a frozen dataclass, made as the standard library makes it."""
     parameters: list[str] = []
     lines = ["pass"]
     names: dict[str, Any] = {"_set": _set, "_MISSING": dataclasses.MISSING}

@@ -1,8 +1,8 @@
-"""`parl.RemoteManager`: objects of programs that dial in, as handles of this one.
+"""`parl.RemoteManager`: objects of programs that connect in the reverse direction, as handles of this one.
 
     program elsewhere: obj.as_remote("host:port") --> RemoteManager(port) --get_remote()--> a handle, as of an actor
 
-Nothing has to be reachable but the manager's one port. What dials in must hold the same key.
+Nothing has to be reachable but the manager's one port. Whoever connects must hold the same key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from parl_remote.program.connection import Connection
 from parl_remote.program.pending_calls import kind_of_reference
 from parl_remote.program.proxy import make_proxy, unpacked
 from parl_remote.program.rendezvous import given_key, publish_manager_key
-from parl_remote.program.restarts import Comeback, NotAgain
+from parl_remote.program.restarts import Comeback, NoRestart
 from parl_remote.security import ClusterKey
 from parl_remote.system.polling import Waker
 from parl_remote.transport import Buffer, Closed, Listener, Opened, Received
@@ -211,11 +211,11 @@ class ServedObject:
 
     @property
     def is_connected(self) -> bool:
-        """Whether it is there now."""
+        """Return whether it is there now."""
         return self._channel is not None
 
     def reference(self, options: ActorOptions) -> ActorRef:
-        """A reference for handles of it."""
+        """Return a reference for handles of it."""
         self._given = given = self._given + 1
         return kind_of_reference(options)(
             ClassSpec.of_shipped(self.shipped),
@@ -243,9 +243,9 @@ class ServedObject:
             channel.hang_up(why)
 
     def connected_again(self, channel: PeerChannel) -> None:
-        """Its program has dialled again; in the manager's loop."""
+        """Its program has connected again; in the manager's loop."""
         if self._channel is not None:  # it noticed before this side did
-            self.connection_lost(self._channel, "its program has dialled again")
+            self.connection_lost(self._channel, "its program has connected again")
         self._channel = channel
         self._returned.put(channel)
 
@@ -269,9 +269,9 @@ class ServedObject:
             channel = self._returned.get(timeout=self._reconnect_s)
         except queue.Empty:
             self.is_over = True
-            raise NotAgain(f"and its program did not come back within {self._reconnect_s:g} s") from None
+            raise NoRestart(f"and its program did not come back within {self._reconnect_s:g} s") from None
         if channel is None:
-            raise NotAgain
+            raise NoRestart
         return self._make(channel)
 
     def _note(self, made: Made) -> None:
@@ -293,7 +293,7 @@ class ServedObject:
 
 
 _JSON = ord("{")
-_GOODBYE_S = 1.0  # for the last messages to leave
+_SHUTDOWN_S = 1.0  # for the last messages to leave
 
 
 class RemoteManager:
@@ -353,7 +353,7 @@ class RemoteManager:
     def get_remote(
         self, timeout_s: float | None = None, *, wait: bool = True, max_pending_calls: int | None = None
     ) -> Any:
-        """The next object that somebody serves, each once; one whose handle is dropped is given out again.
+        """Return the next object that somebody serves, each once; one whose handle is dropped is given out again.
 
         Args:
             timeout_s: How long to wait for one; None waits as long as it takes.
@@ -388,14 +388,14 @@ class RemoteManager:
         self._closed = True
         self._available.put(None)
         self._loop.call_soon(self._end)
-        self._thread.join(_GOODBYE_S)
+        self._thread.join(_SHUTDOWN_S)
         if self._background is not None:
             self._background.stop()
         if self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def __len__(self) -> int:
-        """How many objects are connected now."""
+        """Return how many objects are connected now."""
         return sum(served.is_connected for served in list(self._objects.values()))
 
     def __enter__(self) -> Self:
@@ -464,7 +464,7 @@ class RemoteManager:
         self._peers[peer] = channel, known
 
     def _background_loop(self) -> Loop:
-        """The loop that reads for futures with callbacks."""
+        """Return the loop that reads for futures with callbacks."""
         with self._lock:
             if self._background is None:
                 self._background = Loop()

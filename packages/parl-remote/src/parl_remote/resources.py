@@ -62,14 +62,14 @@ class Resources:
         return Resources, (self.cpu, self.gpu, self.memory, dict(self.labels))
 
     def amount(self, kind: str) -> float:
-        """How much of "cpu", "gpu", "memory" or a label."""
+        """Return how much of "cpu", "gpu", "memory" or a label."""
         if kind in _OWN_KINDS:
             own: float = getattr(self, kind)
             return own
         return self.labels.get(kind, 0.0)
 
     def kinds(self) -> frozenset[str]:
-        """The names of what there is any of."""
+        """Return the names of what there is any of."""
         return frozenset((*(kind for kind in _OWN_KINDS if getattr(self, kind)), *self.labels))
 
     def only(self, kinds: frozenset[str]) -> Resources:
@@ -79,7 +79,7 @@ class Resources:
         return Resources(cpu, gpu, int(memory), labels)
 
     def fits(self, need: Resources) -> bool:
-        """Whether `need` can be taken from this."""
+        """Return whether `need` can be taken from this."""
         return (
             need.cpu <= self.cpu
             and need.gpu <= self.gpu
@@ -122,7 +122,7 @@ class Resources:
 
 
 def _are_sound(*amounts: float) -> bool:
-    """Whether all are whole and moderate, which most are; others are looked at one by one."""
+    """Return whether all are whole and moderate, which most are; others are looked at one by one."""
     return all(0 <= amount <= _LARGEST and amount == int(amount) for amount in amounts)
 
 
@@ -138,7 +138,7 @@ def _check_amount(name: str, amount: float) -> None:
 
 
 class Placement(Enum):
-    """Which of the nodes with enough room takes an actor.
+    """Which of the nodes with enough resources takes an actor.
 
     SPREAD: the one with the most left, so that actors share the work's machines evenly. PACK: the one with the least
     left, so that whole nodes stay free for large actors.

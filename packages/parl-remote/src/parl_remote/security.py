@@ -38,7 +38,7 @@ class ClusterKey:
 
     @classmethod
     def generate(cls) -> ClusterKey:
-        """A new random key."""
+        """Return a new random key."""
         return cls(secrets.token_bytes(_KEY_BYTES))
 
     @classmethod
@@ -72,7 +72,7 @@ class ClusterKey:
         return cls.from_text(read_private_file(path), source=str(path))
 
     def to_text(self) -> str:
-        """The key as one line, for `PARL_KEY` and key files."""
+        """Return the key as one line, for `PARL_KEY` and key files."""
         return _PREFIX + self.secret.hex()
 
     def derive(self, purpose: str) -> bytes:

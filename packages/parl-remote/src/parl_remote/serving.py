@@ -1,4 +1,4 @@
-"""`as_remote`: an object of this program serves one elsewhere, and this program only dials out.
+"""`as_remote`: an object of this program serves one elsewhere, and this program only connects outwards.
 
     obj.as_remote("host:port") --connect, who it is--> RemoteManager
                                <---- calls, as to an actor ----      get_remote() gave the program there a handle
@@ -39,7 +39,7 @@ __all__ = ["Serving", "as_remote"]
 _log = logging.getLogger("parl.remote")
 _PROTOCOL = 1
 _JSON = ord("{")  # no kind of call message has this number
-_BETWEEN_DIALS_S = 0.2  # a manager that is being started answers within a second
+_BETWEEN_ATTEMPTS_S = 0.2  # a manager that is being started answers within a second
 _CANCEL = int(Kind.CANCEL)
 
 
@@ -47,7 +47,7 @@ def as_remote(
     obj: Any,
     server_ip: str,
     server_port: int | None = None,
-    remote_ip: str | None = None,  # noqa: ARG001  # PARL had the object listen as well; here it only dials out
+    remote_ip: str | None = None,  # noqa: ARG001  # PARL had the object listen as well; here it only connects outwards
     remote_port: int | None = None,  # noqa: ARG001
     *,
     key_file: str | os.PathLike[str] | None = None,
@@ -135,14 +135,14 @@ class Serving:
         names = self._host.attributes if ref is None else tuple(ref.attributes.names)
         self._hello = [_hello(self._id, spec.name), *serialize.dumps((tuple(spec.shipped()), names))]
         self._runner = _runner_for(self._host, concurrency_of(spec.cls, max_concurrency))
-        self._channel, welcome = self._dial(timeout_s)
+        self._channel, welcome = self._connect(timeout_s)
         manager_is_here = welcome.get("pid") == os.getpid() and welcome.get("host") == host_id()
         daemon = threading.current_thread().daemon or manager_is_here  # else the program could not end
         threading.Thread(target=self._live, name="parl-serving", daemon=daemon).start()
 
     @property
     def is_alive(self) -> bool:
-        """Whether calls are still taken, or the connection is being made again."""
+        """Return whether calls are still taken, or the connection is being made again."""
         return not self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -170,7 +170,7 @@ class Serving:
 
     # -- connecting --------------------------------------------------------------------------------------------------
 
-    def _dial(self, within_s: float) -> tuple[Channel, dict[str, Any]]:
+    def _connect(self, within_s: float) -> tuple[Channel, dict[str, Any]]:
         """Connect and say who this is."""
         from parl_remote.transport.zmq import ZmqChannel
 
@@ -185,7 +185,7 @@ class Serving:
                 # A manager that is not there yet has not written its key down either.
                 if time.monotonic() >= deadline or self._closing or _is_final(error, self._key_file, found):
                     raise
-            time.sleep(_BETWEEN_DIALS_S)
+            time.sleep(_BETWEEN_ATTEMPTS_S)
 
     # -- the thread --------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class Serving:
                     if self._closing:
                         return
                     _log.warning("the connection to the manager at %s was lost (%s)", self._address, error)
-                self._channel, _ = self._dial(self._reconnect_s)
+                self._channel, _ = self._connect(self._reconnect_s)
                 _log.warning("the manager at %s is reached again", self._address)
         except RemoteError as error:
             _log.warning("%s is not served any more: %s", self._host.class_name, error)
@@ -281,14 +281,14 @@ def _greet(channel: Channel, hello: list[Buffer], timeout_s: float) -> dict[str,
 
 
 def _is_final(error: RemoteError, key_file: object, found: Environment) -> bool:
-    """Whether it makes no sense to dial again."""
+    """Return whether it makes no sense to connect again."""
     if isinstance(error, ClusterUnreachable):
         return False
     return key_file is not None or found.key_file is not None or found.key is not None
 
 
 def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | None:
-    """What runs several calls at a time; None where they run one after the other."""
+    """Return what runs several calls at a time; None where they run one after the other."""
     if concurrency.how is How.SERIAL:
         return None
     if concurrency.how is How.THREADS:

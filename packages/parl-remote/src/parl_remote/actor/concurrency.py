@@ -40,7 +40,7 @@ ONE_BY_ONE = Concurrency(How.SERIAL, 1)
 
 
 def concurrency_of(cls: type, asked: int | None) -> Concurrency:
-    """What a class gets.
+    """Return what a class gets.
 
     Args:
         cls: The actor's class.
@@ -52,7 +52,7 @@ def concurrency_of(cls: type, asked: int | None) -> Concurrency:
 
 
 def _has_async_methods(cls: type) -> bool:
-    """Whether any method is `async def`, under decorators that say what they wrap."""
+    """Return whether any method is `async def`, under decorators that say what they wrap."""
     for base in cls.__mro__:
         for attribute in base.__dict__.values():
             function = getattr(attribute, "__func__", attribute)

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote import current
 from parl_remote.actor.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
-from parl_remote.actor.reports import CallMeter, LastWord, SharedCallMeter
+from parl_remote.actor.reports import CallMeter, ExitReport, SharedCallMeter
 from parl_remote.actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote.data import serialize
 from parl_remote.data.answers import describe
@@ -160,7 +160,7 @@ class ActorHost:
         self.machine = ActorMachine(ActorState.LEASED)
         self.running = ""
         self.meter = CallMeter()
-        self.last_word = LastWord(DeathKind.RELEASED)
+        self.exit_report = ExitReport(DeathKind.RELEASED)
         self._instance: object = None
         self._class_name = "actor"
         self._methods: tuple[str, ...] = ()
@@ -311,7 +311,7 @@ class ActorHost:
         send(_reply(_RESULT, flags, run.call_id, payload, references))
 
     def drop(self, run: Run) -> list[Buffer]:
-        """The reply for a call that was cancelled before it finished."""
+        """Return the reply for a call that was cancelled before it finished."""
         if run.began:
             self.meter.ended(run.began)
         with self._finishing:
@@ -332,9 +332,9 @@ class ActorHost:
             self.running = "__init__"
             sys.path[:] = [path for given in creation.sys_path for path in (sys.path if given is None else (given,))]
             sys.argv[:] = creation.argv
-            self.last_word = LastWord(DeathKind.IMPORT)
+            self.exit_report = ExitReport(DeathKind.IMPORT)
             cls = self._load_class(creation.cls)
-            self.last_word = LastWord(DeathKind.CONSTRUCTOR)
+            self.exit_report = ExitReport(DeathKind.CONSTRUCTOR)
             buffers, saved = _split(buffers, creation.state_buffers)
             args, kwargs = _unpack(serialize.loads(creation.arguments, buffers), creation.keywords)
 
@@ -352,10 +352,10 @@ class ActorHost:
             if self._saves:
                 self._save()
             reply = pack(Kind.CREATED, 0, 0, call_id, serialize.dumps(tuple(self._attributes)))
-            self.last_word = LastWord(DeathKind.RELEASED)
+            self.exit_report = ExitReport(DeathKind.RELEASED)
         except BaseException as error:
             self.machine.on(ActorEvent.FAILED)
-            self.last_word = self.last_word.because_of(error)
+            self.exit_report = self.exit_report.because_of(error)
             self.meter.failed(began, error)
             return self._failure(error, self.running, call_id)
         self.meter.constructed(began)
@@ -422,7 +422,7 @@ class ActorHost:
         return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
-        """What is called, and with what."""
+        """Return what is called, and with what."""
         self.running = name = "" if index == BY_NAME else self._methods[index]
         self.meter.runs(name)
         if flags & _EMPTY:
@@ -513,12 +513,12 @@ def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], reference
 
 
 def _may_give_itself(method: str) -> bool:
-    """Whether Python's own statements want the object that the method returns and not a copy: `with`, `for`, `+=`."""
+    """Return whether statements such as `with`, `for` and `+=` want the method's object itself, not a copy."""
     return method == "__enter__" or (method.startswith("__i") and method.endswith("__"))
 
 
 def _advice(value: object) -> str:
-    """What to do about a result that cannot be sent."""
+    """Return what to do about a result that cannot be sent."""
     if inspect.isasyncgen(value) or inspect.isgenerator(value):
         return "A call has one result, not a stream of them: return a list, or a part at each call."
     if inspect.iscoroutine(value):
@@ -528,7 +528,7 @@ def _advice(value: object) -> str:
 
 
 def _split(buffers: Sequence[memoryview], last: int) -> tuple[Sequence[memoryview], Sequence[memoryview]]:
-    """All but the last ones, and those."""
+    """Return all buffers but the last ones, and the last ones."""
     at = len(buffers) - last
     return buffers[:at], buffers[at:]
 

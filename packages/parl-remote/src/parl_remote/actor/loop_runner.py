@@ -67,7 +67,7 @@ class LoopRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether a call runs or waits."""
+        """Return whether a call runs or waits."""
         return bool(self._tasks or self._waiting)
 
     def take(self, job: Job) -> None:
@@ -156,12 +156,12 @@ async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
 
 
 def selecting_loop() -> asyncio.AbstractEventLoop:
-    """A loop that can wait for any socket: on Windows that is not the one that asyncio makes unasked."""
+    """Return a loop that can wait for any socket: on Windows that is not the one that asyncio makes unasked."""
     return asyncio.SelectorEventLoop() if is_portable() else asyncio.new_event_loop()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A loop that is this thread's own."""
+    """Return a loop that is this thread's own."""
     loop = selecting_loop()
     asyncio.set_event_loop(loop)
     return loop

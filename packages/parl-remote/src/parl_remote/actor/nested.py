@@ -42,11 +42,11 @@ class NodeCluster:
 
     @property
     def may_return(self) -> bool:
-        """Whether a master that is gone may be started again; without a key, it is a private one."""
+        """Return whether a master that is gone may be started again; without a key, it is a private one."""
         return bool(self._reach.key_file)
 
     def connect_master(self) -> Channel:
-        """A channel to the master.
+        """Return a channel to the master.
 
         Raises:
             ClusterUnreachable: Nobody answers.
@@ -60,7 +60,7 @@ class NodeCluster:
             raise self.unreachable(str(error)) from error
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """A channel to a worker on another host.
+        """Return a channel to a worker on another host.
 
         Raises:
             ClusterUnreachable: Nobody answers.
@@ -70,7 +70,7 @@ class NodeCluster:
         return self._cluster().connect_node(node_addresses)
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """The error for a master that does not answer."""
+        """Return the error for a master that does not answer."""
         address = self._reach.address
         return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
 

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 from parl_remote import current
 from parl_remote.actor.concurrency import Concurrency, How
 from parl_remote.actor.host import ActorHost, HoldingReply
-from parl_remote.actor.reports import LastWord, allow_stack_dumps
+from parl_remote.actor.reports import ExitReport, allow_stack_dumps
 from parl_remote.actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote.actor.state import ActorState, Holders
 from parl_remote.data import object_places
@@ -48,18 +48,18 @@ if TYPE_CHECKING:
     import asyncio
 
 
-__all__ = ["ActorProcess", "Outbox", "Watchman", "run_actor"]
+__all__ = ["ActorProcess", "FlushTimer", "Outbox", "run_actor"]
 
 
 _HOLD_S = 0.001  # longer than sixty quick calls take, shorter than anyone notices
 
 
 class Outbox:
-    """The replies to one caller that are not written yet. Its owner adds; its owner and the watchman flush.
+    """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
     Attributes:
         held: What is not written yet.
-        guarded: Whether the watchman will flush it.
+        guarded: Whether the flush timer will flush it.
     """
 
     __slots__ = ("_channel", "_lock", "guarded", "held")
@@ -88,7 +88,7 @@ class Outbox:
                 self._channel.send_batch([held.popleft() for _ in range(len(held))])
 
 
-class Watchman:
+class FlushTimer:
     """Flushes outboxes whose owner is busy with a call."""
 
     def __init__(self) -> None:
@@ -160,7 +160,7 @@ class _Caller:
         self._sent(self)
 
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
-        """A message as it was sent, its large frames found."""
+        """Return a message as it was sent, its large frames found."""
         header = frames[0]
         kind, flags = header[0], header[1]
         if kind == _CREATE and flags & Flag.SHARES:
@@ -194,7 +194,7 @@ class ActorProcess:
         self._queue: deque[tuple[_Caller, list[memoryview]]] = deque()
         # Handles of a lost actor may lead here before the one who makes it again has sent the constructor's arguments.
         self._early: list[tuple[_Caller, list[memoryview]]] = []
-        self._watchman = Watchman()
+        self._flush_timer = FlushTimer()
         self._leaving = False  # this loop, for good or for another one
         self.over = False
 
@@ -213,14 +213,14 @@ class ActorProcess:
             self._serving.serve()
             self.flush_all()
 
-    def say_last_word(self) -> None:
+    def send_exit_report(self) -> None:
         """Tell the worker that the end is one in order, and why it comes."""
         for caller in self._callers.values():
             if caller.supervises:
-                self._host.last_word.say(caller.channel)
+                self._host.exit_report.say(caller.channel)
 
     def _accept(self) -> None:
-        """Let in everybody who stands at the door."""
+        """Accept all connections that are waiting."""
         with contextlib.suppress(BlockingIOError):
             while True:
                 connection, _ = self._listening.accept()
@@ -303,7 +303,7 @@ class ActorProcess:
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
         """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""
         if header_of(frames[0])[2] and caller is self._owner:  # he takes it along
-            self._host.last_word = LastWord(DeathKind.CLIENT_GONE)
+            self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
             self._end()
             return
         self.flush_all()
@@ -315,7 +315,7 @@ class ActorProcess:
     def _end_if_unneeded(self) -> None:
         if self.over or not self._holders.nobody_left:
             return
-        self._accept()  # somebody may stand at the door, or be announced by the worker
+        self._accept()  # a connection may be waiting, or be announced by the worker
         for other in list(self._callers.values()):
             if other.supervises:
                 self._read(other)
@@ -362,7 +362,7 @@ class ActorProcess:
             if not queue or took_s > _SLOW_S or len(caller.outbox.held) >= _MOST_HELD:
                 self.flush_all()
             else:
-                self._watchman.guard(caller.outbox)
+                self._flush_timer.guard(caller.outbox)
             if took_s > _SLOW_S:
                 for other in list(self._callers.values()):
                     self._read(other)
@@ -397,7 +397,7 @@ class ActorProcess:
                 self._turn_away(caller, error)
                 return
             if self._host.machine.state is ActorState.CLOSED:
-                self.say_last_word()  # before the caller can hear of it and have this process killed
+                self.send_exit_report()  # before the caller can hear of it and have this process killed
                 self._end()
             elif kind == _CREATE and self._host.concurrency.how is not How.SERIAL:
                 self._leave_for_concurrency()
@@ -530,7 +530,7 @@ def run_actor(listening: Listening, parent: int) -> None:
             client.close()  # and with it the actors that this one has made
         atexit._run_exitfuncs()
         _flush_output()  # before: who has said it may be killed at once
-        process.say_last_word()
+        process.send_exit_report()
         code = 0
     except BaseException:
         sys.excepthook(*sys.exc_info())

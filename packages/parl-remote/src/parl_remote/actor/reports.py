@@ -39,7 +39,7 @@ __all__ = [
     "STACK_SIGNAL",
     "CallMeter",
     "CallStats",
-    "LastWord",
+    "ExitReport",
     "SharedCallMeter",
     "StackFile",
     "allow_stack_dumps",
@@ -115,7 +115,7 @@ class CallMeter:
         self._use(page)
 
     def began(self) -> float:
-        """A call begins now; give the result to `ended` or `failed`."""
+        """Begin a call and return the time; give it to `ended` or `failed`."""
         numbers = self._numbers
         numbers[_BEGUN] += 1.0
         numbers[_SINCE] = since = _clock()
@@ -203,7 +203,7 @@ class SharedCallMeter(CallMeter):
 
 
 def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
-    """What an actor's page says, None if there is none (yet, or any more)."""
+    """Return the numbers on an actor's page, None if there is none (yet, or any more)."""
     page = _page(path)
     if len(page) != PAGE_BYTES:
         return None
@@ -227,7 +227,7 @@ def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
 
 
 def last_method(path: str | os.PathLike[str]) -> str:
-    """The method that began last, whether it still runs or not; empty if none did."""
+    """Return the method that began last, whether it still runs or not; empty if none did."""
     page = _page(path)
     return _read(page, _METHOD, _ERROR - _METHOD) if len(page) == PAGE_BYTES else ""
 
@@ -240,7 +240,7 @@ def _take_room(descriptor: int) -> None:
 
 
 def _page(path: str | os.PathLike[str]) -> bytes:
-    """The page itself, without what may stand behind it (see `stack_dumps`); nothing if it cannot be read."""
+    """Return the page itself, without what may stand behind it (see `stack_dumps`); nothing if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(PAGE_BYTES)
@@ -263,7 +263,7 @@ def _one_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class LastWord:
+class ExitReport:
     """What an actor says to its worker before it ends by itself.
 
     Attributes:
@@ -274,10 +274,10 @@ class LastWord:
     kind: DeathKind
     detail: str = ""
 
-    def because_of(self, error: BaseException) -> LastWord:
+    def because_of(self, error: BaseException) -> ExitReport:
         """The same with the error in one line."""
         lines = str(error).strip().splitlines()
-        return LastWord(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
+        return ExitReport(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
     def say(self, channel: UnixChannel) -> None:
         """Tell the worker; a worker that is gone or does not listen misses it."""
@@ -286,8 +286,8 @@ class LastWord:
             channel.send(pack(Kind.CLOSE, 0, 0, 0, [said]), 0.0)
 
     @classmethod
-    def heard(cls, channel: UnixChannel) -> LastWord | None:
-        """What an actor has said, None if it was cut short."""
+    def heard(cls, channel: UnixChannel) -> ExitReport | None:
+        """Return what an actor has said, None if it was cut short."""
         with contextlib.suppress(ResultTimeout, ChannelClosed, RemoteProtocolError, ValueError, KeyError, IndexError):
             while True:
                 frames = channel.receive(0.0)
@@ -343,14 +343,14 @@ class StackFile:
         os.truncate(self._path, PAGE_BYTES)
 
     def size(self) -> int:
-        """How much of a dump is there."""
+        """Return how many bytes of a dump are there."""
         try:
             return max(0, self._path.stat().st_size - PAGE_BYTES)
         except OSError:
             return 0
 
     def read(self) -> str:
-        """What is there."""
+        """Return the dump that is there."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(PAGE_BYTES)

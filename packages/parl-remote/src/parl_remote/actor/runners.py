@@ -57,7 +57,7 @@ class Job:
         self.caller = caller
 
     def is_from(self, caller: Answerer, call_id: int) -> bool:
-        """Whether it is this call."""
+        """Return whether it is this call."""
         return self.caller is caller and self.run.call_id == call_id
 
 
@@ -185,7 +185,7 @@ class Process(Protocol):
 
     @property
     def over(self) -> bool:
-        """Whether it is to end."""
+        """Return whether it is to end."""
 
     def take_in(self, timeout_s: float | None) -> None:
         """Read what has arrived, waiting for it if need be, and hand it to the runner."""
@@ -200,7 +200,7 @@ class ConcurrentServing(Protocol):
     runner: Runner
 
     def postpones(self) -> bool:
-        """Whether a reply that was kept just now leaves later, with others; then it is seen to here."""
+        """Return whether a reply that was kept just now leaves later, with others; then it is seen to here."""
 
     def wake(self) -> None:
         """Messages were read while writing had to wait; see to it that they are looked at."""

@@ -174,5 +174,5 @@ class Holders:
 
     @property
     def nobody_left(self) -> bool:
-        """Whether the actor may end."""
+        """Return whether the actor may end."""
         return self._owner_has_left and not (self._here or self._somebody_comes or self.is_kept)

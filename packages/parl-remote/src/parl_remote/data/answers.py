@@ -64,7 +64,7 @@ def describe(error: BaseException, method: str, references: list[object] | None 
 
 
 def rebuild(failure: Failure) -> BaseException:
-    """The exception to raise at the caller."""
+    """Return the exception to raise at the caller."""
     remote = RemoteCallError(
         f"{failure.method}() raised {failure.type_name} in the actor: {failure.text}",
         method=failure.method,
@@ -86,7 +86,7 @@ def rebuild(failure: Failure) -> BaseException:
 
 
 def _taken_apart(error: BaseException) -> object:
-    """What to pickle: the exception if its class has its own way, else its class, arguments and attributes."""
+    """Return what to pickle: the exception if its class has its own way, else its class, arguments and attributes."""
     if type(error).__reduce__ is not BaseException.__reduce__:
         return error
     args = error.args
@@ -96,7 +96,7 @@ def _taken_apart(error: BaseException) -> object:
 
 
 def _put_together(parts: object) -> object:
-    """What `_taken_apart` was given."""
+    """Make the exception that `_taken_apart` took apart."""
     if not isinstance(parts, tuple):
         return parts
     kind, args, attributes = parts
@@ -127,7 +127,7 @@ def _text(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """The traceback from the user's first frame on."""
+    """Return the traceback from the user's first frame on."""
     trace = error.__traceback__
     while trace is not None and _is_ours(trace.tb_frame.f_globals.get("__package__")):
         trace = trace.tb_next
@@ -206,7 +206,7 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
 
 
 def unreadable(error: Exception, method: str) -> SerializationError:
-    """The error of a call whose result came and cannot be unpickled."""
+    """Return the error of a call whose result came and cannot be unpickled."""
     what = f"the result of {method}()"
     failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
     failure.__cause__ = error

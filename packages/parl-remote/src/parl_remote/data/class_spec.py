@@ -18,7 +18,7 @@ __all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec", "description_of", "dump
 
 
 def dumps_class(cls: type) -> bytes:
-    """A class as bytes: its name where the actor can import it, else the class itself.
+    """Return a class as bytes: its name where the actor can import it, else the class itself.
 
     Raises:
         SerializationError: Something that the class needs cannot be sent.
@@ -40,12 +40,12 @@ def dumps_class(cls: type) -> bytes:
 
 
 def _culprit_of(cls: type) -> str:
-    """What cannot be sent, in words; empty if nothing by itself is to blame."""
+    """Return what cannot be sent, in words; empty if nothing by itself is to blame."""
     return _search(cls, set())
 
 
 def _search(thing: object, seen: set[int]) -> str:
-    """The first culprit within a class or function that cannot be sent."""
+    """Return the first culprit within a class or function that cannot be sent."""
     seen.add(id(thing))
     for what, value in _parts(thing):
         if id(value) in seen or _can_be_sent(value):
@@ -78,7 +78,7 @@ def _parts_of_class(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _functions_of(attribute: object) -> Iterator[types.FunctionType]:
-    """The functions behind an attribute of a class."""
+    """Return the functions behind an attribute of a class."""
     if isinstance(attribute, property):
         accessors = (attribute.fget, attribute.fset, attribute.fdel)
         yield from (accessor for accessor in accessors if isinstance(accessor, types.FunctionType))
@@ -107,7 +107,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """Names that code looks up, that of functions within it too."""
+    """Return names that code looks up, that of functions within it too."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -225,7 +225,7 @@ class ClassSpec:
 
     @classmethod
     def of_shipped(cls, shipped: ShippedSpec) -> ClassSpec:
-        """What came with a handle from another process."""
+        """Make the specification of a class that came with a handle from another process."""
         spec = cls.__new__(cls)
         spec._cls = None
         spec._shipped = shipped
@@ -237,7 +237,7 @@ class ClassSpec:
         return spec
 
     def shipped(self) -> ShippedSpec:
-        """What goes with a handle to another process.
+        """Return the part of the specification that goes with a handle to another process.
 
         Raises:
             SerializationError: Something that the class needs cannot be sent.
@@ -279,7 +279,7 @@ class ClassSpec:
         return names
 
     def unknown(self, name: str, attributes: Iterable[str]) -> str:
-        """The message for a name that does not exist, with near ones."""
+        """Return the message for a name that does not exist, with near ones."""
         import difflib  # here, because most programs never need it
 
         near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
@@ -288,7 +288,7 @@ class ClassSpec:
 
 
 def description_of(spec: ClassSpec, *, wait: bool) -> str:
-    """A class as text, for the worker to keep.
+    """Return a class as text, for the worker to keep.
 
     Raises:
         SerializationError: Something that the class needs cannot be sent.
@@ -297,7 +297,7 @@ def description_of(spec: ClassSpec, *, wait: bool) -> str:
 
 
 def read_description(description: str) -> tuple[ShippedSpec, bool]:
-    """What `description_of` was given."""
+    """Return what `description_of` described."""
     shipped, wait = serialize.loads(base64.b64decode(description))
     return ShippedSpec(*shipped), wait
 
@@ -311,6 +311,6 @@ def _read(cls: bytes) -> type:
 
 
 def _is_inherited_from_object(cls: type, name: str) -> bool:
-    """Whether the class has a special method only because every object has it, or because classes are callable."""
+    """Return whether the class has a special method only because every object, or every class, has it."""
     owner = next((base for base in cls.__mro__ if name in base.__dict__), object)
     return owner is object

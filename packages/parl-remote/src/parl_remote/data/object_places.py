@@ -37,7 +37,7 @@ class Source(Protocol):
         """Have the node keep the value that one of its processes has, for as long as the reference lives."""
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
-        """The value's image.
+        """Return the value's image.
 
         Raises:
             ObjectLost: The node does not have it any more.
@@ -59,12 +59,12 @@ def look_in(socket_directory: str) -> None:
 
 
 def has_place() -> bool:
-    """Whether `look_in` was called, perhaps before the fork that made this process."""
+    """Return whether `look_in` was called, perhaps before the fork that made this process."""
     return _Surroundings.directory is not None
 
 
 def brought(object_id: str) -> Place | None:
-    """Where this node's worker has a value that was sent to it, None if it was not."""
+    """Return where this node's worker has a value that was sent to it, None if it was not."""
     if _here.directory is None:
         return None
     from parl_remote.data.object_memory import Place  # 10 ms, and every connection imports this module
@@ -92,7 +92,7 @@ def forget_note(socket_directory: Path, object_id: str) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Whether this can be the id of a value, and so be a part of a file's name."""
+    """Return whether this can be the id of a value, and so be a part of a file's name."""
     return len(text) <= _LONGEST_ID and text.isascii() and text.replace("-", "").isalnum()
 
 
@@ -113,5 +113,5 @@ def reading_from(source: Source | None) -> Iterator[None]:
 
 
 def sender() -> Source | None:
-    """Who sent what this thread is reading, None if that was on this host."""
+    """Return who sent what this thread is reading, None if that was on this host."""
     return _here.sender

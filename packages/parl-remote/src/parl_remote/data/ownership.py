@@ -23,7 +23,7 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def is_own(path: str) -> bool:
-    """Whether a file is the user's own: neither of the standard library nor installed."""
+    """Return whether a file is the user's own: neither of the standard library nor installed."""
     if not os.path.isabs(path):
         return False  # "built-in", "frozen"
     return not (_INSTALLED & set(path.split(os.sep)) or path.startswith(_library()))
@@ -63,14 +63,14 @@ def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
 
 
 def _place_of(name: str, file: str) -> str:
-    """The directory on `sys.path` from which an import statement gives this file; empty if its name is another one."""
+    """Return the directory on `sys.path` from which the module's name leads to this file; empty if none does."""
     path = file.removesuffix(".py").removesuffix(f"{os.sep}__init__")
     tail = os.sep + name.replace(".", os.sep)
     return path.removesuffix(tail) if path.endswith(tail) else ""
 
 
 def importable_elsewhere(module: ModuleType) -> bool:
-    """Whether another process with the same `sys.path` would find the same module under its name."""
+    """Return whether another process with the same `sys.path` would find the same module under its name."""
     file = getattr(module, "__file__", None)
     if file is None:
         return module.__name__ in sys.builtin_module_names

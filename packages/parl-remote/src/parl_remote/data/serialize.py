@@ -170,7 +170,7 @@ class _CollectingPickler(pickle.Pickler):
 
 
 def _names_shipped(data: bytes) -> bool:
-    """Whether a pickle names a module for which `ship_by_value` was called."""
+    """Return whether a pickle names a module for which `ship_by_value` was called."""
     return any(mark in data for mark in _by_value)
 
 
@@ -186,7 +186,7 @@ def _cloudpickled(
 
 
 def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
-    """The value that `dumps` took apart.
+    """Return the value that `dumps` took apart.
 
     Raises:
         Exception: Whatever unpickling raised.
@@ -226,7 +226,7 @@ def dumps_arguments(
 
 
 def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """The arguments of a call, those replaced that are something else when they stand by themselves."""
+    """Return the arguments of a call, those replaced that are something else when they stand by themselves."""
     if not _stand_ins.keys().isdisjoint(map(type, args)):
         args = tuple(_stand_ins[type(one)](one) if type(one) in _stand_ins else one for one in args)
     if kwargs and not _stand_ins.keys().isdisjoint(map(type, kwargs.values())):
@@ -242,7 +242,7 @@ def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
 def refusal(
     error: Exception, args: tuple[Any, ...], kwargs: Mapping[str, Any], call: str, names: Callable[[], list[str]]
 ) -> SerializationError:
-    """The error for arguments that cannot be sent, see `dumps_arguments`."""
+    """Return the error for arguments that cannot be sent, see `dumps_arguments`."""
     what = _culprit(args, kwargs, names)
     if isinstance(error, FutureTravels):
         return SerializationError(f"{what} of {call}(): {error}", what=f"{what} of {call}")
@@ -254,7 +254,7 @@ def refusal(
 
 
 def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
-    """Which argument cannot be pickled, in words."""
+    """Return which argument cannot be pickled, in words."""
     known = names()
     named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
     for name, value in {**named, **kwargs}.items():
@@ -328,7 +328,7 @@ _BASES, _NAMESPACE = 2, 3
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What makes the class elsewhere, with its slots: given later, they would be an attribute and no slots."""
+    """Return the arguments that make the class, with its slots: given later, they would be an attribute."""
     slots = cls.__dict__.get("__slots__")
     if not isinstance(slots, str | tuple | list | dict) or not isinstance(arguments[_NAMESPACE], dict):
         return arguments  # none, or an iterator that was used up when the class was made; or an enumeration
@@ -339,7 +339,7 @@ def _with_slots(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _with_bases(cls: type, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What makes the class elsewhere, with `TypedDict` as the base of a typed dictionary, whose real one is `dict`."""
+    """Return the arguments that make the class, with `TypedDict` as the base of a typed dictionary."""
     if type(cls).__name__ != "_TypedDictMeta":
         return arguments
     typed = getattr(_modules[type(cls).__module__], "TypedDict", typing.TypedDict)  # typing's, or typing_extensions'
@@ -356,7 +356,7 @@ def _cached(function: Callable[..., Any], parameters: dict[str, Any]) -> Callabl
 
 
 def _has_name_elsewhere(function: Any) -> bool:
-    """Whether other processes find a function by its module and name."""
+    """Return whether other processes find a function by its module and name."""
     name = function.__module__
     if name == _MAIN.decode() or any(f"{name}.".startswith(f"{mark.decode()}.") for mark in _by_value):
         return False

@@ -29,7 +29,7 @@ _made: dict[tuple[bool, bool, int], Reducers] = {}  # by frameworks loaded and s
 
 
 def reducers() -> Reducers | None:
-    """The table for a pickler, `copyreg`'s entries included; None if there is no framework whose tensors could come."""
+    """Return the table for a pickler, with `copyreg`'s entries; None if no framework with tensors is loaded."""
     modules = sys.modules
     if "torch" not in modules and "paddle" not in modules:
         return None
@@ -92,7 +92,7 @@ def _reduce_torch(tensor: Any) -> Any:
 
 
 def _compact(tensor: Any) -> tuple[Any, tuple[int, ...]]:
-    """The tensor as contiguous memory, and which of its dimensions is where in that.
+    """Return the tensor as contiguous memory, and which of its dimensions is where in that.
 
     Dimensions go from the widest stride to the narrowest, so that a transposed or channels-last tensor stays one.
     """

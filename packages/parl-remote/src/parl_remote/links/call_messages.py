@@ -92,7 +92,7 @@ _unpack_header = _HEADER.unpack_from
 
 
 def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buffer] = ()) -> list[Buffer]:
-    """A message's frames; `payload` is what `serialize.dumps` gave, or nothing."""
+    """Return a message's frames; `payload` is what `serialize.dumps` gave, or nothing."""
     if not payload:
         return [_pack_header(kind, flags | _EMPTY, index, call_id)]
     data = payload[0]

@@ -22,7 +22,7 @@ _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def new_id(kind: str) -> str:
-    """A fresh id such as "lease-9f86d081884c7d65"; 64 random bits, unique without asking anyone."""
+    """Return a fresh id such as "lease-9f86d081884c7d65"; 64 random bits, unique without asking anyone."""
     return f"{kind}-{os.urandom(8).hex()}"
 
 
@@ -36,13 +36,15 @@ def host_id() -> str:
         try:
             return source.read_text().strip()
         except OSError as error:
-            if error.errno in _NO_DESCRIPTORS:  # to give another answer now would make this process a stranger here
+            if (
+                error.errno in _NO_DESCRIPTORS
+            ):  # another answer now would make this process look like one of another host
                 raise
     return socket.gethostname()
 
 
 def host_name() -> str:
-    """What people call this host."""
+    """Return what people call this host."""
     return socket.gethostname()
 
 

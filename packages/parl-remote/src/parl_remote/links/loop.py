@@ -65,7 +65,7 @@ class Loop:
         self._stopped = False
 
     def now(self) -> float:
-        """Seconds on the loop's clock."""
+        """Return seconds on the loop's clock."""
         return self._clock()
 
     def add(self, source: Pollable, on_ready: Action) -> None:

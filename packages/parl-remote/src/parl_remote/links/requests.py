@@ -27,7 +27,7 @@ class Requests:
         self._lock = threading.Lock()
 
     def number(self) -> int:
-        """A request_id that nobody else uses."""
+        """Return a request_id that nobody else uses."""
         return next(self._numbers)
 
     def ask(
@@ -85,7 +85,7 @@ class Requests:
 
 
 def arrived_messages(channel: Channel) -> list[Message | None]:
-    """All control messages that have arrived; None at the end if the peer is gone or talks nonsense."""
+    """Return all control messages that have arrived; None at the end if the peer is gone or talks nonsense."""
     messages: list[Message | None] = []
     try:
         while True:

@@ -1,4 +1,4 @@
-"""Between client and master: asking for room, giving it back, the cluster's status, its end."""
+"""Between client and master: requesting resources, giving it back, the cluster's status, its end."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ __all__ = [
 
 @record
 class LeaseRequest(Message):
-    """A client wants room for one actor.
+    """A client requests resources for one actor.
 
     Attributes:
         request_id: The client's number for it.
         resources: What the actor needs.
         timeout_s: How long to queue while the cluster is full; None waits as long as it takes, 0 does not queue.
         class_name: The actor's class, for status.
-        placement: Where to put it among the nodes that have room.
+        placement: Where to put it among the nodes that have enough.
         actor_name: What `get_actor` finds it by, unique in the cluster; empty for an actor without a name.
         detached: Whether it outlives its client.
         replaces: The lease of the actor that this one is the restart of; empty for a new one. Names and handles of
@@ -93,12 +93,12 @@ class LeasesHeld(Message):
 
 @record
 class LeaseGranted(Message):
-    """Room for one actor, and where.
+    """The resources for one actor, and where.
 
     Attributes:
         request_id: Which request this answers.
         lease_id: The lease, named on every later message about it.
-        node_id: The worker that holds the room.
+        node_id: The worker that holds the resources.
         node_addresses: "host:port" of the worker, as peers on other hosts reach it.
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
@@ -114,7 +114,7 @@ class LeaseGranted(Message):
 
 @record
 class LeaseRefused(Message):
-    """No room: `reason` says what was asked and what the cluster has."""
+    """No resources: `reason` says what was asked and what the cluster has."""
 
     request_id: int
     code: RefusalCode
@@ -311,17 +311,17 @@ class RunningLease(Record):
 
 @record
 class NodeJoin(Message):
-    """A worker offers its resources, and names the leases that already run on it.
+    """A worker states its resources and names the leases that already run on it.
 
     Attributes:
         node_id: The worker's id.
         host_id: The worker's host.
         addresses: "host:port", as peers on other hosts reach it.
         socket_dir: Its private directory of unix sockets, usable on its own host.
-        resources: What it offers.
+        resources: Its resources.
         leases: Those that run there.
         name: What people call it.
-        gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them; as many as it offers.
+        gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them; as many as it shares.
     """
 
     node_id: str
@@ -336,7 +336,7 @@ class NodeJoin(Message):
 
 @record
 class LeaseAssigned(Message):
-    """The master gives a worker's room to a client; `gpus` are those that the actor will see."""
+    """The master gives a worker's resources to a client; `gpus` are those that the actor will see."""
 
     lease_id: str
     client_id: str
@@ -353,7 +353,7 @@ class LeaseAssigned(Message):
 class LeaseRevoked(Message):
     """The worker shall end the lease's actor, if there is one, and forget the lease.
 
-    The room is free for the master at once and the worker ends the process at once, so no answer is needed.
+    The resources are free for the master at once and the worker ends the process at once, so no answer is needed.
     """
 
     lease_id: str

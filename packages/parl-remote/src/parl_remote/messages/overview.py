@@ -5,7 +5,7 @@
                          ListDeaths   -> Deaths         the latest actors that were lost, each with its record
                          KillActor    -> ActorKilled    once it has ended
                          DrainNode    -> DrainStarted   no new actors there; it leaves when its last one has ended
-                         WhyWaiting   -> LeaseWaiting   why a request for room is not granted yet
+                         WhyWaiting   -> LeaseWaiting   why a request is not granted yet
     master -> client     NodeDraining                   to the owners of actors there, unasked
     worker -> master     NodeNumbers                    what its actors do, only those where something has changed
     master -> worker     EndActor                       on behalf of whoever asked for it; LeaseEnded answers
@@ -53,7 +53,7 @@ __all__ = [
 class ActorPhase(Enum):
     """What an actor does, as its worker saw it last.
 
-    STARTING: it has room, and no process yet. IDLE: it waits for calls. BUSY: it runs its constructor or a call.
+    STARTING: it has resources, and no process yet. IDLE: it waits for calls. BUSY: it runs its constructor or a call.
     STOPPED: somebody has stopped its process with a signal. ENDING: it was asked to end.
     """
 
@@ -157,7 +157,7 @@ class ActorStatus:
         node: That worker's name.
         resources: What is set aside for it.
         gpus: The GPUs that it sees, as its node names them.
-        age_s: Seconds since it got its room, or since the master learned of it.
+        age_s: Seconds since it got its resources, or since the master learned of it.
         numbers: What its worker said last.
         restarts: How often it was made again.
         detached: Whether it outlives its program.
@@ -222,7 +222,7 @@ class NodeDetail:
         pid: Its process number there.
         phase: Whether it takes actors.
         is_master: Whether the master runs in it.
-        total: What it offers.
+        total: Its resources.
         free: What of that is free.
         gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them.
         gpus_free: The free share of each, 0 to 1.
@@ -321,7 +321,7 @@ class KillActor(Message):
 
 @record
 class ActorKilled(Message):
-    """It has ended, and its room is free; the record says so, or that it had died of something else just then."""
+    """It has ended, and its resources are free; the record says so, or that it had died of something else just then."""
 
     request_id: int
     death: DeathRecord
@@ -387,7 +387,7 @@ class NodeDraining(Message):
 
 @record
 class EndActor(Message):
-    """The worker shall end a lease's actor; the room becomes free with the LeaseEnded that follows.
+    """The worker shall end a lease's actor; the resources become free with the LeaseEnded that follows.
 
     Attributes:
         lease_id: Which one.
@@ -422,7 +422,7 @@ class WhyWaiting(Message):
 
 @record
 class LeaseWaiting(Message):
-    """Why a request for room waits.
+    """Why a request waits.
 
     Attributes:
         request_id: Which request this answers.

@@ -84,7 +84,7 @@ _ANY_VERSION: dict[str, frozenset[str]] = {
 
 
 def encode(message: Message) -> bytes:
-    """One message as one frame."""
+    """Return one message as one frame."""
     name = type(message).__name__
     if not isinstance(message, Message) or _kind(name) is None:
         raise LocalProtocolError(f"{name} is no message of the control plane")
@@ -122,7 +122,7 @@ def all_kinds() -> dict[str, type[Message]]:
 
 
 def _kind(name: str) -> type[Message] | None:
-    """The message of that name; its module is imported when the first of its kind comes."""
+    """Return the message of that name; its module is imported when the first of its kind comes."""
     kind = _KINDS.get(name)
     if kind is None:
         for topic, names in TOPICS.items():

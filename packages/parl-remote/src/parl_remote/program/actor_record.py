@@ -105,12 +105,12 @@ class ActorRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether its end is known."""
+        """Return whether its end is known."""
         return self._cause is not None
 
     @property
     def outlives_us(self) -> bool:
-        """Whether it is none of this program's business how long the actor lives."""
+        """Return whether the actor may live longer than this program."""
         return self.is_borrowed or self.is_detached
 
     def end(self, cause: DeathCause) -> None:
@@ -146,7 +146,7 @@ class ActorRecord:
         return self._ended.wait(_CAUSE_PATIENCE_S)
 
     def error(self, running: str) -> ActorLost | NotConnected:
-        """The error for a call that will not be answered; see `Connection`."""
+        """Return the error for a call that will not be answered; see `Connection`."""
         if self.forked:
             return NotConnected(
                 f"this {self.class_name} belongs to the process that this one was forked from; "
@@ -202,7 +202,7 @@ class Made(NamedTuple):
 
 
 def place_of(granted: LeaseGranted) -> ActorPlace:
-    """Where the actor on a lease is, to tell others."""
+    """Return where the actor on a lease is, to tell others."""
     return ActorPlace(
         granted.lease_id, granted.node_id, tuple(granted.node_addresses), granted.socket_dir, granted.host_id
     )

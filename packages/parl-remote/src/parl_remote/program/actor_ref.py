@@ -1,7 +1,8 @@
 """A reference to one actor: everything that a proxy, a future and a bound method share.
 
 It is what keeps the actor alive: once no process has a proxy or an outstanding future of it any more, the actor
-finishes what was sent to it, ends, and its room is free. A process has one reference to an actor, however many proxies.
+finishes what was sent to it, ends, and its resources are free. A process has one reference to an actor, however many
+proxies.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class HeldCalls:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is held."""
+        """Return whether nothing is held."""
         return not self._queue
 
     def hold(
@@ -227,7 +228,7 @@ class CallPath(Protocol):
         """Send a message that will be answered; `future` is settled with the answer if it is given."""
 
     def names_changed(self) -> bool:
-        """Whether the actor has said that it has other attributes than were told here; does not wait."""
+        """Return whether the actor has said that it has other attributes than were told here; does not wait."""
 
 
 class ActorPlace(NamedTuple):

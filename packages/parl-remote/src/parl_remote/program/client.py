@@ -38,7 +38,7 @@ from parl_remote.program.making import Making, Recipe
 from parl_remote.program.master_client import MasterClient
 from parl_remote.program.pending_calls import kind_of_reference
 from parl_remote.program.private_cluster import ClientIdentity, Cluster
-from parl_remote.program.restarts import Comeback, NotAgain
+from parl_remote.program.restarts import Comeback, NoRestart
 from parl_remote.program.supervision import SupervisorLink
 from parl_remote.program.worker_clients import WorkerClients
 from parl_remote.system.thread_counts import chosen_variables
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 
-_FIND_S = 60.0  # an owner that makes an actor again may itself wait for room
+_FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
 _NEWS_S = 0.02  # the master hears of a death by another way than the holder of a handle, milliseconds apart
-_GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
+_SHUTDOWN_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
 
 
 class Client:
@@ -64,7 +64,7 @@ class Client:
         address: What `connect` was asked for, in its normal form.
         cluster: How to reach it, and what to end with the connection.
         limits: Times.
-        lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
+        lease_timeout_s: How long creating an actor waits for resources unless its class says otherwise.
         places: Where actors run, with which files.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
         inside_actor: The lease of the actor that this process is; empty for a program.
@@ -150,7 +150,7 @@ class Client:
             here = granted.host_id == self._identity.host_id or not granted.node_addresses
             return "" if here else f" on {granted.node_addresses[0].rpartition(':')[0] or self._address}"
 
-        self.making.logs = LogForwarder(self._workers.dial, where)
+        self.making.logs = LogForwarder(self._workers.connect, where)
 
     @property
     def address(self) -> str:
@@ -169,7 +169,7 @@ class Client:
 
         Raises:
             SerializationError: The class or an argument cannot be sent.
-            NoResources: There is no room, at all or within the time allowed.
+            NoResources: There is no capacity, at all or within the time allowed.
             ActorLost: The actor's process ended in the constructor.
             RemoteError: Its worker cannot keep the program's files.
             NotConnected: The connection is closed, or the cluster is gone.
@@ -199,7 +199,7 @@ class Client:
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """The reference to an actor that a handle leads to; see `current.ActorMaker`.
+        """Return the reference to an actor that a handle leads to; see `current.ActorMaker`.
 
         An actor that is gone gives a reference, too; its calls say why.
 
@@ -227,7 +227,7 @@ class Client:
             return ref
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """The actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `named_actors.get_actor`."""
         self._check_open()
         found = find_named(self._master, self._workers, name, timeout_s)
         place = found.place
@@ -261,7 +261,7 @@ class Client:
         )
 
     def _variables(self) -> dict[str, str]:
-        """What this program's environment says about numbers of threads; an actor's was set by its worker."""
+        """Return the environment variables about numbers of threads; an actor's were set by its worker."""
         return chosen_variables(os.environ) if self._is_program else {}
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
@@ -278,13 +278,13 @@ class Client:
         )
 
     def _objects_on(self, node_id: str) -> NodeObjects:
-        """What brings values of `put` to a worker whose memory cannot be shared."""
+        """Return the transfers that bring values of `put` to a worker whose memory cannot be shared."""
         with self._lock:
             if self._objects is None:
                 # Only between hosts; once values of `put` are known, each call looks for them among its arguments.
                 from parl_remote.program.object_transfer import ObjectTransfers
 
-                self._objects = ObjectTransfers(self._workers.dial_again, self._loop.call_soon)
+                self._objects = ObjectTransfers(self._workers.reconnect, self._loop.call_soon)
             return self._objects.at(node_id)
 
     # -- ends of actors ------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ class Client:
         self.own.lost(lease_id, cause)
 
     def _background_loop(self) -> Loop:
-        """The loop that reads for futures with callbacks, started when the first one comes."""
+        """Return the loop that reads for futures with callbacks, started when the first one comes."""
         with self._lock:
             if self._background is None:
                 loop = Loop()
@@ -355,7 +355,7 @@ class Client:
             if channel is not None and not record.is_detached:
                 with contextlib.suppress(ChannelClosed):
                     send_close(channel, with_owner=True)
-        self.own.await_none(_GOODBYE_S)
+        self.own.await_none(_SHUTDOWN_S)
         if self.making.logs is not None:
             self.making.logs.close()
         if self._objects is not None:
@@ -392,7 +392,7 @@ class Client:
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
-    """The reference to an actor that this client has made, and makes again."""
+    """Return the reference to an actor that this client has made, and makes again."""
 
     def again(lost: ActorRecord, restarts: int) -> Made:
         client._check_open()
@@ -425,7 +425,7 @@ def _following_reference(
     names: AttributeNames,
     place: ActorPlace,
 ) -> ActorRef:
-    """The reference to an actor that somebody else makes again.
+    """Return the reference to an actor that somebody else makes again.
 
     Args:
         client: Whose.
@@ -445,7 +445,7 @@ def _following_reference(
         connection = client._borrowing.reach(found, record)
         if connection is None:
             client._borrowing.records.pop(found.lease_id, None)
-            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NotAgain
+            raise ActorLost(record.cause, class_name=spec.name) if record.cause is not None else NoRestart
         return _returnable(Made(record, connection, found))
 
     comeback = Comeback(
@@ -463,7 +463,7 @@ def _following_reference(
 
 
 def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
-    """Where the actor is that took the place of one that was lost; waits until there is one."""
+    """Return where the actor is that took the place of one that was lost; waits until there is one."""
     until = time.monotonic() + _FIND_S
     while True:
         client._check_open()
@@ -471,14 +471,14 @@ def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
             left_s = max(0.0, until - time.monotonic())
             found = client._master.ask(lambda number: FindActor(number, lease_id=lost.lease_id), left_s)
         except RemoteError:
-            raise NotAgain from None
+            raise NoRestart from None
         assert isinstance(found, ActorFound)  # the master answers with that or with Failed
         if found.lease_id != lost.lease_id:
             return ActorPlace(
                 found.lease_id, found.node_id, found.node_addresses, found.socket_dir, found.host_id, may_return=True
             )
         if time.monotonic() > until:
-            raise NotAgain
+            raise NoRestart
         time.sleep(_NEWS_S)
 
 
@@ -496,7 +496,7 @@ def _reference_to(
     place: ActorPlace,
     options: ActorOptions | None,
 ) -> tuple[ActorRef, Callable[[Made], None]]:
-    """The reference, and what is told of every new actor."""
+    """Return the reference, and the function to call with every new actor."""
 
     def let_go() -> None:
         if os.getpid() == client._pid:

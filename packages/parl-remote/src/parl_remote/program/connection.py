@@ -2,7 +2,7 @@
 
     any thread --submit--> channel.send
     who waits  --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
-                             result it wakes one sleeper, who leads on
+                             result it wakes one waiter, who leads on
     futures with callbacks, wait(), await  --> the background loop reads, whenever nobody leads
 
 So a blocking call writes and reads in its own thread and no other thread has to wake up for it.
@@ -51,7 +51,7 @@ _MOST_CALLS = 2**32
 _weak = weakref.ref
 
 
-class _Sleeper:
+class _Waiter:
     """A thread that waits while another one reads."""
 
     __slots__ = ("_lock",)
@@ -113,7 +113,7 @@ class Connection:
         self._arrived: deque[list[memoryview]] = deque()
         self._reading = threading.RLock()
         self._reader = 0  # the thread that holds it; not yet known, or no longer, for a moment at either end
-        self._followers: list[_Sleeper] = []
+        self._followers: list[_Waiter] = []
         self._watched: set[RemoteFuture[Any]] = set()
         self._loop: Loop | None = None  # the background loop, while it watches the channel
         self._is_lost = False
@@ -307,19 +307,19 @@ class Connection:
 
     def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
         """Sleep until the future is settled or the leader has left; False once the deadline has passed."""
-        sleeper = _Sleeper()
-        if future._sleepers is None:
-            future._sleepers = []
-        future._sleepers.append(sleeper)
-        self._followers.append(sleeper)
+        waiter = _Waiter()
+        if future._blocked is None:
+            future._blocked = []
+        future._blocked.append(waiter)
+        self._followers.append(waiter)
         try:
             # Looked at again now that others can see us: see RemoteFuture.settle and _hand_over.
             if not future.settled and self._reader:
-                sleeper.sleep(None if deadline is None else deadline - time.monotonic())
+                waiter.sleep(None if deadline is None else deadline - time.monotonic())
         finally:
-            future._sleepers.remove(sleeper)
-            if sleeper in self._followers:
-                self._followers.remove(sleeper)
+            future._blocked.remove(waiter)
+            if waiter in self._followers:
+                self._followers.remove(waiter)
         return deadline is None or time.monotonic() < deadline
 
     def _hand_over(self) -> None:
@@ -482,11 +482,11 @@ class Connection:
         self._hand_over()
 
     def fileno(self) -> int:
-        """The channel's descriptor, for the background loop."""
+        """Return the channel's descriptor, for the background loop."""
         return self._channel.fileno()
 
     def pending(self) -> bool:
-        """Whether the channel has read ahead and nobody leads."""
+        """Return whether the channel has read ahead and nobody leads."""
         return not self._reader and self.has_read_ahead()
 
     # -- the end -------------------------------------------------------------------------------------------------

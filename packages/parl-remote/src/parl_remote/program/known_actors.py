@@ -90,7 +90,7 @@ class Borrowing:
             if answer.cause is not None:
                 record.end(answer.cause)
                 return None
-            record.channel = self._workers.dial_actor(granted, answer.address)
+            record.channel = self._workers.connect_actor(granted, answer.address)
             record.connection = connection = self._connect(record, record.channel)
             connection.join(holds=place.lease_id != self._own_lease)
             if isinstance(record.channel, UnixChannel):  # else its worker sees it
@@ -114,12 +114,12 @@ class Borrowing:
         self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
 
     def on_node(self, node_id: str) -> Iterable[str]:
-        """The leases of borrowed actors on a node."""
+        """Return the leases of borrowed actors on a node."""
         return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
 
 
 def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_s: float | None) -> FoundActor:
-    """The actor that has a name; see `named_actors.get_actor`."""
+    """Return the actor that has a name; see `named_actors.get_actor`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
@@ -176,7 +176,7 @@ class OwnActors:
             self._none_left.clear()
 
     def on_node(self, node_id: str) -> list[str]:
-        """The leases of those on a node."""
+        """Return the leases of the actors on a node."""
         return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
 
     def lost(self, lease_id: str, cause: DeathCause) -> None:

@@ -31,7 +31,7 @@ _WAIT_S = 30.0  # a question that is answered with nothing is asked anew
 _TRY_AGAIN_S = 1.0
 _TRIES = 5  # a network that was cut for longer than this comes back with the next actor
 _LAST_WAIT_S = 0.1  # for an actor of this program to end; others may go on for ever
-_LAST_WORDS_S = 1.0  # what a program that ends may wait for the rest of its actors' output
+_LAST_OUTPUT_S = 1.0  # what a program that ends may wait for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
 _MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
 
@@ -50,12 +50,12 @@ class LogForwarder:
     """Follows the actors of one program on all workers that it has actors on.
 
     Args:
-        dial: Opens one more link to the worker of a lease, under the program's own id.
+        connect: Opens one more link to the worker of a lease, under the program's own id.
         where: How lines from that worker say where it is; empty for this host.
     """
 
-    def __init__(self, dial: Callable[[LeaseGranted], Channel], where: Callable[[LeaseGranted], str]) -> None:
-        self._dial = dial
+    def __init__(self, connect: Callable[[LeaseGranted], Channel], where: Callable[[LeaseGranted], str]) -> None:
+        self._connect = connect
         self._where = where
         self._loop = Loop()
         self._workers: dict[str, _Worker] = {}
@@ -78,9 +78,9 @@ class LogForwarder:
         self._loop.call_soon(self._begin_to_close)
         if self._thread is not threading.current_thread():
             with contextlib.suppress(TimeoutError):
-                self._all_said.result(_LAST_WORDS_S)
+                self._all_said.result(_LAST_OUTPUT_S)
             self._loop.stop()
-            self._thread.join(_LAST_WORDS_S)
+            self._thread.join(_LAST_OUTPUT_S)
         if not self._thread.is_alive():
             for worker in self._workers.values():
                 worker.channel.close()
@@ -99,7 +99,7 @@ class LogForwarder:
         if node_id in self._workers or self._closing:
             return
         try:
-            channel = self._dial(granted)
+            channel = self._connect(granted)
         except (RemoteError, OSError) as error:
             if tries:  # the connection was lost; the worker may be gone as well, and then there is nothing to show
                 self._loop.call_later(_TRY_AGAIN_S, lambda: self._meet(granted, tries - 1))
@@ -114,7 +114,7 @@ class LogForwarder:
         positions = self._positions.get(node_id, {}) if not worker.question else {}
         worker.question = next(self._numbers)
         try:
-            worker.channel.send([encode(FollowActors(worker.question, wait_s, positions))], _LAST_WORDS_S)
+            worker.channel.send([encode(FollowActors(worker.question, wait_s, positions))], _LAST_OUTPUT_S)
         except (ChannelClosed, ResultTimeout):
             self._part(node_id, worker)
 
@@ -214,5 +214,5 @@ class _Shown:
 
 
 def _as_shown(line: str) -> str:
-    """A progress bar is written over and over in one line; what stays visible of it is the last."""
+    """Return what stays visible of a line that is written over and over, as a progress bar does: its last state."""
     return line.rstrip("\r").rpartition("\r")[2]

@@ -73,7 +73,7 @@ class Recipe:
         self._state: tuple[bytes, list[Buffer]] | None = None
 
     def message(self, sys_path: tuple[str | None, ...]) -> list[Buffer]:
-        """The payload of CREATE.
+        """Return the payload of CREATE.
 
         Args:
             sys_path: Where the actor finds modules.
@@ -90,7 +90,7 @@ class Recipe:
 
 @functools.cache
 def _saves(cls: type) -> bool:
-    """Whether objects of a class save their state."""
+    """Return whether objects of a class save their state."""
     has = [name for name in (_SAVE, _LOAD) if callable(getattr(cls, name, None))]
     if len(has) == 1:
         other = _LOAD if has == [_SAVE] else _SAVE
@@ -122,7 +122,7 @@ class Making:
         release: Gives a lease back whose actor did not come to life.
         variables: What the program's environment says about numbers of threads.
         limits: Times.
-        lease_timeout_s: How long an actor waits for room unless its class says otherwise.
+        lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
 
     Attributes:
         logs: What shows the output of the actors' processes; None if nobody wants it.
@@ -213,7 +213,7 @@ class Making:
     def _lease(
         self, class_name: str, options: ActorOptions, timeout_s: float | None, *, replaces: str, restarts: int
     ) -> LeaseGranted:
-        """Room for an actor."""
+        """Return the resources for an actor."""
         patience = time.monotonic() + NEWS_S
         while True:
             try:

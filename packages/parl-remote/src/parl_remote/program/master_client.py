@@ -1,6 +1,6 @@
-"""A client's link to the master: asking for room, signs of life, and coming back to a master that was restarted.
+"""A client's link to the master: requesting resources, signs of life, and coming back to a master that was restarted.
 
-How room is asked for:
+How resources are requested:
 
     lease() --LeaseRequest--> master --LeaseGranted | LeaseRefused--> lease() returns or raises
 
@@ -73,7 +73,7 @@ _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A request for room and who waits for it."""
+    """A request for resources and the future that its sender waits for."""
 
     request: LeaseRequest
     answer: Future[LeaseGranted]
@@ -124,7 +124,7 @@ class MasterClient:
         if when_needed:
             self._lost = "nothing was asked of it yet"
         else:
-            self._channel = self._dial()
+            self._channel = self._connect()
             self._listen(self._channel)
         self._heard = self._last_beat = loop.now()
         self._beats = itertools.count(1)
@@ -139,7 +139,7 @@ class MasterClient:
         replaces: str = "",
         restarts: int = 0,
     ) -> LeaseGranted:
-        """Wait for room for one actor.
+        """Wait for resources for one actor.
 
         Args:
             class_name: Its class, for status.
@@ -217,7 +217,7 @@ class MasterClient:
         return self._requests.ask(_MASTER, make, self._tell, timeout_s)
 
     def _why(self, waiting: int) -> str:
-        """Why a request is not granted yet, as far as the master says so."""
+        """Return why a request is not granted yet, as far as the master says so."""
         with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
             answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
             if isinstance(answer, LeaseWaiting):
@@ -234,7 +234,7 @@ class MasterClient:
             self._tell(LeaseRelease(lease_id))
 
     def close(self) -> None:
-        """Say goodbye; the loop must have stopped, or stop soon."""
+        """Send Bye; the loop must have stopped, or stop soon."""
         if self._channel is not None:
             with contextlib.suppress(ChannelClosed, ResultTimeout):
                 self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
@@ -252,7 +252,7 @@ class MasterClient:
 
     # -- inner steps ---------------------------------------------------------------------------------------------
 
-    def _dial(self) -> Channel:
+    def _connect(self) -> Channel:
         channel = self._cluster.connect_master()
         try:
             greet(channel, self._identity.hello(Role.MASTER), self._limits.connect_timeout_s)
@@ -280,7 +280,7 @@ class MasterClient:
                 away = f"the master at {self._address} is away ({reason}); it is being tried to reach it again"
                 raise ClusterUnreachable(away, address=self._address)
             try:
-                channel = self._dial()
+                channel = self._connect()
             except (RemoteError, OSError) as error:
                 gone = f"the cluster at {self._address} is gone ({reason}); call parl.disconnect() and parl.connect()"
                 raise NotConnected(gone) from error
@@ -364,7 +364,7 @@ class MasterClient:
         reason = ""
         if not self._closed:
             try:
-                channel = self._dial()
+                channel = self._connect()
             except (RemoteError, OSError) as error:
                 reason = str(error)
         with contextlib.suppress(OSError, ValueError):  # the loop was closed meanwhile

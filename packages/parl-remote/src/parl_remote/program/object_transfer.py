@@ -32,12 +32,12 @@ class NodeObjects:
     """The values that one worker holds for this process; see `object_places.Source`.
 
     Args:
-        dial: Makes a link to the worker.
+        connect: Makes a link to the worker.
         call_soon: Runs something in a thread that may block; called by finalizers.
     """
 
-    def __init__(self, dial: Callable[[], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
-        self._dial = dial
+    def __init__(self, connect: Callable[[], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._connect = connect
         self._call_soon = call_soon
         self._lock = threading.Lock()
         self._link: Channel | None = None
@@ -87,7 +87,7 @@ class NodeObjects:
             raise ObjectLost(str(error)) from error
 
     def _is_connected(self) -> bool:
-        """Whether the worker still holds what was brought: it lets go when the link ends."""
+        """Return whether the worker still holds what was brought: it lets go when the link ends."""
         with self._lock:
             link = self._link
             if link is None:
@@ -130,7 +130,7 @@ class NodeObjects:
         with self._lock:
             link = self._link
             if link is None:
-                self._link = link = self._dial()
+                self._link = link = self._connect()
                 self._there.clear()
             try:
                 link.send([encode(make(number)), *frames], timeout_s)
@@ -152,20 +152,20 @@ class ObjectTransfers:
     """The values that a client has on workers, by worker.
 
     Args:
-        dial: Makes a link to a worker, from its id.
+        connect: Makes a link to a worker, from its id.
         call_soon: See `NodeObjects`.
     """
 
-    def __init__(self, dial: Callable[[str], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
-        self._dial = dial
+    def __init__(self, connect: Callable[[str], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
+        self._connect = connect
         self._call_soon = call_soon
         self._nodes: dict[str, NodeObjects] = {}
 
     def at(self, node_id: str) -> NodeObjects:
-        """Those on one worker."""
+        """Return the values on one worker."""
         node = self._nodes.get(node_id)
         if node is None:
-            self._nodes[node_id] = node = NodeObjects(lambda: self._dial(node_id), self._call_soon)
+            self._nodes[node_id] = node = NodeObjects(lambda: self._connect(node_id), self._call_soon)
         return node
 
     def lost(self, node_id: str) -> None:

@@ -1,9 +1,9 @@
 """`max_pending_calls`: how many calls of this process to one actor may be unanswered.
 
-    submit --enter--> a seat in the Room --full? wait for an answer, or raise--> sent
-                      the seat is free again when the call's future is settled
+    submit --enter--> a slot in the Slots --full? wait for an answer, or raise--> sent
+                      the slot is free again when the call's future is settled
 
-Who waits for room reads answers meanwhile, as somebody who waits for a result does: nothing else might.
+Who waits for resources reads answers meanwhile, as a thread that waits for a result does: nothing else might.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from parl_remote.future import Carrier, RemoteFuture
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorPlace, ActorRef, HeldCalls
 
-__all__ = ["BoundedRef", "Room", "kind_of_reference"]
+__all__ = ["BoundedRef", "Slots", "kind_of_reference"]
 
-_MOMENT_S = 0.005  # others that have a seat are about to send; they have no future yet that could be waited for
+_MOMENT_S = 0.005  # others that have a slot are about to send; they have no future yet that could be waited for
 
 
-class _Seat:
+class _Slot:
     """One call's place; what a future wakes when it is settled."""
 
-    __slots__ = ("_room", "future")
+    __slots__ = ("_slots_of_actor", "future")
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, room: Slots) -> None:
+        self._slots_of_actor = room
         self.future: RemoteFuture[Any] | None = None
 
     def wake(self) -> None:
         """The future is settled; a second call does nothing."""
-        self._room.leave(self)
+        self._slots_of_actor.leave(self)
 
 
-class Room:
-    """The seats of one actor. To those who wait it looks like a future that is settled while there is a free seat.
+class Slots:
+    """The slots of one actor. To those who wait it looks like a future that is settled while there is a free slot.
 
     Args:
-        limit: How many seats there are.
+        limit: How many slots there are.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._seats: dict[_Seat, None] = {}
+        self._slots: dict[_Slot, None] = {}
         self._changed = threading.Condition(threading.Lock())
-        self._sleepers: list[Any] = []
+        self._blocked: list[Any] = []
 
     @property
     def settled(self) -> bool:
-        """Whether there is room."""
-        return len(self._seats) < self._limit
+        """Return whether a slot is free."""
+        return len(self._slots) < self._limit
 
-    def enter(self, *, wait: Callable[[], bool]) -> _Seat:
-        """Take a seat.
+    def enter(self, *, wait: Callable[[], bool]) -> _Slot:
+        """Take a slot.
 
         Args:
             wait: Asked when there is none; true to wait for one.
@@ -64,13 +64,13 @@ class Room:
         Raises:
             TooManyPendingCalls: There is none, and `wait` said no.
         """
-        seat = _Seat(self)
+        slot = _Slot(self)
         while True:
             with self._changed:
-                if len(self._seats) < self._limit:
-                    self._seats[seat] = None
-                    return seat
-                oldest = next((one.future for one in self._seats if one.future is not None), None)
+                if len(self._slots) < self._limit:
+                    self._slots[slot] = None
+                    return slot
+                oldest = next((one.future for one in self._slots if one.future is not None), None)
             if not wait():
                 raise TooManyPendingCalls(
                     f"{self._limit} calls are unanswered, which is what max_pending_calls allows; wait for a result "
@@ -79,23 +79,23 @@ class Room:
                 )
             self._await_answer(oldest)
 
-    def until(self, seat: _Seat, future: RemoteFuture[Any]) -> None:
-        """Keep a seat until a future is settled."""
-        seat.future = future
-        if future._sleepers is None:
-            future._sleepers = [seat]
+    def until(self, slot: _Slot, future: RemoteFuture[Any]) -> None:
+        """Keep a slot until a future is settled."""
+        slot.future = future
+        if future._blocked is None:
+            future._blocked = [slot]
         else:
-            future._sleepers.append(seat)
-        if future.settled:  # looked at after the seat can be seen: one of both frees it
-            self.leave(seat)
+            future._blocked.append(slot)
+        if future.settled:  # looked at after the slot can be seen: one of both frees it
+            self.leave(slot)
 
-    def leave(self, seat: _Seat) -> None:
-        """Free a seat; a second call does nothing."""
+    def leave(self, slot: _Slot) -> None:
+        """Free a slot; a second call does nothing."""
         with self._changed:
-            if self._seats.pop(seat, self) is not self:
+            if self._slots.pop(slot, self) is not self:
                 self._changed.notify()
-        for sleeper in tuple(self._sleepers):
-            sleeper.wake()
+        for waiter in tuple(self._blocked):
+            waiter.wake()
 
     def _await_answer(self, oldest: RemoteFuture[Any] | None) -> None:
         carrier: Carrier | None = None if oldest is None else oldest._carrier
@@ -121,7 +121,7 @@ class BoundedRef(ActorRef):
         super().__init__(*arguments, **others)
         if isinstance(self.place, ActorPlace):
             self.place = self.place._replace(limit=limit, waits=waits)  # handles take it along
-        self._room = Room(limit)
+        self._slots_of_actor = Slots(limit)
         self._waits = waits
 
     def submit(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
@@ -131,18 +131,18 @@ class BoundedRef(ActorRef):
             TooManyPendingCalls: There is no room, and calls are not to wait.
             SerializationError: An argument cannot be sent.
         """
-        seat = self._room.enter(wait=lambda: self._waits)
+        slot = self._slots_of_actor.enter(wait=lambda: self._waits)
         try:
             future = super().submit(name, args, kwargs)
         except BaseException:
-            self._room.leave(seat)
+            self._slots_of_actor.leave(slot)
             raise
-        self._room.until(seat, future)
+        self._slots_of_actor.until(slot, future)
         return future
 
 
 def kind_of_reference(options: ActorOptions | None, place: object = None) -> Callable[..., ActorRef]:
-    """What makes an actor's reference: one with a limit if the actor's options say so, or the handle that led here."""
+    """Return the kind of reference to make: one with a limit if the options or the handle say so."""
     if options is not None and options.max_pending_calls is not None:
         return functools.partial(BoundedRef, limit=options.max_pending_calls, waits=options.when_full == "wait")
     if options is None and isinstance(place, ActorPlace) and place.limit:

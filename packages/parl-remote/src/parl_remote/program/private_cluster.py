@@ -91,7 +91,7 @@ class PrivateCluster:
         return False
 
     def connect_master(self) -> UnixChannel:
-        """A channel to the master.
+        """Return a channel to the master.
 
         Raises:
             ClusterUnreachable: The node is gone; the message has the end of its log.
@@ -111,11 +111,11 @@ class PrivateCluster:
             time.sleep(_LOOK_AGAIN_S)
 
     def connect_node(self, node_addresses: Sequence[str]) -> UnixChannel:
-        """The one node is on this host and reached there."""
+        """Raise: the one node is on this host and reached there."""
         raise self.unreachable(f"its node's directory {self.directory} is gone ({', '.join(node_addresses)})")
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """The error for a node that ended too early."""
+        """Return the error for a node that ended too early."""
         lines = "".join(f"\n  | {line}" for line in processes.tail(self._log, 20))
         return ClusterUnreachable(f"the private cluster did not start: {reason}{lines}", address="local")
 
@@ -146,7 +146,7 @@ def _absolute(entry: str) -> str:
 
 
 def _listen_at(path: Path) -> socket.socket:
-    """A listening socket that the node can be given."""
+    """Return a listening socket that the node can be given."""
     return socket.socket(fileno=processes.beyond_standard(listening_socket(str(path)).detach()))
 
 
@@ -162,27 +162,27 @@ class Cluster(Protocol):
 
     @property
     def may_return(self) -> bool:
-        """Whether a master that is gone may be started again."""
+        """Return whether a master that is gone may be started again."""
 
     def connect_master(self) -> Channel:
-        """A channel to the master.
+        """Return a channel to the master.
 
         Raises:
             ClusterUnreachable: Nobody answers.
         """
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """A channel to a worker that is not on this host.
+        """Return a channel to a worker that is not on this host.
 
         Raises:
             ClusterUnreachable: Nobody answers.
         """
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """The error for a master that was there and does not answer."""
+        """Return the error for a master that was there and does not answer."""
 
     def close(self) -> None:
-        """End what has to end with the connection; called once, after the goodbye."""
+        """End what has to end with the connection; called once, after the last message."""
 
     def abandon(self) -> None:
         """Forget all that, in the child of a fork."""
@@ -206,7 +206,7 @@ class ClientIdentity:
         self._pid = os.getpid()
 
     def hello(self, to: Role) -> Hello:
-        """The first message on a link."""
+        """Return the first message on a link."""
         return Hello(
             role=Role.CLIENT,
             to=to,

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, ...]) -> RemoteObject:
-    """The receiving end of a proxy's pickle.
+    """Make a proxy from its pickle.
 
     Args:
         place: Where the actor is, in a form that the connected cluster understands.
@@ -59,14 +59,14 @@ def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, 
 
 @functools.lru_cache(maxsize=512)
 def unpacked(shipped: ShippedSpec) -> tuple[ClassSpec, type[RemoteObject]]:
-    """A class that came with a handle, and the class of its proxies; made once for all handles of that class."""
+    """Return a class that came with a handle, and the class of its proxies; made once for all handles of that class."""
 
     spec = ClassSpec.of_shipped(shipped)
     return spec, proxy_class(spec)
 
 
 def arrive_method(proxy: RemoteObject, name: str, wait: bool) -> Any:
-    """The receiving end of a bound method's pickle."""
+    """Make a bound method from its pickle."""
 
     return bound_method(proxy, name, wait=wait)
 
@@ -198,7 +198,7 @@ class RemoteObject(Reference):
 
 
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
-    """The class of a decorated class's proxies: special methods are looked up on an object's type."""
+    """Return the class of a decorated class's proxies: special methods are looked up on an object's type."""
     namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
     if "__exit__" in namespace:
         namespace["__exit__"] = _leave
@@ -228,7 +228,7 @@ def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseExce
 
 
 def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
-    """A proxy of an actor."""
+    """Return a proxy of an actor."""
     proxy = object.__new__(cls)
     _set(proxy, "_parl_ref", ref)
     _set(proxy, "_parl_wait", wait)
@@ -236,7 +236,7 @@ def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteO
 
 
 def bound_method(proxy: RemoteObject, name: str, *, wait: bool) -> RemoteMethod:
-    """A method of a proxy, also where an attribute of the same name hides it."""
+    """Return a method of a proxy, also where an attribute of the same name hides it."""
     return RemoteMethod(_get(proxy, "_parl_ref"), name, wait)
 
 

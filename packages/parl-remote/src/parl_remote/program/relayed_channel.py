@@ -32,12 +32,12 @@ _FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty m
 
 
 def credit(taken: int) -> bytes:
-    """The message that says how many bytes have gone on since the last one."""
+    """Return the message that says how many bytes have gone on since the last one."""
     return _CREDIT.pack(CREDIT, taken)
 
 
 def credit_of(frames: Sequence[memoryview]) -> int:
-    """The bytes that a credit is about.
+    """Return the bytes that a credit is about.
 
     Raises:
         RemoteProtocolError: It is none.
@@ -49,7 +49,7 @@ def credit_of(frames: Sequence[memoryview]) -> int:
 
 
 def size_of(frames: Sequence[Buffer]) -> int:
-    """What a message counts for."""
+    """Return what a message counts for."""
     if len(frames) == 1:
         return len(frames[0]) + _FRAME_COST
     return sum(map(len, frames)) + _FRAME_COST * len(frames)
@@ -99,11 +99,11 @@ class RelayedChannel:
         return self._link.fileno()
 
     def pending(self) -> bool:
-        """Whether a message waits that was announced already."""
+        """Return whether a message waits that was announced already."""
         return bool(self._inbox) or self._link.pending()
 
     def close(self) -> None:
-        """Say goodbye and close."""
+        """Send Bye and close."""
         self._link.close()
 
     def _take(self, deadline: float | None) -> list[memoryview] | None:
@@ -121,7 +121,7 @@ class RelayedChannel:
         return frames
 
     def _await_credit(self, timeout_s: float | None) -> float | None:
-        """Wait for room in the window, reading meanwhile unless somebody else does; what is left of the time."""
+        """Wait for space in the window, reading meanwhile unless somebody else does; what is left of the time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._sent - self._credit >= WINDOW:
             if deadline is not None and time.monotonic() >= deadline:

@@ -56,7 +56,7 @@ class ClusterAddress:
         return other
 
     def connect_master(self) -> Channel:
-        """A channel to the master.
+        """Return a channel to the master.
 
         Raises:
             ClusterUnreachable: Nobody answers there.
@@ -65,7 +65,7 @@ class ClusterAddress:
         return self._connect(self.address)
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """A channel to a worker, by the first of its addresses that answers.
+        """Return a channel to a worker, by the first of its addresses that answers.
 
         Raises:
             ClusterUnreachable: None does.
@@ -86,7 +86,7 @@ class ClusterAddress:
 
 
 def find_key(address: Address, environment: Environment, key_file: Path | None = None) -> ClusterKey:
-    """The key for the cluster at an address; see the module's text for where it is looked for.
+    """Return the key for the cluster at an address; see the module's text for where it is looked for.
 
     Raises:
         AuthenticationFailed: There is none, or the file is not private to this user.
@@ -107,7 +107,7 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
 
 
 def given_key(environment: Environment, key_file: Path | None = None) -> ClusterKey | None:
-    """The key that somebody chose: by a file's name, `PARL_KEY_FILE` or `PARL_KEY`; None if nobody did.
+    """Return the key that somebody chose: by a file's name, `PARL_KEY_FILE` or `PARL_KEY`; None if nobody did.
 
     Raises:
         AuthenticationFailed: What was chosen is not private to this user, or is no key.
@@ -165,7 +165,7 @@ class RealCluster:
         return self._address.connect_node(node_addresses)
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """The error for a master that was there and does not answer."""
+        """Return the error for a master that was there and does not answer."""
         return ClusterUnreachable(
             f"the master at {self._address} took the connection but does not answer: {reason}",
             address=str(self._address),
@@ -195,7 +195,7 @@ def publish_manager_key(environment: Environment, host: str, port: int, key: Clu
 
 
 def find_manager_key(address: Address, environment: Environment, key_file: str | os.PathLike[str] | None) -> ClusterKey:
-    """The key for the manager at an address.
+    """Return the key for the manager at an address.
 
     Raises:
         AuthenticationFailed: There is none, or the file is not private to this user.

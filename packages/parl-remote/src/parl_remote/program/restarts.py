@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from parl_remote.program.actor_record import ActorRecord, Made
     from parl_remote.program.actor_ref import CallPath
 
-__all__ = ["Again", "Comeback", "NotAgain"]
+__all__ = ["Again", "Comeback", "NoRestart"]
 
 _log = logging.getLogger("parl.remote")
 _FINAL = frozenset({DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT})
@@ -36,7 +36,7 @@ _LONGEST_DELAY_S = 5.0
 _PATIENCE_S = 2.0  # a connection that breaks and the report of the death come by different ways
 
 
-class NotAgain(Exception):  # it ends an attempt, nobody else sees it
+class NoRestart(Exception):  # it ends an attempt, nobody else sees it
     """There will be no new actor, whatever is tried."""
 
 
@@ -51,7 +51,7 @@ class Again(Protocol):
             restarts: How often that will have happened, this time included.
 
         Raises:
-            NotAgain: There will be none; its text says why, if it has any.
+            NoRestart: There will be none; its text says why, if it has any.
             Exception: It failed; there may be another attempt.
         """
 
@@ -148,7 +148,7 @@ class Comeback:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is no actor any more, and will be none."""
+        """Return whether there is no actor any more, and will be none."""
         return isinstance(self._target, GonePath)
 
     def lost(self, record: ActorRecord, cause: DeathCause) -> None:
@@ -202,7 +202,7 @@ class Comeback:
                 _log.warning("%s was lost; %s", lost.class_name, self._what_happens(number))
             try:
                 made = self._again(lost, number)
-            except NotAgain as error:
+            except NoRestart as error:
                 note = str(error)
                 break
             except BaseException as error:

@@ -25,7 +25,7 @@ from parl_remote.program.proxy import make_proxy, proxy_class, reference_of
 
 __all__ = ["Supervisor", "SupervisorLink"]
 
-_AT_ONCE = 16  # actors that are being made: those that wait for room shall not keep the others waiting
+_AT_ONCE = 16  # actors that are being made: those that wait for resources shall not keep the others waiting
 _LOOK_S = 5.0  # between looks whether anything is supervised
 _OPTIONS = ActorOptions(n_cpu=0, detached=True, max_concurrency=_AT_ONCE)
 

@@ -101,7 +101,7 @@ class WorkerClients:
         try:
             self._link_to(granted).send([encode(start)])
             started = waiting.result()
-            return self.dial_actor(granted, started.address), started.pid
+            return self.connect_actor(granted, started.address), started.pid
         finally:
             self._starts.pop(start.lease_id, None)
 
@@ -128,18 +128,18 @@ class WorkerClients:
         link = self._link_to(at)
         return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
 
-    def dial(self, at: LeaseGranted) -> Channel:
-        """One more link to the worker of a lease, for what has nothing to do with actors' lives.
+    def connect(self, at: LeaseGranted) -> Channel:
+        """Return one more link to the worker of a lease, for what has nothing to do with actors' lives.
 
         Raises:
             RemoteError: The worker cannot be reached, or does not want to talk.
         """
         path = os.path.join(at.socket_dir, "node.sock")
-        return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._dial_worker(at)
+        return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._connect_worker(at)
 
-    def dial_again(self, node_id: str) -> Channel:
+    def reconnect(self, node_id: str) -> Channel:
         """The same for a worker that there is or was a link to."""
-        return self.dial(self._reached[node_id])
+        return self.connect(self._reached[node_id])
 
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
         """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
@@ -167,7 +167,7 @@ class WorkerClients:
             started.set_exception(ChannelClosed(cause.describe()))
 
     def end_of(self, lease_id: str) -> DeathCause | None:
-        """Why a lease ended, if that was not long ago."""
+        """Return why a lease ended, if that was not long ago."""
         return self._ended.get(lease_id)
 
     def hang_up(self) -> None:
@@ -190,7 +190,7 @@ class WorkerClients:
             known = self._links.get(node_id)
             if known is not None:
                 return known
-            self._links[node_id] = link = self.dial(granted)
+            self._links[node_id] = link = self.connect(granted)
             self._reached[node_id] = granted
         self._loop.call_soon(lambda: self._loop.add(link, lambda: self._hear(node_id, link)))
         return link
@@ -198,7 +198,7 @@ class WorkerClients:
     def _is_here(self, granted: LeaseGranted, path: str) -> bool:
         return self._shortcut and granted.host_id == self._identity.host_id and os.path.exists(path)
 
-    def _dial_worker(self, granted: LeaseGranted) -> Channel:
+    def _connect_worker(self, granted: LeaseGranted) -> Channel:
         return self._greet(self._cluster.connect_node(granted.node_addresses))
 
     def _greet(self, link: Channel) -> Channel:
@@ -208,15 +208,15 @@ class WorkerClients:
             raise ClusterUnreachable(f"a worker took the connection and does not answer: {error}") from error
         return link
 
-    def dial_actor(self, granted: LeaseGranted, address: str) -> Channel:
-        """The way to an actor: its own socket on this host, else through its worker's one port.
+    def connect_actor(self, granted: LeaseGranted, address: str) -> Channel:
+        """Return the way to an actor: its own socket on this host, else through its worker's one port.
 
         Raises:
             RemoteError: It has ended, or its worker cannot be reached.
         """
         if self._is_here(granted, address):
             return UnixChannel.connect(address, allocate=allocate)
-        link = self._dial_worker(granted)
+        link = self._connect_worker(granted)
         link.send([encode(AttachActor(granted.lease_id))])
         return RelayedChannel(link)
 

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
-from parl_remote.actor.reports import LastWord, last_method
+from parl_remote.actor.reports import ExitReport, last_method
 from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError, ResultTimeout
@@ -399,7 +399,7 @@ class ActorEnds:
             actor: Its process.
             watched: What was seen of it while it lived.
         """
-        said = LastWord.heard(lease.channel) if lease.channel is not None else None
+        said = ExitReport.heard(lease.channel) if lease.channel is not None else None
         if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
             cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         elif actor.cause is None:
@@ -419,7 +419,7 @@ class ActorEnds:
             restarts=lease.assigned.restarts,
         )
 
-    def _by_itself(self, cause: DeathCause, said: LastWord | None, actor: ActorProcess) -> DeathCause:
+    def _by_itself(self, cause: DeathCause, said: ExitReport | None, actor: ActorProcess) -> DeathCause:
         """Nobody here wanted it to end."""
         if said is not None and cause.exit_code == 0:
             return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)

@@ -48,7 +48,7 @@ __all__ = ["RayClient"]
 
 _log = logging.getLogger("parl.remote")
 
-_GOODBYE_S = 0.5  # what actors get to end by themselves when the program ends, as on a native cluster
+_SHUTDOWN_S = 0.5  # what actors get to end by themselves when the program ends, as on a native cluster
 _QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
 _MANY_CALLS = 10_000  # that Ray hands over at once to objects that run several; they have limits of their own
 
@@ -196,7 +196,7 @@ class RayClient:
                     ending.append((handle, handle.__ray_terminate__.remote()))
         if ending:
             with contextlib.suppress(Exception):
-                ray().wait([result for _, result in ending], num_returns=len(ending), timeout=_GOODBYE_S)
+                ray().wait([result for _, result in ending], num_returns=len(ending), timeout=_SHUTDOWN_S)
         for handle, _ in ending:
             with contextlib.suppress(Exception):
                 ray().kill(handle)
