@@ -5,23 +5,30 @@
         for result in pool.map_unordered("work", items): ...    as they come
         future = pool.submit("work", 3)                         a single one
 
-An item whose actor dies is run again by another one: at least once, therefore, and perhaps more often.
+An item whose actor dies is run again by another one: at least once, therefore, and perhaps more often. While `map` is
+read, at most so many items are under way:
+
+    items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
+
+An item that raises, raises at its place; the iterator goes on with the next one when it is asked again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+import queue
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import TracebackType
 from typing import Any, Self
 
-from parl_remote.errors import ActorError
-from parl_remote.pools.results import Results
-from parl_remote.pools.work import Dispatcher, PoolFuture, Task
+from parl_remote.errors import ActorError, ResultTimeout
+from parl_remote.pools.dispatcher import Dispatcher, PoolFuture, Task
 from parl_remote.program.proxy import reference_of
 
-__all__ = ["ActorPool"]
+__all__ = ["ActorPool", "Results"]
 
 _log = logging.getLogger("parl.remote")
 _AHEAD_FACTOR = 8  # items under way for each that runs, so that a slow one does not stop the others at once
@@ -30,13 +37,13 @@ Work = str | Callable[..., Any]
 
 
 class ActorPool:
-    """Gives items to whichever of its actors is free.
+    """Gives items to those of its actors that are free.
 
     Args:
         actors: Remote objects, made or borrowed; or a remote class (also `Class.options(...)`), or anything that
             makes an actor when it is called, of which `size` are made and those that die are replaced.
         size: How many actors to make; only for a class.
-        args: What each is made with.
+        args: Arguments with which each is made.
         kwargs: The same by name.
         per_actor: Items that an actor has at a time, 1 or more (default 2): one that runs, and others that wait in it
             for their turn, so that it need not wait for the way there and back.
@@ -83,7 +90,7 @@ class ActorPool:
 
     @property
     def actors(self) -> tuple[Any, ...]:
-        """The actors that it has now."""
+        """The actors of the pool at this moment."""
         return () if self._dispatcher is None else self._dispatcher.actors
 
     def __len__(self) -> int:
@@ -98,7 +105,7 @@ class ActorPool:
         timeout_s: float | None = None,
         progress: bool | str = False,
     ) -> Results:
-        """Results for all items, in their order.
+        """Return results for all items, in their order.
 
         Nothing happens before the first result is asked for; then items are taken as they are needed, so that
         `items` may be endless.
@@ -106,7 +113,7 @@ class ActorPool:
         Args:
             work: The name of a method that takes an item, or a function of an actor and an item that calls a method
                 and returns its future: `lambda actor, item: actor.step(item, scale=2)`. Methods do not wait in it.
-            items: What to work on.
+            items: Items to work on.
             ahead: How many items may be under way, or finished and not asked for (default: 16 for each actor).
             timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and one may ask again.
             progress: Whether to show a bar, or its title; needs `tqdm`.
@@ -129,15 +136,15 @@ class ActorPool:
         timeout_s: float | None = None,
         progress: bool | str = False,
     ) -> Results:
-        """The same as `map`, with results as they come."""
+        """Do the same as `map`, with results as they come."""
         return self._results(work, items, ahead, timeout_s, progress, is_ordered=False)
 
     def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> PoolFuture:
-        """Have one thing done by whichever actor is free.
+        """Give one task to an actor that is free.
 
         Args:
             work: The name of a method, or a function of an actor and `args` that returns the future of a call.
-            args: What it takes.
+            args: Its arguments.
             kwargs: The same by name.
 
         Returns:
@@ -161,18 +168,16 @@ class ActorPool:
             ResultTimeout: None got free in time.
             ActorError: The pool has no actors, or is closed.
         """
-        wish = self._open().take_out()
+        request = self._open().take_out()
         try:
-            return wish.result(timeout_s)
+            return request.result(timeout_s)
         except TimeoutError:
-            if wish.cancel():
-                from parl_remote.errors import ResultTimeout
-
+            if request.cancel():
                 raise ResultTimeout(f"no actor of the pool got free within {timeout_s} s") from None
-            return wish.result()
+            return request.result()
 
     def close(self, *, wait: bool = True) -> None:
-        """Let the actors go; a second call does nothing.
+        """Release the actors; a second call does nothing.
 
         Args:
             wait: Whether to wait until everything that was submitted is done. If not, what has not begun is cancelled
@@ -235,8 +240,107 @@ class ActorPool:
         )
 
 
+class Results(Iterator[Any]):
+    """The results of `ActorPool.map` and `map_unordered`, one after the other.
+
+    Args:
+        items: Items to work on; taken in the thread that asks for results, no more than needed.
+        begin: Submits an item with its number.
+        ahead: How many items may be under way, or finished and not asked for.
+        is_ordered: Whether results come in the items' order.
+        timeout_s: How long to wait for the next result; None waits as long as it takes.
+        tick: Called for each result that is handed out.
+    """
+
+    def __init__(
+        self,
+        items: Iterable[Any],
+        begin: Callable[[int, Any], PoolFuture],
+        *,
+        ahead: int,
+        is_ordered: bool,
+        timeout_s: float | None,
+        tick: Callable[[int], None],
+    ) -> None:
+        self._items = enumerate(items)
+        self._begin = begin
+        self._ahead = ahead
+        self._is_ordered = is_ordered
+        self._timeout_s = timeout_s
+        self._tick = tick
+        self._under_way: deque[PoolFuture] = deque()
+        self._finished: queue.SimpleQueue[PoolFuture] = queue.SimpleQueue()
+        self._exhausted = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        """Return the next result.
+
+        Raises:
+            StopIteration: There are no more.
+            ResultTimeout: It did not come in time; ask again to go on waiting.
+            ItemLost: Actors kept dying of this item.
+            Exception: Whatever the method raised for this item.
+        """
+        self._fill()
+        if not self._under_way:
+            self.close()
+            raise StopIteration
+        future = self._first() if self._is_ordered else self._any()
+        self._tick(1)
+        try:
+            return future.result()
+        finally:
+            del future  # it has the result, and the error, whose traceback would have this frame
+
+    def close(self) -> None:
+        """Take no more items and cancel what has not started; results that are there are lost."""
+        self._exhausted = True
+        while self._under_way:
+            self._under_way.popleft().cancel()
+        self._tick(0)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # it was never whole
+            self.close()
+
+    def _fill(self) -> None:
+        while not self._exhausted and len(self._under_way) < self._ahead:
+            try:
+                index, item = next(self._items)
+            except StopIteration:
+                self._exhausted = True
+                return
+            future = self._begin(index, item)
+            self._under_way.append(future)
+            if not self._is_ordered:
+                future.add_done_callback(self._note)  # not a lambda: it must not keep this iterator alive for long
+
+    def _note(self, future: Any) -> None:
+        self._finished.put(future)
+
+    def _first(self) -> PoolFuture:
+        future = self._under_way[0]
+        try:
+            future.exception(self._timeout_s)
+        except TimeoutError:
+            if not future.done():
+                raise ResultTimeout(f"the next result did not come within {self._timeout_s} s; ask again") from None
+        return self._under_way.popleft()
+
+    def _any(self) -> PoolFuture:
+        try:
+            future = self._finished.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise ResultTimeout(f"no result came within {self._timeout_s} s; ask again") from None
+        self._under_way.remove(future)
+        return future
+
+
 class _Maker:
-    """Makes the actors of a pool, all alike."""
+    """Makes the actors of a pool, all with the same arguments."""
 
     def __init__(self, make: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._make = make
@@ -260,7 +364,7 @@ def _actors_of(given: Any) -> list[Any]:
 
 
 def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
-    """A function of an actor and what it is to work on."""
+    """Return a function of an actor and an item."""
     name = work if isinstance(work, str) else _method_of(work, actors)
     if name is not None:
         return lambda actor, *args, **kwargs: getattr(actor, name)(*args, **kwargs)
@@ -270,7 +374,7 @@ def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
-    """The name of what is a method of the actors' class: called itself, it would run here and not in the actor."""
+    """Return the name of a method of the actors' class: called itself, it would run here and not in the actor."""
     name = getattr(work, "__name__", "")
     for actor in actors[:1]:
         ref = reference_of(actor)
@@ -280,7 +384,7 @@ def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
 
 
 def _bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
-    """What shows progress: told 1 for each result and 0 at the end."""
+    """Return a function that shows progress: called with 1 for each result and 0 at the end."""
     if not progress:
         return lambda _: None
     try:

@@ -1,11 +1,11 @@
-"""What an actor pool has to do, and who does it: tasks, members, and the thread that brings them together.
+"""The dispatcher of an actor pool: its tasks, its members, and the thread that assigns one to the other.
 
     submit, map --task--> Dispatcher --call--> a member's actor
                               ^                     | answered: the task's future is settled
                               `---- another member <' its actor died: the task is run again
 
-A task that was in flight when an actor died is run alone from then on, so that what kills actors is found out and
-what was merely beside it is not blamed.
+A task that was in flight when an actor died is run alone from then on, so that the task that kills actors is found,
+and not those that were merely beside it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Dispatcher", "Member", "PoolFuture", "Task"]
 
 _log = logging.getLogger("parl.remote")
 _FULL_RETRY_S = 0.01  # between attempts to give a task to an actor whose calls have reached their limit
-_LOOK_S = 1.0  # how often who waits for the dispatcher looks whether it has ended meanwhile
+_LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
 
 
 class PoolFuture(concurrent.futures.Future[Any]):
@@ -36,11 +36,11 @@ class PoolFuture(concurrent.futures.Future[Any]):
     _exception: BaseException | None
 
     def result(self, timeout: float | None = None) -> Any:
-        """The result, or what the task raised, as `concurrent.futures.Future.result` gives it."""
+        """Return the result, or raise what the task raised, as `concurrent.futures.Future.result` gives it."""
         try:
             return super().result(timeout)
         except BaseException as error:
-            if error is self._exception:  # it belongs to whoever catches it, see `RemoteFuture.result`
+            if error is self._exception:  # it belongs to the code that catches it, see `RemoteFuture.result`
                 self._exception = unraised(error)
             raise
         finally:
@@ -57,14 +57,14 @@ class PoolFuture(concurrent.futures.Future[Any]):
 
 
 class Task:
-    """One thing to do.
+    """One call of a pool.
 
     Attributes:
         index: Its number, for messages.
         future: Settled with its result.
         killed: How many actors have died while they worked on nothing else.
         is_suspect: Whether it was in flight when an actor died, so that it is run alone.
-        is_hit: The same for a death of which its own future has not told yet.
+        is_hit: The same for a death that its own future has not reported yet.
     """
 
     __slots__ = ("_started", "call", "future", "index", "is_hit", "is_suspect", "killed")
@@ -79,7 +79,7 @@ class Task:
         self._started = False
 
     def may_start(self) -> bool:
-        """Whether nobody has cancelled it; it cannot be cancelled any more once this was true."""
+        """Return whether it is not cancelled; once this was true, it cannot be cancelled any more."""
         if not self._started:
             self._started = self.future.set_running_or_notify_cancel()
         return self._started
@@ -90,8 +90,8 @@ class Member:
 
     Attributes:
         actor: The handle that was given.
-        tasks: What it works on, oldest first.
-        is_reserved: Whether somebody wants it out of the pool, so that it gets no more tasks.
+        tasks: Its tasks, oldest first.
+        is_reserved: Whether it is to leave the pool, so that it gets no more tasks.
 
     Raises:
         TypeError: It is no remote object.
@@ -108,7 +108,7 @@ class Member:
 
 
 class Dispatcher:
-    """Gives tasks to members, in one thread; everything else only leaves messages for it.
+    """Gives tasks to members, in one thread; all other threads only leave events for it.
 
     Args:
         per_actor: Tasks that an actor has at a time: one that runs and others that wait there for their turn.
@@ -123,7 +123,7 @@ class Dispatcher:
         self._events: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._todo: deque[Task] = deque()
         self._members: dict[Member, None] = {}
-        self._wanted: deque[concurrent.futures.Future[Any]] = deque()  # of those who want an actor out of the pool
+        self._requests: deque[concurrent.futures.Future[Any]] = deque()  # for actors, which leave the pool
         self._making = 0
         self._open = 0  # tasks that are not settled
         self._all_done: list[threading.Event] = []
@@ -136,7 +136,7 @@ class Dispatcher:
 
     @property
     def actors(self) -> tuple[Any, ...]:
-        """The handles of the actors that it has now."""
+        """The handles of the actors at this moment."""
         return tuple(member.actor for member in tuple(self._members))
 
     def add(self, actor: Any) -> None:
@@ -152,19 +152,19 @@ class Dispatcher:
         self._await(done)
 
     def do(self, task: Task) -> None:
-        """Have a task done."""
+        """Add a task."""
 
-        def queue_it() -> None:
+        def add() -> None:
             self._open += 1
             self._todo.append(task)
 
-        self._events.put(queue_it)
+        self._events.put(add)
 
     def take_out(self) -> concurrent.futures.Future[Any]:
-        """Ask for an actor that has nothing to do any more, and is no member from then on."""
-        wish: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        self._events.put(lambda: self._wanted.append(wish))
-        return wish
+        """Request an actor that has nothing to do any more, and is no member from then on."""
+        request: concurrent.futures.Future[Any] = concurrent.futures.Future()
+        self._events.put(lambda: self._requests.append(request))
+        return request
 
     def await_all(self) -> None:
         """Wait until all tasks so far are settled."""
@@ -173,17 +173,17 @@ class Dispatcher:
         self._await(done)
 
     def stop(self) -> None:
-        """End: what has not started is cancelled, what runs goes on in its actor and nobody hears of it."""
+        """End: tasks that have not started are cancelled, those that run go on in their actors, without a result."""
         self._events.put(self._end)
 
-    def _hand_in(self, event: Callable[[], None]) -> None:
-        """Tell what has become of an actor or a call; after the end nobody listens, and nothing is kept for it."""
+    def _post(self, event: Callable[[], None]) -> None:
+        """Leave an event for the thread; after its end nothing is kept."""
         self._events.put(event)
         if self._over:
             self._forget_events()
 
     def _forget_events(self) -> None:
-        """Let go of what came too late: it holds actors, which would live on."""
+        """Drop events that came too late: they hold actors, which would live on."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._events.get_nowait()
@@ -205,11 +205,11 @@ class Dispatcher:
                     break
                 event()
             if not self._over:
-                self._give_out()
-                self._settle_wishes()
+                self._assign()
+                self._settle_requests()
         self._forget_events()
 
-    def _give_out(self) -> None:
+    def _assign(self) -> None:
         while self._todo:
             member = self._free_member(alone=self._todo[0].is_suspect)
             if member is None:
@@ -242,16 +242,16 @@ class Dispatcher:
                     "what a pool calls must return the call's future; inside it the actor's methods do not wait, so "
                     f"`lambda actor, item: actor.method(item)` does. It returned {future!r}"
                 )
-        except TooManyPendingCalls:  # somebody else keeps it busy, too
+        except TooManyPendingCalls:  # other callers keep it busy, too
             member.tasks[task] = None
-            threading.Timer(_FULL_RETRY_S, self._hand_in, (lambda: self._put_back(member, task),)).start()
+            threading.Timer(_FULL_RETRY_S, self._post, (lambda: self._put_back(member, task),)).start()
             return
         except BaseException as error:
             task.future.set_exception(error)
             self._open -= 1
             return
         member.tasks[task] = None
-        future.add_done_callback(lambda done: self._hand_in(lambda: self._answered(member, task, done)))
+        future.add_done_callback(lambda done: self._post(lambda: self._answered(member, task, done)))
 
     def _put_back(self, member: Member, task: Task) -> None:
         member.tasks.pop(task, None)
@@ -270,9 +270,9 @@ class Dispatcher:
         self._open -= 1
 
     def _lost(self, member: Member, task: Task, error: ActorLost) -> None:
-        """An actor died with this task, and perhaps others."""
-        if not task.is_hit:  # the first of them that tells
-            task.killed += len(member.tasks) == 1  # of several nobody knows which one it was
+        """Count the death of an actor with this task, and perhaps others."""
+        if not task.is_hit:  # the first of them that reports it
+            task.killed += len(member.tasks) == 1  # of several, which one it was is not known
             for other in member.tasks:
                 other.is_hit = other.is_suspect = True
         task.is_hit = False
@@ -301,14 +301,14 @@ class Dispatcher:
             threading.Thread(target=self._make, args=(self._replace,), name="parl-pool-actor", daemon=True).start()
 
     def _make(self, replace: Callable[[], Any]) -> None:
-        """Make an actor, in a thread of its own, because it may have to wait for room."""
+        """Make an actor, in a thread of its own, because it may have to wait for resources."""
         try:
             member = Member(replace())
         except BaseException as error:
             failed = error
-            self._hand_in(lambda: self._made(None, failed))
+            self._post(lambda: self._made(None, failed))
         else:
-            self._hand_in(lambda: self._made(member, None))
+            self._post(lambda: self._made(member, None))
 
     def _made(self, member: Member | None, error: BaseException | None) -> None:
         self._making -= 1
@@ -319,7 +319,7 @@ class Dispatcher:
             self._why_none = error
 
     def _fail_all(self) -> None:
-        """Nobody is left to work."""
+        """Fail all tasks: no actor is left."""
         while self._todo:
             task = self._todo.popleft()
             if task.may_start():
@@ -330,28 +330,28 @@ class Dispatcher:
                 task.future.set_exception(lost)
             self._open -= 1
 
-    def _settle_wishes(self) -> None:
-        """Give members away that nobody needs now, and wake who waits for the end of all tasks."""
-        for wish in list(self._wanted):
-            if wish.cancelled():
-                self._wanted.remove(wish)
+    def _settle_requests(self) -> None:
+        """Hand out idle members that were requested, and wake those that wait for the end of all tasks."""
+        for request in list(self._requests):
+            if request.cancelled():
+                self._requests.remove(request)
                 continue
             idle = next((m for m in self._members if not m.tasks), None)
             if idle is None:
                 if not self._members and not self._making:
-                    self._wanted.remove(wish)
-                    wish.set_exception(ActorError("the pool has no actor that could be taken out"))
+                    self._requests.remove(request)
+                    request.set_exception(ActorError("the pool has no actor that could be taken out"))
                 break
             del self._members[idle]
-            self._wanted.remove(wish)
-            if wish.set_running_or_notify_cancel():
-                wish.set_result(idle.actor)
+            self._requests.remove(request)
+            if request.set_running_or_notify_cancel():
+                request.set_result(idle.actor)
             else:
                 self._members[idle] = None
-        if self._wanted or any(member.is_reserved for member in self._members):
+        if self._requests or any(member.is_reserved for member in self._members):
             by_load = sorted(self._members, key=lambda member: len(member.tasks))
-            for rank, member in enumerate(by_load):  # so many get no more tasks as are wanted
-                member.is_reserved = rank < len(self._wanted)
+            for rank, member in enumerate(by_load):  # so many get no more tasks as are requested
+                member.is_reserved = rank < len(self._requests)
         if not self._open:
             for done in self._all_done:
                 done.set()
@@ -361,10 +361,10 @@ class Dispatcher:
         self._over = True
         for task in (*self._todo, *(task for member in self._members for task in member.tasks)):
             if task.future.cancel():
-                task.future.set_running_or_notify_cancel()  # wakes who waits for it
+                task.future.set_running_or_notify_cancel()  # wakes those that wait for it
             elif not task.future.done():
                 task.future.set_exception(ActorError(f"the pool was closed before item {task.index} was finished"))
         self._todo.clear()
         self._members.clear()
-        for wish in self._wanted:
-            wish.cancel()
+        for request in self._requests:
+            request.cancel()
