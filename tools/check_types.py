@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 STRICT = ("tools", "examples")
-PLAIN = ("benchmarks", "packages/*/tests", "tests")
+PLAIN = ("benchmarks/*", "packages/*/tests", "tests")
 CHECKED_WITH_THE_PACKAGES = ("tests/conformance", "tests/faults")
 # Folders of other programs that a program puts on its path.
 ALSO_ON_THE_PATH = {
@@ -28,7 +28,8 @@ def folders(roots: tuple[str, ...]) -> Iterator[str]:
     """Yield the uppermost folders that have modules, at or below these."""
     for root in roots:
         tops: list[Path] = []
-        for folder in sorted({path.parent for top in ROOT.glob(root) for path in top.rglob("*.py")}):
+        modules = (path for top in sorted(ROOT.glob(root)) for path in (top.rglob("*.py") if top.is_dir() else [top]))
+        for folder in sorted({path.parent if path.parent.name != "benchmarks" else path for path in modules}):
             if not any(folder.is_relative_to(top) for top in tops):
                 tops.append(folder)
         yield from (str(top.relative_to(ROOT)) for top in tops)

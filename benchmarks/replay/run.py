@@ -27,11 +27,13 @@ CASES: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def measure(library: str, case: str, parl2: str | None) -> float:
-    """Run one worker, on one thread."""
+def measure(library: str, case: str, parl2: str | None) -> float | None:
+    """Run one worker, on one thread; return None where the library is not installed."""
     command = [sys.executable, str(Path(__file__).with_name("worker.py")), library, case]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PARL2": parl2 or ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    if "ModuleNotFoundError" in done.stderr:
+        return None
     if done.returncode:
         sys.exit(f"{library} {case} failed:\n{done.stderr}")
     return float(done.stdout.split()[-1])
@@ -55,8 +57,10 @@ def main() -> None:
     for _ in range(options.rounds):
         for case, (_, libraries) in cases.items():
             for library in libraries:
-                if library != "parl2" or options.parl2:
-                    figures.setdefault((case, library), []).append(measure(library, case, options.parl2))
+                if library == "parl2" and not options.parl2:
+                    continue
+                if (figure := measure(library, case, options.parl2)) is not None:
+                    figures.setdefault((case, library), []).append(figure)
     print("| | ours | ours, buffers reused | SB3 | cpprb | PARL 2.2.1 | ours / SB3 | ours / cpprb | ours / PARL |")
     print("| --- |" + " --- |" * 8)
     found: dict[str, dict[str, float]] = {}

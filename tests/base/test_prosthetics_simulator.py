@@ -15,7 +15,17 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "prosthetics"
 
 JOINTS = {"ground_pelvis": 6, "hip_r": 3, "knee_r": 1, "ankle_r": 1, "hip_l": 3, "knee_l": 1, "ankle_l": 1}
 JOINTS |= {"subtalar_l": 0, "mtp_l": 0, "back": 1, "back_0": 0}
-BODIES = ("pelvis", "femur_r", "pros_tibia_r", "pros_foot_r", "femur_l", "tibia_l", "talus_l", "calcn_l", "toes_l")
+BODIES: tuple[str, ...] = (
+    "pelvis",
+    "femur_r",
+    "pros_tibia_r",
+    "pros_foot_r",
+    "femur_l",
+    "tibia_l",
+    "talus_l",
+    "calcn_l",
+    "toes_l",
+)
 BODIES += ("torso", "head")
 BOTH = ("abd", "add", "hamstrings", "bifemsh", "glut_max", "iliopsoas", "rect_fem", "vasti")
 MUSCLES = [f"{name}_{side}" for name in BOTH for side in "rl"] + ["gastroc_l", "soleus_l", "tib_ant_l"]
@@ -273,7 +283,7 @@ def test_the_walker_is_paid_for_its_target_speed(example: Any) -> None:
     pytest.importorskip("mujoco", reason="Walker2d needs mujoco")
     from walker import TargetSpeedWalker
 
-    env = TargetSpeedWalker(frame_skip=3, mean_steps=4.0)
+    env: Any = TargetSpeedWalker(frame_skip=3, mean_steps=4.0)
     obs, _ = env.reset(seed=2, options={"speeds": (1.0, 2.0)})
     targets = []
     for _ in range(6):

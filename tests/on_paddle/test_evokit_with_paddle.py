@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from parl_evokit.models.paddle_model import PaddleModel
 from parl_evokit.models.paddle_program import PaddleProgram
 from parl_evokit.parallel import Pool, open_pool, sample
 
-SETTINGS = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
+SETTINGS: dict[str, Any] = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
 
 
 def net(seed: int = 0) -> Any:
@@ -215,7 +216,7 @@ def test_samples_of_paddle_models_are_evaluated_in_processes_unless_told_otherwi
         "    return float(np.asarray(agent.predict(np.ones((1, 4), np.float32)))[0, 0])\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    from evaluation_of_paddle import evaluate
+    evaluate = importlib.import_module("evaluation_of_paddle").evaluate
 
     opened: list[str] = []
 

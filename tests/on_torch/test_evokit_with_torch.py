@@ -14,7 +14,7 @@ from parl_evokit.config import SolverKind
 from parl_evokit.models import adapt
 from parl_evokit.models.torch_model import TorchModel
 
-SETTINGS = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
+SETTINGS: dict[str, Any] = {"keys": "COUNTER", "solver": {"sampling": {"gaussian_sampling": {"std": 0.1}}}}
 
 
 class Net(torch.nn.Module):

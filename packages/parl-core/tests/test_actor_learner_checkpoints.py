@@ -161,7 +161,7 @@ def test_a_run_in_portions_is_the_run_in_one(
     inference: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Linear, "sample_batch_steps", changes.get("n_steps", 3))
-    changes = {"inference": inference, **changes}
+    changes: dict[str, Any] = {"inference": inference, **changes}
     with Run.at(tmp_path / "whole") as run:
         whole = learn(run, **changes)
     with Run.at(tmp_path / "parts") as run:
@@ -175,7 +175,7 @@ def test_a_run_in_portions_is_the_run_in_one(
 
 @pytest.mark.parametrize("inference", ["actors", "learner"])
 def test_actors_in_processes_go_on_too_and_may_be_others(inference: str, tmp_path: Path) -> None:
-    changes = {"inference": inference, "groups": 4, "batch_fragments": 3}
+    changes: dict[str, Any] = {"inference": inference, "groups": 4, "batch_fragments": 3}
     with Run.at(tmp_path / "whole") as run:
         whole = learn(run, **changes)
     with Run.at(tmp_path / "parts") as run, SubprocessActors(2) as actors:
@@ -206,7 +206,11 @@ def test_how_often_checkpoints_are_written_changes_nothing(
 
 def test_with_new_episodes_at_every_checkpoint_stopping_changes_nothing_either(tmp_path: Path) -> None:
     for inference in ("actors", "learner"):
-        changes = {"inference": inference, "env_kwargs": {"repeatable": True}, "checkpoints": {"environments": "reset"}}
+        changes: dict[str, Any] = {
+            "inference": inference,
+            "env_kwargs": {"repeatable": True},
+            "checkpoints": {"environments": "reset"},
+        }
         with Run.at(tmp_path / inference / "whole") as run:
             whole = learn(run, **changes)
         with Run.at(tmp_path / inference / "parts") as run:
@@ -217,7 +221,7 @@ def test_with_new_episodes_at_every_checkpoint_stopping_changes_nothing_either(t
 
 
 def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_on(tmp_path: Path) -> None:
-    changes = {"env_kwargs": {"repeatable": False}}
+    changes: dict[str, Any] = {"env_kwargs": {"repeatable": False}}
     with Run.at(tmp_path / "run") as run:
         learn(run, StepBudget(50), **changes)
     with pytest.raises(CheckpointError, match="fresh_episodes=True") as refused, Run.resume(tmp_path / "run") as run:
@@ -231,7 +235,7 @@ def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_o
 def test_a_run_whose_order_is_that_of_arrival_goes_on_with_new_episodes(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    changes = {"deterministic": False, **changes}
+    changes: dict[str, Any] = {"deterministic": False, **changes}
     with Run.at(tmp_path / "run") as run:
         first = learn(run, StepBudget(50), **changes)
     metrics = Metrics()
@@ -286,7 +290,7 @@ def test_an_environment_that_raises_costs_the_last_interval_and_no_more(tmp_path
         def on_update(self, update: Update) -> None:
             broken.touch()  # the lag has grown by then, and the checkpoint before is between two reports
 
-    changes = {"env_kwargs": {"broken": str(broken)}, "max_lag": 3, "report_every": 40}
+    changes: dict[str, Any] = {"env_kwargs": {"broken": str(broken)}, "max_lag": 3, "report_every": 40}
     with pytest.raises(LookupError, match="lost its map") as failed, Run.at(tmp_path / "run") as run:
         learn(run, Breaks(), **changes)
     assert "go on with: Run.resume" in " ".join(failed.value.__notes__)

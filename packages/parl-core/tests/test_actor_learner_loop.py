@@ -237,7 +237,7 @@ def test_passes_over_a_batch_and_rates_are_those_of_the_settings() -> None:
 
 def test_inference_on_the_learner_gives_the_same_kind_of_fragments() -> None:
     agent = OnPolicy()
-    changes = {"n_steps": 3, "gamma": 0.5, "max_lag": 0, "total_steps": 36, "inference": "learner"}
+    changes: dict[str, Any] = {"n_steps": 3, "gamma": 0.5, "max_lag": 0, "total_steps": 36, "inference": "learner"}
     learned(lambda: Counting(cut=2), agent, **changes)
     np.testing.assert_allclose(agent.batches[0].advantage, np.tile([6.5, 1.0, 6.0], 6))
     np.testing.assert_array_equal(agent.batches[1].obs.reshape(6, 3), np.tile([1, 0, 1], (6, 1)))

@@ -168,7 +168,7 @@ def test_the_environments_may_live_elsewhere_after_a_resume(tmp_path: Path) -> N
 
 def test_learning_from_logged_data_goes_on(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
-    columns = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("obs", "next_obs")}
+    columns: dict[str, Any] = {name: rng.normal(size=(50, 4)).astype(np.float32) for name in ("obs", "next_obs")}
     dataset = OfflineDataset(
         **columns,
         action=rng.integers(0, 2, 50),
@@ -181,7 +181,7 @@ def test_learning_from_logged_data_goes_on(tmp_path: Path) -> None:
         del envs
         agent = Linear()
         settings = OfflineSettings(updates=120, batch_size=8, report_every=10)
-        watched = {"callbacks": [CsvTables(run), *callbacks], "checkpoints": Checkpoints(run, EVERY)}
+        watched: dict[str, Any] = {"callbacks": [CsvTables(run), *callbacks], "checkpoints": Checkpoints(run, EVERY)}
         train_offline(agent, dataset, settings, seed=1, **watched)
         return agent
 

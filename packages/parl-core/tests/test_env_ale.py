@@ -33,7 +33,7 @@ def play(env: Any, action: int, steps: int) -> list[Any]:
 
 
 def test_noops_are_frames_of_the_game() -> None:
-    env = NoopResetEnv(game(), noop_max=30)
+    env: Any = NoopResetEnv(game(), noop_max=30)
     env.reset(seed=0)  # once: with a seed, ALE loads the game anew
     counts = set()
     for _ in range(12):
@@ -57,7 +57,7 @@ def test_skipping_takes_four_frames_and_the_maximum_of_the_last_two() -> None:
 
 
 def test_a_lost_life_ends_an_episode_and_the_game_goes_on() -> None:
-    env = EpisodicLifeEnv(FireResetEnv(game()))
+    env: Any = EpisodicLifeEnv(FireResetEnv(game()))
     env.reset(seed=0)
     lives = [env.unwrapped.ale.lives()]
     for _ in range(3):
@@ -98,7 +98,7 @@ def test_frames_are_grey_and_small() -> None:
 
 
 def test_rewards_are_signs_and_the_monitor_knows_the_score() -> None:
-    env = ClipRewardEnv(MonitorEnv(MaxAndSkipEnv(game("Pong"))))
+    env: Any = ClipRewardEnv(MonitorEnv(MaxAndSkipEnv(game("Pong"))))
     env.reset(seed=0)
     rewards, over = [], False
     while not over:
@@ -121,6 +121,6 @@ def test_a_stack_moves_by_one_frame_a_step() -> None:
 def test_the_whole_stack_passes_the_checker_and_follows_from_the_seed() -> None:
     env = wrap_deepmind(game("Breakout"), obs_format="NCHW")
     runs = [[env.reset(seed=9)[0], *(step[0] for step in play(env, 2, 20))] for _ in range(2)]
-    np.testing.assert_array_equal(*runs)
+    np.testing.assert_array_equal(runs[0], runs[1])
     advice = check_env(env, steps=20)  # which raises where something is wrong
     assert not any("observation" in one or "action" in one for one in advice)

@@ -30,10 +30,10 @@ class Game(gymnasium.Env[np.ndarray, int]):
 
     def __init__(self, lives: int = 3, life: int = 10, meanings: tuple[str, ...] = ("NOOP", "FIRE", "RIGHT")) -> None:
         self.observation_space = gymnasium.spaces.Box(0, 255, SCREEN, np.uint8)
-        self.action_space = gymnasium.spaces.Discrete(len(meanings))
+        self.action_space: Any = gymnasium.spaces.Discrete(len(meanings))
         self.meanings, self.all_lives, self.life = meanings, lives, life
-        self.ale = SimpleNamespace(lives=lambda: self.left)
         self.left, self.t, self.games = lives, 0, 0
+        self.ale = SimpleNamespace(lives=lambda: self.left)
         self.log: list[Any] = []
 
     def get_action_meanings(self) -> list[str]:

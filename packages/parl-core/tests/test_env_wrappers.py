@@ -133,12 +133,14 @@ def test_environments_of_a_list_get_different_seeds_from_one() -> None:
     first, second = VectorEnv([Counter(), Counter()]), VectorEnv([Counter(), Counter()])
     for env in (first, second):
         env.reset(seed=3)
-    seeds = [env.seeds for env in first.envs]
-    assert seeds == [env.seeds for env in second.envs]
+    counters: list[Any] = first.envs
+    seeds = [env.seeds for env in counters]
+    others: list[Any] = second.envs
+    assert seeds == [env.seeds for env in others]
     assert seeds[0] != seeds[1]
     first.step([0, 0])
     first.reset()
-    assert [env.seeds[1] for env in first.envs] == [None, None]
+    assert [env.seeds[1] for env in counters] == [None, None]
 
 
 def test_a_list_wants_one_action_for_each_environment() -> None:
@@ -149,7 +151,8 @@ def test_a_list_wants_one_action_for_each_environment() -> None:
     with pytest.raises(ValueError, match="at least one"):
         VectorEnv([])
     env.close()
-    assert all(inner.closed for inner in env.envs)
+    closed: list[Any] = env.envs
+    assert all(inner.closed for inner in closed)
 
 
 def test_the_monitor_keeps_returns_of_whole_episodes() -> None:

@@ -14,8 +14,8 @@ from parl_core.training import run_episode, train_by_episodes
 class ThreeSteps(gymnasium.Env[Any, Any]):
     """Three steps with rewards 1, 2, 4; the second episode is cut instead of ending."""
 
-    observation_space = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space: Any = gymnasium.spaces.Box(0.0, 9.0, (1,), np.float32)
+    action_space: Any = gymnasium.spaces.Discrete(2)
 
     def __init__(self) -> None:
         self.seeds: list[int | None] = []
@@ -91,8 +91,8 @@ class Bounded(ThreeSteps):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         self.taken.append(float(action[0]))
-        observation, *rest = super().step(action)
-        return {"count": observation}, *rest
+        observation, reward, terminated, truncated, info = super().step(action)
+        return {"count": observation}, reward, terminated, truncated, info
 
 
 class InUnitBox(Recording):
@@ -123,8 +123,8 @@ class Reusing(ThreeSteps):
         return self._obs, info
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self._obs[:], *rest = super().step(action)
-        return (self._obs, *rest)
+        self._obs[:], reward, terminated, truncated, info = super().step(action)
+        return self._obs, reward, terminated, truncated, info
 
 
 def test_observations_of_an_environment_that_reuses_its_array_are_what_was_seen() -> None:

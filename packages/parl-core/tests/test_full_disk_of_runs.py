@@ -31,10 +31,11 @@ class Wide:
     def alg(self) -> Any:
         return self
 
-    def sample(self, obs: Any) -> Any:
+    def sample(self, obs: Any, **_: Any) -> Any:
         return (obs @ self.weights[:, :2] + self.rng.normal(size=(len(obs), 2))).argmax(axis=1)
 
-    def learn(self, obs: Any, action: Any, reward: Any, *_: Any, **__: Any) -> float:
+    def learn(self, obs: Any, action: Any, reward: Any, next_obs: Any, terminal: Any, **_: Any) -> float:
+        del next_obs, terminal
         self.weights += 0.01 * obs.T @ np.tile(np.stack([reward, action * reward], axis=1), 2_500)
         self.weights /= max(1.0, float(np.abs(self.weights).max()))
         return float(self.weights.sum())

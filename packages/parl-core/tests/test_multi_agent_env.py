@@ -121,7 +121,12 @@ def test_continuous_actions_are_mapped_from_minus_one_to_one() -> None:
     env.reset(seed=1)
     taken: list[Any] = []
     own = env.env.step
-    env.env.step = lambda actions: (taken.append(actions), own(actions))[1]
+
+    def step(actions: Any) -> Any:
+        taken.append(actions)
+        return own(actions)
+
+    env.env.step = step
     env.step([-np.ones(3), np.zeros(5)])
     np.testing.assert_array_equal(taken[0]["speaker_0"], np.zeros(3))
     np.testing.assert_array_equal(taken[0]["listener_0"], np.full(5, 0.5, np.float32))

@@ -34,7 +34,7 @@ def test_the_same_seed_gives_the_same_steps(make: Any) -> None:
         steps += [envs.step(np.ones(envs.num_envs, int))[0].copy() for _ in range(20)]
         runs.append(steps)
         envs.close()
-    np.testing.assert_array_equal(*runs)
+    np.testing.assert_array_equal(runs[0], runs[1])
 
 
 def test_ale_truncates_where_it_was_told_and_resets_in_the_same_step() -> None:

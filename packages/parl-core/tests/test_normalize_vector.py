@@ -61,8 +61,9 @@ def test_rewards_are_scaled_by_the_spread_of_discounted_sums_which_begin_anew_wi
         _, reward, *_ = step(envs)
         total = total * 0.5 + 2.0
         sums += [total, total]
-        variance = envs.ret_rms.var if envs.ret_rms else None
-        np.testing.assert_allclose(variance, np.var(sums), atol=2e-3)
+        assert envs.ret_rms is not None
+        variance: Any = envs.ret_rms.var
+        np.testing.assert_allclose(variance, float(np.var(sums)), atol=2e-3)
         np.testing.assert_allclose(reward, np.minimum(2.0 / np.sqrt(variance), 10.0), rtol=1e-6)
         if t % 4 == 3:
             total = 0.0

@@ -95,7 +95,7 @@ class Table:
     def sample(self, obs: Any, **exploration: float) -> Any:
         self.explored.append(exploration)
         n = len(obs["count"] if isinstance(obs, dict) else obs)
-        return np.tile(np.float32(self._middle), (n, 1)) if self._middle else np.ones(n, np.int64)
+        return np.tile(np.array(self._middle, np.float32), (n, 1)) if self._middle else np.ones(n, np.int64)
 
     predict = sample
 
@@ -288,7 +288,7 @@ def test_stacked_frames_are_remembered_once_and_come_back_whole(num_envs: int) -
         train_off_policy(agent, make_vector_env(stacked, num_envs), settings(), memory=memory, seed=4)
         runs.append(np.stack([batch["obs"] for batch in agent.batches]))
     assert runs[0].max() == 6.0  # the last count that is acted on
-    np.testing.assert_array_equal(*runs)
+    np.testing.assert_array_equal(runs[0], runs[1])
 
 
 def test_the_same_seed_gives_the_same_batches() -> None:

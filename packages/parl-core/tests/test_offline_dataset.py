@@ -231,7 +231,8 @@ def test_a_minari_dataset_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
     from minari.data_collector import EpisodeBuffer
 
-    rng, episodes = np.random.default_rng(1), []
+    rng = np.random.default_rng(1)
+    episodes: list[EpisodeBuffer] = []
     for length in (3, 5, 4):
         episodes.append(
             EpisodeBuffer(

@@ -255,7 +255,7 @@ class Says(gymnasium.Env[Any, Any]):
 
     def __init__(self, space: Any, observation: Any, reward: Any = 1.0, ended: Any = False) -> None:
         self.observation_space = space
-        self._answer = observation, reward, ended, False, {}
+        self._answer: tuple[Any, ...] = observation, reward, ended, False, {}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)

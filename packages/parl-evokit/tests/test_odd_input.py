@@ -87,6 +87,7 @@ def test_rewards_that_are_not_one_number_a_sample_are_refused(name: str, rewards
 @every
 def test_numbers_of_every_kind_are_the_same_rewards(name: str) -> None:
     digests = set()
+    rewards: Any
     for rewards in ([3, 1, 2, 0, 5, 4], [np.float32(r) for r in (3, 1, 2, 0, 5, 4)], np.array([3, 1, 2, 0, 5, 4])):
         es = search(name)
         digests.add(es.tell((info for info in es.ask(6)), rewards).parameters_sha256)

@@ -14,7 +14,8 @@ def begun(count: int, *, share: float = 1.0, grace_s: float = 1.0) -> Schedule:
 
 
 def test_batches_are_half_of_a_fair_share_of_the_rest_so_that_workers_end_together() -> None:
-    schedule, sizes, now = begun(64), [], 0.0
+    sizes: list[int] = []
+    schedule, now = begun(64), 0.0
     while batch := schedule.next_batch(len(sizes) % 2, 2, now):
         sizes.append(len(batch))
         assert schedule.settle((len(sizes) - 1) % 2, batch, now) == batch

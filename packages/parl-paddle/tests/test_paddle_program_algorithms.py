@@ -138,7 +138,7 @@ def _a2c() -> tuple[Any, dict[str, Any]]:
 
 def _ppo() -> tuple[Any, dict[str, Any]]:
     columns = {"obs": OBS, "action": CHOICE, "value": REWARD, "return": RETURN, "log_prob": REWARD, "adv": ADVANTAGE}
-    settings = {"clip_param": linear(0.3, 0.1, 4), "entropy_coef": linear(0.1, 0.0, 4)}
+    settings: dict[str, Any] = {"clip_param": linear(0.3, 0.1, 4), "entropy_coef": linear(0.1, 0.0, 4)}
     return PPO(ActorCritic(ACT_DIM, (8,)), initial_lr=linear(1e-2, 1e-3, 4), **settings), columns
 
 

@@ -93,7 +93,7 @@ def reader(anywhere: str) -> Reader:
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_every_kind_arrive_as_they_were_and_read_only(reader: Reader, name: str) -> None:
+def test_arrays_of_every_kind_arrive_as_they_were_and_read_only(reader: Any, name: str) -> None:
     array = ARRAYS[name]
     got, writeable, is_fortran = reader.describe(put(array)).result()
     assert type(got) is type(array)
@@ -107,11 +107,11 @@ def test_arrays_of_every_kind_arrive_as_they_were_and_read_only(reader: Reader, 
 @pytest.mark.parametrize("room", [1, LARGE], ids=["small", "large"])
 def test_a_reference_within_a_value_outlives_the_actor_that_stored_both(anywhere: str, room: int) -> None:
     inner = put(ARRAYS["large"])
-    wrapper = Reader()
+    wrapper: Any = Reader()
     outer = wrapper.wrap([inner], room).result()
     del inner
     parl_remote.kill(wrapper)
-    last = Reader()
+    last: Any = Reader()
     last.keep([outer]).result()
     np.testing.assert_array_equal(outer.get()[0].get(), ARRAYS["large"])
     (kept,) = last.kept
@@ -126,7 +126,7 @@ def test_the_same_is_true_for_get_in_the_program(shared_cluster: None) -> None:
 
 
 @pytest.mark.parametrize("size", [3, LARGE])
-def test_who_writes_is_told_so(reader: Reader, size: int) -> None:
+def test_who_writes_is_told_so(reader: Any, size: int) -> None:
     ref = put(np.zeros(size))
     for method in (reader.write, reader.add_to):
         with pytest.raises(ValueError, match="read-only") as caught:
@@ -137,13 +137,13 @@ def test_who_writes_is_told_so(reader: Reader, size: int) -> None:
     assert ref.get().sum() == 0
 
 
-def test_an_ordinary_argument_is_the_actors_own(reader: Reader) -> None:
+def test_an_ordinary_argument_is_the_actors_own(reader: Any) -> None:
     mine = np.ones(LARGE)
     assert reader.change_own(mine).result() == 0
     assert mine.sum() == LARGE
 
 
-def test_later_changes_of_the_value_change_nothing(reader: Reader) -> None:
+def test_later_changes_of_the_value_change_nothing(reader: Any) -> None:
     array = np.zeros(LARGE)
     ref = put(array)
     array[:] = 9
@@ -151,7 +151,7 @@ def test_later_changes_of_the_value_change_nothing(reader: Reader) -> None:
     assert reader.describe(ref).result()[0].sum() == 0
 
 
-def test_a_direct_argument_is_the_value_and_one_within_something_is_the_reference(reader: Reader) -> None:
+def test_a_direct_argument_is_the_value_and_one_within_something_is_the_reference(reader: Any) -> None:
     ref = put(np.ones(LARGE))
     assert reader.kinds(ref, [ref], key=ref).result() == ["ndarray", "list", "ndarray"]
     assert reader.take_apart([ref]).result() == [LARGE, "ObjectRef"]
@@ -159,19 +159,19 @@ def test_a_direct_argument_is_the_value_and_one_within_something_is_the_referenc
 
 
 def test_constructors_and_special_methods_take_values(anywhere: str) -> None:
-    reader = Reader(put(np.ones(LARGE)))
+    reader: Any = Reader(put(np.ones(LARGE)))
     assert reader.kept_sum().result() == LARGE
     assert reader + put(np.ones(4)) == "ndarray"
 
 
 @pytest.mark.parametrize("value", [None, 7, "text", b"bytes" * 50_000, {"a": [1, {2}]}, (), "t" * 200_000])
-def test_values_without_arrays_are_stored_as_well(reader: Reader, value: Any) -> None:
+def test_values_without_arrays_are_stored_as_well(reader: Any, value: Any) -> None:
     ref = put(value)
     assert ref.get() == value
     assert reader.kinds(ref).result() == [type(value).__name__]
 
 
-def test_weights_come_as_a_dictionary_of_read_only_arrays(reader: Reader) -> None:
+def test_weights_come_as_a_dictionary_of_read_only_arrays(reader: Any) -> None:
     weights = {f"layer{i}": np.full((100, 300), i, np.float32) for i in range(10)}
     got = put(weights).get()
     assert list(got) == list(weights)
@@ -189,7 +189,8 @@ def test_get_does_not_copy(shared_cluster: None) -> None:
 
 def test_a_reference_can_be_returned_and_outlives_its_actor(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
-    maker, reader = Reader(), Reader()
+    maker: Any = Reader()
+    reader: Any = Reader()
     ref = maker.store(LARGE).result()
     small = maker.store(2).result()
     maker.destroy()
@@ -200,7 +201,8 @@ def test_a_reference_can_be_returned_and_outlives_its_actor(connect: Callable[..
 
 def test_actors_pass_references_on(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
-    first, second = Reader(), Reader()
+    first: Any = Reader()
+    second: Any = Reader()
     got, writeable, _ = first.pass_on(second, [put(np.ones(LARGE))]).result()
     assert got.sum() == LARGE
     assert not writeable
@@ -208,7 +210,8 @@ def test_actors_pass_references_on(connect: Callable[..., None]) -> None:
 
 def test_what_an_actor_keeps_does_not_change_when_others_are_stored(connect: Callable[..., None]) -> None:
     connect(cpu_num=2)
-    first, second = Reader(), Reader()
+    first: Any = Reader()
+    second: Any = Reader()
     ref = put(np.full(LARGE, 0.0))
     first.keep(ref).result()
     for value in range(1, 30):  # of the same size, so that memory is used again
@@ -220,13 +223,13 @@ def test_what_an_actor_keeps_does_not_change_when_others_are_stored(connect: Cal
 
 def test_a_call_holds_what_it_was_given(connect: Callable[..., None]) -> None:
     connect(cpu_num=1)
-    reader = Reader()
+    reader: Any = Reader()
     futures = [reader.describe(put(np.full(LARGE, float(value)))) for value in range(20)]
     assert [future.result()[0][0] for future in futures] == list(range(20))
 
 
 def test_a_reference_that_comes_home_is_the_one_that_left(shared_cluster: None) -> None:
-    reader = Reader()
+    reader: Any = Reader()
     ref = put(np.ones(LARGE))
     reader.keep([ref]).result()
     (back,) = reader.kept
@@ -270,7 +273,7 @@ def test_without_descriptors_values_travel_in_their_references(
     connect: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect(cpu_num=1)
-    reader = Reader()
+    reader: Any = Reader()
 
     def none_left(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")

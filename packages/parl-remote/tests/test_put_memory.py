@@ -182,7 +182,7 @@ def test_idle_memory_is_freed(pool: MemoryPool) -> None:
 # -- a cluster ---------------------------------------------------------------------------------------------------
 
 
-def test_memory_goes_with_the_last_reference_and_the_last_array(holders: tuple[Holder, Holder]) -> None:
+def test_memory_goes_with_the_last_reference_and_the_last_array(holders: Any) -> None:
     first, second = holders
     ref = put(np.full(SIZE, 3.0))
     inode = inode_of(ref)
@@ -200,7 +200,7 @@ def test_memory_goes_with_the_last_reference_and_the_last_array(holders: tuple[H
     wait_until_gone(inode)
 
 
-def test_killed_readers_let_go(holders: tuple[Holder, Holder]) -> None:
+def test_killed_readers_let_go(holders: Any) -> None:
     ref = put(np.full(SIZE, 3.0))
     inode = inode_of(ref)
     pids = [holders[0].keep(ref).result(), holders[1].keep([ref]).result()]
@@ -210,7 +210,7 @@ def test_killed_readers_let_go(holders: tuple[Holder, Holder]) -> None:
     wait_until_gone(inode)
 
 
-def test_a_value_outlives_the_actor_that_stored_it_when_that_is_killed(holders: tuple[Holder, Holder]) -> None:
+def test_a_value_outlives_the_actor_that_stored_it_when_that_is_killed(holders: Any) -> None:
     first, second = holders
     pid = first.keep(None).result()
     (ref,) = first.store().result()
@@ -287,7 +287,7 @@ def test_threads_that_store_at_once_do_not_get_into_each_others_memory(shared_cl
     assert not wrong
 
 
-def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: tuple[Holder, Holder]) -> None:
+def test_many_calls_leave_no_descriptor_and_no_mapping_behind(holders: Any) -> None:
     first, _ = holders
     weights = np.zeros(10_000)
     first.keep(put(weights)).result()

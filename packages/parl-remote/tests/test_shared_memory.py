@@ -223,26 +223,26 @@ def keeper(connect: Callable[..., None]) -> Keeper:
     return Keeper()
 
 
-def test_arrays_that_an_actor_keeps_do_not_change(keeper: Keeper) -> None:
+def test_arrays_that_an_actor_keeps_do_not_change(keeper: Any) -> None:
     for value in range(60):  # more than there are segments
         keeper.keep(np.full(LARGE, value, np.uint8))
     assert keeper.sums().result() == [value * LARGE for value in range(60)]
 
 
-def test_arrays_that_a_caller_keeps_do_not_change(keeper: Keeper) -> None:
+def test_arrays_that_a_caller_keeps_do_not_change(keeper: Any) -> None:
     arrays = [future.result() for future in [keeper.make(value) for value in range(60)]]
     assert [int(array[0]) for array in arrays] == list(range(60))
     assert all((array == array[0]).all() for array in arrays)
 
 
-def test_an_actor_may_write_into_its_argument_without_changing_the_callers(keeper: Keeper) -> None:
+def test_an_actor_may_write_into_its_argument_without_changing_the_callers(keeper: Any) -> None:
     mine = np.full(LARGE, 3, np.uint8)
     assert (keeper.scale(mine).result() == 6).all()
     assert (mine == 3).all()
 
 
 @pytest.mark.parametrize("size", [10, 20_000, LARGE])
-def test_results_are_the_callers_own_unless_they_were_read_only(keeper: Keeper, size: int) -> None:
+def test_results_are_the_callers_own_unless_they_were_read_only(keeper: Any, size: int) -> None:
     array = keeper.scale(np.ones(size, np.uint8)).result()
     array += 1
     assert (array == 3).all()
@@ -250,13 +250,13 @@ def test_results_are_the_callers_own_unless_they_were_read_only(keeper: Keeper, 
     assert not keeper.same(array).result().flags.writeable
 
 
-def test_results_stay_when_their_actor_is_gone(keeper: Keeper) -> None:
+def test_results_stay_when_their_actor_is_gone(keeper: Any) -> None:
     array = keeper.make(5).result()
     keeper.destroy()
     assert (array == 5).all()
 
 
-def test_answers_that_nobody_takes_give_their_memory_back(keeper: Keeper) -> None:
+def test_answers_that_nobody_takes_give_their_memory_back(keeper: Any) -> None:
     for _ in range(100):
         keeper.make(1).cancel()
     assert keeper.sums().result() == []
@@ -266,7 +266,7 @@ def test_answers_that_nobody_takes_give_their_memory_back(keeper: Keeper) -> Non
 SEGMENTS = 32  # of a connection in both directions; how many of them are needed depends on who is faster
 
 
-def test_a_killed_actor_takes_its_segments_along(nothing_in_shm: None, keeper: Keeper) -> None:
+def test_a_killed_actor_takes_its_segments_along(nothing_in_shm: None, keeper: Any) -> None:
     keeper.keep(np.ones(LARGE, np.uint8)).result()
     array = keeper.make(5).result()
     assert len(segments_here()) >= 2
@@ -279,7 +279,7 @@ def test_a_killed_actor_takes_its_segments_along(nothing_in_shm: None, keeper: K
     assert segments_here() == []
 
 
-def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper: Keeper) -> None:
+def test_many_calls_with_arrays_leave_the_number_of_descriptors_as_it_was(keeper: Any) -> None:
     array = np.ones(LARGE, np.uint8)
 
     def call(times: int) -> None:

@@ -1,5 +1,7 @@
 """The loops tell an agent how many dimensions one observation has, where the batch alone does not show it."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import torch
@@ -14,8 +16,8 @@ from parl_torch.model import Model
 class Corridor(gymnasium.Env[int, int]):
     """Three places in a row; the right action, 1, leads to the end and is rewarded there."""
 
-    observation_space = gymnasium.spaces.Discrete(3)
-    action_space = gymnasium.spaces.Discrete(2)
+    observation_space: Any = gymnasium.spaces.Discrete(3)
+    action_space: Any = gymnasium.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)

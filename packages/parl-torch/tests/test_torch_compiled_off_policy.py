@@ -30,12 +30,14 @@ needs_a_compiler = pytest.mark.skipif(
 class Compiled:
     """Beside a suite: all its algorithms compile."""
 
-    class adapter:  # noqa: N801 - the suites' name
+    class Adapter:
         backend = TorchBackend()
 
         @staticmethod
         def double(model: Any) -> Any:
             return model.double()
+
+    adapter: Any = Adapter
 
     def algorithm(self, name: str, model: Any, **settings: Any) -> Any:
         return super().algorithm(name, model, compile=True, **settings)  # type: ignore[misc]  # the suite's

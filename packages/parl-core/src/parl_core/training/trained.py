@@ -220,7 +220,7 @@ class StandardEnv:
         threshold = gymnasium.spec(self.env_id).reward_threshold
         return None if threshold is None else float(threshold)
 
-    def pick(self, table: Mapping[str, T]) -> T:
+    def pick(self, table: Mapping[str, T] | Mapping[EnvKind, T]) -> T:
         """Return what a table has for this kind.
 
         Raises:
