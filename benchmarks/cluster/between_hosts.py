@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -58,7 +59,7 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
             return array.nbytes
 
     parl_remote.connect(address)
-    actor = Echo()
+    actor: Any = Echo()
     figures = measure(actor.nothing, actor.echo, calls)
     array = parl_remote.put(np.ones(100 * MB // 8))
     figures["stored_ms"] = statistics.median(timed(lambda: actor.size(array)) for _ in range(5)) * 1e3
@@ -66,7 +67,8 @@ def parl_side(address: str, calls: int) -> dict[str, float]:
     port = address.rpartition(":")[2]
     with line_to("127.0.0.1", int(port), listen="127.0.2.1") as far:
         parl_remote.connect(far)
-        submit = parl_remote.with_options(Echo, wait=False)().nothing
+        distant: Any = parl_remote.with_options(Echo, wait=False)()
+        submit = distant.nothing
 
         def burst() -> None:
             for future in [submit() for _ in range(IN_FLIGHT)]:
@@ -98,7 +100,7 @@ def median_of(burst: Callable[[], None]) -> float:
 
 def zmq_server(pipe: int) -> None:
     """What answers: a ROUTER that sends everything back."""
-    import zmq
+    import zmq.auth
     from zmq.auth.thread import ThreadAuthenticator
 
     public, secret = zmq.curve_keypair()
@@ -131,13 +133,13 @@ def zmq_side(calls: int) -> dict[str, float]:
         dealer.send(b"call")
         dealer.recv()
 
-    def echo(array: object) -> None:
+    def echo(array: Any) -> None:
         dealer.send(array, copy=False)
         dealer.recv(copy=False)
 
     figures = measure(call, echo, calls)
     with line_to("127.0.0.1", port, listen="127.0.2.1") as far:
-        distant = zmq.Context.instance().socket(zmq.DEALER)
+        distant: Any = zmq.Context.instance().socket(zmq.DEALER)
         distant.curve_serverkey = public.encode()
         distant.curve_publickey, distant.curve_secretkey = zmq.curve_keypair()
         distant.connect(f"tcp://{far}")

@@ -186,7 +186,7 @@ def _off_policy(agent: Any, name: str, sizes: tuple[int, int], batch: int) -> Ru
         for _ in range(steps):
             action = agent.sample(obs[0])
             next_obs, reward, terminated, truncated, _ = env.step(action)
-            memory.append(obs[0], action, reward, next_obs, terminated)
+            memory.append(obs[0], action, float(reward), next_obs, terminated)
             obs[0] = env.reset()[0] if terminated or truncated else next_obs
             agent.learn(*memory.sample_batch(batch))
 

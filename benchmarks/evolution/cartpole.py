@@ -120,7 +120,7 @@ def noise_table_es(seed: int, n: int, episode: Callable[[np.ndarray, int], float
     return MOST
 
 
-ADAM = {"optimizer": {"type": "ADAM", "base_lr": 0.05}}
+ADAM: dict[str, object] = {"optimizer": {"type": "ADAM", "base_lr": 0.05}}
 RUNS: dict[str, tuple[Run, str]] = {
     "BASIC_ES": (ours(ES, ADAM, 0.5), "<= 1.1x the ES peer"),
     "CMA_ES": (ours(CMAES, {}, 0.5), "<= 190 (linear), 250"),

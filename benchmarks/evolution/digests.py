@@ -68,7 +68,7 @@ def in_fresh_environment(python: str, numpy: str, folder: Path) -> list[tuple[st
     name = f"{Path(python).name}-numpy-{numpy}"
     subprocess.run([python, "-m", "venv", folder / name], check=True)
     interpreter = folder / name / "bin" / "python"
-    install = [interpreter, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=numpy"]
+    install = [str(interpreter), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--only-binary=numpy"]
     done = subprocess.run([*install, f"numpy=={numpy}"], capture_output=True, text=True)
     if done.returncode:
         sys.stderr.write(f"numpy {numpy} cannot be installed for {python}\n")
@@ -95,10 +95,11 @@ def main() -> int:
     rows: list[tuple[str, str, str, dict[str, str]]] = []
     with tempfile.TemporaryDirectory() as folder:
         for python in arguments.python:
-            version = subprocess.check_output([python, "-c", "import platform; print(platform.python_version())"])
+            command = [python, "-c", "import platform; print(platform.python_version())"]
+            version = subprocess.check_output(command, text=True).strip()
             for numpy in arguments.numpy:
                 for variant, digests in in_fresh_environment(python, numpy, Path(folder)):
-                    rows.append((version.decode().strip(), digests.pop("numpy"), variant, digests))
+                    rows.append((version, digests.pop("numpy"), variant, digests))
     if not rows:
         return 2
     whats = list(rows[0][3])

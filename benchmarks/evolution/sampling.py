@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -58,7 +59,7 @@ def rates(table: Table, quick: bool) -> None:
     except ImportError:
         pass
     found = {name: 1e9 * seconds / n for name, seconds in in_turns(calls, seconds=1.0).items()}
-    peers = {name: found[name] for name in ("torch", "numpy") if name in found}
+    peers: dict[str, float] = {name: found[name] for name in ("torch", "numpy") if name in found}
     table.row("noise without a table, exact", "ns a normal", found["ours"], peers, "<= 1.8 ns")
     table.row("the same, added to parameters", "ns a parameter", found["perturb"])
     table.row("noise from the table, added to parameters", "ns a parameter", found["table"])
@@ -79,7 +80,7 @@ def sums(table: Table, quick: bool) -> None:
     def exact(noise: GaussianNoise) -> None:
         ExactSum(noise, keys, weights).part(0, n)
 
-    calls = {
+    calls: dict[str, Callable[[], object]] = {
         "table": partial(exact, GaussianNoise(NoiseSpec(1024, cached=True))),
         "computed": partial(exact, GaussianNoise(NoiseSpec(1024))),
         "axpy": axpy,

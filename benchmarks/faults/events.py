@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from program import Counter
 
@@ -54,7 +55,7 @@ def until(happened: Callable[[], bool], timeout_s: float = PATIENCE_S) -> float:
     return time.perf_counter() - began
 
 
-def lost(future: parl.RemoteFuture[object]) -> tuple[float, str]:
+def lost(future: parl.RemoteFuture[Any]) -> tuple[float, str]:
     """How long until a call fails with ActorLost, and why."""
     began = time.perf_counter()
     try:
@@ -75,8 +76,9 @@ def gone(processes: list[Process]) -> float:
 def running_program(address: str, actors: int, state: str, **variables: str) -> Iterator[tuple[Process, list[Process]]]:
     """A program with actors, and both as processes."""
     command = [sys.executable, str(Path(__file__).with_name("program.py")), address, str(actors), state]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    running = subprocess.Popen(command, env={**os.environ, **variables}, text=True, **pipes)
+    running = subprocess.Popen(
+        command, env={**os.environ, **variables}, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
     assert running.stdout is not None
     try:
         pids = [int(pid) for pid in running.stdout.readline().split()]

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import events
 from events import Outcome
@@ -20,7 +21,7 @@ import parl_remote as parl
 from parl_remote.testing import LoopbackCluster
 
 
-def in_cluster(event: Callable[..., Iterator[Outcome]], *arguments: float, **options: float) -> Iterator[Outcome]:
+def in_cluster(event: Callable[..., Iterator[Outcome]], *arguments: float, **options: Any) -> Iterator[Outcome]:
     """An event in a cluster of its own, with this program connected to it."""
     with LoopbackCluster(1, cpus=2, **options) as cluster:
         cluster.connect()

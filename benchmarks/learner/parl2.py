@@ -49,7 +49,7 @@ class Parl2(OtherParl):
 
         heads = nn.Linear(512, batches.ATARI_ACTIONS), nn.Linear(512, 1)
         settings = {"vf_loss_coeff": 0.5, "learning_rate": 1e-3}
-        algorithm = A2C(_actor_critic(nn.Sequential(*_nature()), *heads, scale=255.0), settings)
+        algorithm: Any = A2C(_actor_critic(nn.Sequential(*_nature()), *heads, scale=255.0), settings)
         rows = batches.A2C_STEPS * batches.A2C_ENVS
         columns, obs = batches.rollout(rows, batches.ATARI_ACTIONS), batches.frames(rows)
 

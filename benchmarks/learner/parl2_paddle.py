@@ -77,10 +77,12 @@ class Parl2(OtherParl):
         )
         obs, action, logits, reward, done = batches.fragments()
 
+        learn: Any = algorithm.learn  # of PARL 2.2.1, not ours
+
         def run(updates: int) -> None:
             for _ in range(updates):
                 columns = (obs.astype(np.float32), action, logits, reward, done)
-                losses, _ = algorithm.learn(*(paddle.to_tensor(part) for part in columns), 1e-3, -0.01)
+                losses, _ = learn(*(paddle.to_tensor(part) for part in columns), 1e-3, -0.01)
                 float(losses.total_loss)
 
         return run

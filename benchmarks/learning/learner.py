@@ -91,10 +91,10 @@ def train(key: str, seed: int, *, share: float = 1.0, progress: Callable[[float]
         ended = train_offline(agent, logged(gate.env).scaled_rewards(recipe.reward_scale), loop, **common)
         curve = [(one.step, one.mean) for one in ended.evaluations]
     elif isinstance(recipe.loop, ActorLearnerSettings):
-        loop = recipe.loop.with_total_steps(steps)
+        by_actors = recipe.loop.with_total_steps(steps)
         make = partial(_agent_in_actor, backends.current().name, key, seed)
-        with open_actors("remote", cpu_num=loop.n_actors) as actors:
-            ended = train_actor_learner(agent, make, _maker(gate.env), loop, actors=actors, **common)
+        with open_actors("remote", cpu_num=by_actors.n_actors) as actors:
+            ended = train_actor_learner(agent, make, _maker(gate.env), by_actors, actors=actors, **common)
         steps, curve = ended.step, [(one.step, one.mean) for one in ended.evaluations]
     else:
         loop = recipe.loop.with_total_steps(steps)

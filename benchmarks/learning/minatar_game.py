@@ -4,7 +4,7 @@ The package registers environments of its own; these give images `[channels, 10,
 have a time limit: a ball in Breakout can go the same way for ever.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -24,7 +24,7 @@ class MinAtarGame(gymnasium.Env[Any, Any]):
         env_id: one of `GAMES`.
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
+    metadata = {"render_modes": []}  # noqa: RUF012 - gymnasium's class has it so
 
     def __init__(self, env_id: str) -> None:
         from minatar import Environment  # here, because only these gates need it

@@ -26,6 +26,8 @@ class TutorialModel(parl.Model):
 class StaticAgent(parl.Agent):
     """Its `predict` and `learn` run programs."""
 
+    executor: Any  # parl-paddle\'s agents have it
+
     def __init__(self, algorithm: Any, columns: dict[str, Any]) -> None:
         self.columns = columns
         super().__init__(algorithm)

@@ -9,6 +9,8 @@ import argparse
 import os
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -39,7 +41,8 @@ Clock = Callable[[], float]
 
 def make(case: str) -> dict[str, StaticAgent | EagerAgent]:
     """An agent of each kind; equal architectures, so equal work."""
-    return {name: kind(*getattr(agents, case)()) for name, kind in WAYS.items()}
+    kinds: dict[str, Any] = WAYS
+    return {name: kind(*getattr(agents, case)()) for name, kind in kinds.items()}
 
 
 def updates(case: str) -> dict[str, Callable[[], object]]:
@@ -50,7 +53,7 @@ def updates(case: str) -> dict[str, Callable[[], object]]:
 def actions() -> dict[str, Callable[[], object]]:
     """One decision each, of the tutorial's network."""
     obs = np.zeros(4, np.float32)
-    return {name: lambda agent=agent: agent.act(obs) for name, agent in make("policy_gradient").items()}
+    return {name: partial(agent.act, obs) for name, agent in make("policy_gradient").items()}
 
 
 def environment_steps() -> dict[str, Callable[[], object]]:

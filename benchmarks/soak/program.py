@@ -60,7 +60,7 @@ class Caller:
             done = str(self._folder / f"{name}.done")
             try:
                 if self._dice.random() < 0.3:
-                    self._live(Worker.options(max_restarts=5)(done, True), calls, restarts=5)
+                    self._live(parl.with_options(Worker, max_restarts=5)(done, True), calls, restarts=5)
                 else:
                     self._live(Worker(done), calls)
             except EXPECTED as error:

@@ -17,6 +17,11 @@ from chaos import Chaos
 from parl_remote.testing import LoopbackCluster
 
 
+def _set_at_the_end(running: subprocess.Popen[bytes], over: threading.Event) -> None:
+    running.wait()
+    over.set()
+
+
 def main() -> int:
     """Train, strike, and print what was struck and how it ended; the example's exit status."""
     parser = argparse.ArgumentParser(description="Random faults of a cluster while an example trains on it.")
@@ -31,7 +36,7 @@ def main() -> int:
     with LoopbackCluster(2, cpus=3, liveness_limit_s=3.0) as cluster:
         command = [sys.executable, options.example, "--address", cluster.address, *options.own]
         running = subprocess.Popen(command, env={**os.environ, **cluster.environment, "OMP_NUM_THREADS": "1"})
-        threading.Thread(target=lambda: (running.wait(), over.set()), daemon=True).start()
+        threading.Thread(target=_set_at_the_end, args=(running, over), daemon=True).start()
         began = time.monotonic()
         chaos = Chaos(cluster, [], options.seed, over)
         pause_s = options.first

@@ -63,7 +63,7 @@ def make_agent(env: training.StandardEnv) -> parl.Agent:
     continuous = env.kind == "continuous"
     model: parl.Model
     if env.kind == "atari":
-        model: parl.Model = parl.networks.AtariActorCritic(env.act_dim)
+        model = parl.networks.AtariActorCritic(env.act_dim)
     else:
         model = parl.networks.ActorCritic(env.act_dim, hidden=(64, 64), continuous=continuous)
     return parl.Agent(parl.algorithms.PPO(model, continuous_action=continuous, **env.pick(RECIPES).algorithm))

@@ -161,7 +161,7 @@ def test_a_run_in_portions_is_the_run_in_one(
     inference: str, changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Linear, "sample_batch_steps", changes.get("n_steps", 3))
-    changes: dict[str, Any] = {"inference": inference, **changes}
+    changes = {"inference": inference, **changes}
     with Run.at(tmp_path / "whole") as run:
         whole = learn(run, **changes)
     with Run.at(tmp_path / "parts") as run:
@@ -235,7 +235,7 @@ def test_environments_that_cannot_be_had_again_are_named_and_fresh_episodes_go_o
 def test_a_run_whose_order_is_that_of_arrival_goes_on_with_new_episodes(
     changes: dict[str, Any], tmp_path: Path
 ) -> None:
-    changes: dict[str, Any] = {"deterministic": False, **changes}
+    changes = {"deterministic": False, **changes}
     with Run.at(tmp_path / "run") as run:
         first = learn(run, StepBudget(50), **changes)
     metrics = Metrics()

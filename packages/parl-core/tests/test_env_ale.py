@@ -76,7 +76,8 @@ def test_a_lost_life_ends_an_episode_and_the_game_goes_on() -> None:
 
 
 def test_fire_begins_a_game_that_waits_for_it() -> None:
-    waiting, fired = game(), FireResetEnv(game())
+    waiting: Any = game()
+    fired: Any = FireResetEnv(game())
     waiting.reset(seed=2)
     fired.reset(seed=2)
     lives = [env.unwrapped.ale.lives() for env in (waiting, fired)]

@@ -126,9 +126,11 @@ def test_a_class_is_made_in_each_worker_and_its_failure_is_reported(pool: Pool) 
     from parallel_evaluations import Counting, Unmakeable
 
     agent = new_agent()
-    assert len(sample(agent, Counting, 8, pool, share=1.0)) == 8
+    counting: Any = Counting
+    unmakeable: Any = Unmakeable
+    assert len(sample(agent, counting, 8, pool, share=1.0)) == 8
     with pytest.raises(EvaluationFailed, match="no environment here"):
-        sample(agent, Unmakeable, 8, pool)
+        sample(agent, unmakeable, 8, pool)
 
 
 @pytest.mark.parametrize("where", ["processes", "forked processes", "remote actors", "actors of parl-core"])

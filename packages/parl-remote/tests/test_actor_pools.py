@@ -13,7 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -288,13 +288,13 @@ def test_a_result_that_comes_too_late_can_be_waited_for_again(shared_cluster: No
         (lambda: ActorPool(Worker), ValueError, "how many"),
         (lambda: ActorPool([]), ValueError, "at least one"),
         (lambda: ActorPool([1, 2]), TypeError, "not 1"),
-        (lambda: ActorPool(5), TypeError, "not of 5"),
+        (lambda: ActorPool(cast(Any, 5)), TypeError, "not of 5"),
         (lambda: ActorPool(Worker, 0), ValueError, "size"),
         (lambda: ActorPool([Worker()], 2), ValueError, "make their actors"),
-        (lambda: ActorPool(Worker()), TypeError, "list of remote objects"),
+        (lambda: ActorPool(cast(Any, Worker())), TypeError, "list of remote objects"),
         (lambda: ActorPool([Worker()], per_actor=0), ValueError, "per_actor"),
         (lambda: ActorPool([Worker()], retries=-1), ValueError, "retries"),
-        (lambda: ActorPool([Worker()]).map(7, []), TypeError, "not 7"),
+        (lambda: ActorPool([Worker()]).map(cast(Any, 7), []), TypeError, "not 7"),
         (lambda: ActorPool([Worker()]).map("work", [], ahead=0), ValueError, "ahead"),
     ],
 )

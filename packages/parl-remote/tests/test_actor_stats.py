@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_calls_of_real_actors_are_counted_one_by_one_in_threads_and_on_a_loop(co
 
     for cls in (Serial, Threaded, Looped):
         known = set(directory.glob("*.calls"))
-        actor = cls()
+        actor: Any = cls()
         (page,) = set(directory.glob("*.calls")) - known
         for call in [actor.step() for _ in range(40)]:
             call.get()

@@ -323,7 +323,7 @@ def test_a_coroutine_that_was_cancelled_before_it_began_leaves_no_warning(anywhe
 
 
 def test_exceptions_exit_and_cancellation_of_coroutines_are_data(anywhere: str) -> None:
-    actor = Loop()
+    actor: Any = Loop()
     with pytest.raises(ValueError, match="on purpose"):
         actor.fail()
     with pytest.raises(RemoteCallError, match="SystemExit"):
@@ -334,7 +334,7 @@ def test_exceptions_exit_and_cancellation_of_coroutines_are_data(anywhere: str) 
 
 
 def test_a_background_task_cannot_end_the_actor(shared_cluster: None) -> None:
-    actor = Loop()
+    actor: Any = Loop()
     before = actor.pid()
     actor.background_leaves()
     assert actor.pid() == before
@@ -354,7 +354,7 @@ def test_what_runs_when_the_program_lets_go_is_cancelled_and_cleans_up(
     connect: Callable[..., None], tmp_path: Any
 ) -> None:
     connect()
-    actor = Loop()
+    actor: Any = Loop()
     path = tmp_path / "note"
     future = in_background(actor.patient, str(path))
     assert actor.now_running() == 0
@@ -365,7 +365,7 @@ def test_what_runs_when_the_program_lets_go_is_cancelled_and_cleans_up(
 
 
 def test_async_results_are_awaited_together(anywhere: str) -> None:
-    actor = Loop()
+    actor: Any = Loop()
 
     async def main() -> list[int]:
         return await asyncio.gather(*(in_background(actor.add, i) for i in range(30)))

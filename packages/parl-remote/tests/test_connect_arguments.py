@@ -85,7 +85,7 @@ def test_making_an_object_without_a_connection_says_what_to_call(connect: Callab
     connect()
     parl_remote.disconnect()
     with pytest.raises(NotConnected, match=r"call parl.connect\(\) before"):
-        Actor().process()
+        Actor().process()  # type: ignore[attr-defined]
     with pytest.raises(NotConnected):
         parl_remote.get_global_client()
 

@@ -154,4 +154,4 @@ def test_elsewhere_it_is_a_line_of_the_log_and_small_ones_are_not_mentioned(
             with Progress("far:8037", size) as progress:
                 progress.advance(size)
     assert caplog.messages == ["sending 64.0 MiB to far:8037"]
-    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined]  # it is the one from above
+    assert sys.stderr.getvalue() == ""  # type: ignore[attr-defined, union-attr]  # it is the one from above

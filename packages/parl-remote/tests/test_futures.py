@@ -159,7 +159,7 @@ def test_an_exception_can_be_raised_again_and_again(
             raise raised
 
     error = kind(*args)
-    future = future_of(Raiser().fail())
+    future = future_of(Raiser().fail())  # type: ignore[func-returns-value]
     for _ in range(3):
         with pytest.raises(kind) as raised:
             future.result(PATIENCE_S)

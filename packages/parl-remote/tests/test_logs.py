@@ -13,6 +13,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -331,7 +332,7 @@ def test_a_follower_is_told_once_that_an_actor_has_ended(part: WorkerLogs, book:
     asker = Asker()
     write(entry, b"last\n")
     book.ended("lease-1")
-    outputs = []
+    outputs: list[Any] = []
     for number in range(3):
         part.received(asker.link, FollowActors(number), [])
         answer = asker.last()

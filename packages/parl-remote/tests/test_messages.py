@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import json
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,7 +92,7 @@ def test_the_messages_of_a_topic_are_those_that_its_module_defines(topic: str) -
 
 @given(st.sampled_from(list(kinds)), st.data())
 def test_any_json_in_any_field_decodes_or_is_an_error_of_the_peer(name: str, data: st.DataObject) -> None:
-    kind = kinds[name]
+    kind: Any = kinds[name]
     fields = {field.name: data.draw(json_values) for field in dataclasses.fields(kind) if data.draw(st.booleans())}
     try:
         message = decode(json.dumps({"is": name, **fields}).encode())

@@ -178,7 +178,7 @@ def test_exceptions_and_arguments_that_cannot_be_sent_make_room(anywhere: str) -
 def test_who_waits_for_room_learns_of_the_death(shared_cluster: None, gate: Gate) -> None:
     worker = Worker()
     pid = os.getpid()
-    futures = [submit(worker.die), *(add(worker) for _ in range(10))]
+    futures: list[Any] = [submit(worker.die), *(add(worker) for _ in range(10))]
     assert pid == os.getpid()
     for future in futures:
         with pytest.raises(ActorLost, match="SIGKILL"):

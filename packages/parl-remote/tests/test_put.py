@@ -35,7 +35,7 @@ ARRAYS: dict[str, np.ndarray] = {
     "text": np.array(["ab", "c"] * 20_000),
     "dates": np.arange("2026-01-01", "2026-02-01", dtype="datetime64[D]"),
     "objects": np.array([None, "text", (1, 2)], dtype=object),
-    "subclass": np.ma.masked_array([1, 2, 3], [0, 1, 0]),
+    "subclass": np.ma.masked_array([1, 2, 3], [False, True, False]),
 }
 
 

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ class Reader:
         return os.environ["PARL_RUN_DIR"] + str(os.getppid())
 
     def pass_on(self, other: "Reader", refs: list[ObjectRef]) -> tuple[float, bool]:
-        result: tuple[float, bool] = parl_remote.submit(other.describe, refs[0]).result()
+        result: tuple[float, bool] = parl_remote.submit(cast(Any, other).describe, refs[0]).result()
         return result
 
 
@@ -131,7 +131,7 @@ def test_a_reference_within_something_is_brought_as_well_and_stays(connected: Lo
     del ref
     gc.collect()
     assert a.kept_sum().result() == SIZE
-    assert Reader([put(np.full(SIZE, 2.0))]).kept_sum().result() == 2 * SIZE
+    assert cast(Any, Reader([put(np.full(SIZE, 2.0))])).kept_sum().result() == 2 * SIZE
 
 
 def test_what_an_actor_stores_can_be_read_here_after_its_end(connected: LoopbackCluster) -> None:

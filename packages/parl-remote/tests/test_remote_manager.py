@@ -218,7 +218,7 @@ def test_a_handle_does_what_a_handle_does(manager: RemoteManager, serve: Callabl
         agent.fail()
     assert isinstance(caught.value.__cause__, parl_remote.RemoteCallError)
     with pytest.raises(AttributeError, match="did you mean sum"):
-        agent.sun(1, 2)
+        agent.sun(1, 2)  # type: ignore[attr-defined]
 
 
 def test_arrays_go_there_and_back_and_may_change_after_the_call(
@@ -357,7 +357,8 @@ def test_a_connection_that_breaks_is_made_again_and_the_object_stays_as_it_is(
     assert handle.add(1) == 2
     serving._channel._lost = "cut by the test"  # type: ignore[attr-defined]  # as zmq's monitor would have it
     serving._channel._waker.wake()  # type: ignore[attr-defined]
-    losses, value = [], None
+    losses: list[ActorLost] = []
+    value = None
     while value is None and len(losses) < 200:
         try:
             value = handle.add(1)

@@ -164,4 +164,4 @@ def test_errors_of_a_detached_actors_making_come_as_they_are(cluster: LoopbackCl
     with pytest.raises(parl_remote.NoResources):
         with_options(Saving, detached=True, n_cpu=100, lease_timeout_s=0)()
     with pytest.raises(TypeError):
-        with_options(Saving, detached=True)("no", "such", "arguments")  # type: ignore[call-arg]
+        with_options(Saving, detached=True)("no", "such", "arguments")  # type: ignore[call-arg, arg-type]

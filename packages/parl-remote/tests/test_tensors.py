@@ -146,7 +146,7 @@ def test_torch_tensors_of_put_are_shared_until_somebody_writes(connect: Callable
     assert first.zero(ref) == 0.0
     assert second.total(ref) == 100_000.0
     assert float(ref.get().sum()) == 100_000.0
-    frames, kinds = freeze({"t": torch.ones(10), "a": np.ones(10)})
+    frames, kinds = freeze({"t": torch.ones(10), "a": np.ones(10)}, [])
     assert sorted(kinds) == [FrameKind.READ_ONLY, FrameKind.READ_ONLY, FrameKind.OWN_COPY]
     assert float(thaw([memoryview(frame) for frame in frames], kinds)["t"].sum()) == 10.0
 

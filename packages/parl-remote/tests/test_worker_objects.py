@@ -56,7 +56,7 @@ def notes(directory: Path) -> list[str]:
 
 
 def test_a_stored_value_is_noted_and_can_be_read(part: WorkerObjects, image: bytes, tmp_path: Path) -> None:
-    peer = Peer()
+    peer: Any = Peer()
     store(part, peer, image)
     assert peer.last() == Done(1)
     object_places.look_in(str(tmp_path))

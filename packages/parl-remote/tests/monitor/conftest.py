@@ -9,6 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -249,7 +250,7 @@ def serve() -> Iterator[Callable[[Monitor], str]]:
     servers = []
 
     def start(monitor: Monitor) -> str:
-        server = create_server(monitor.app, host="127.0.0.1", port=0, threads=8, asyncore_use_poll=True)
+        server: Any = create_server(monitor.app, host="127.0.0.1", port=0, threads=8, asyncore_use_poll=True)
         thread = threading.Thread(target=server.run, name="monitor-under-test", daemon=True)
         thread.start()
         servers.append((server, thread))
