@@ -30,9 +30,9 @@ _REHEARSED = "999.0.0"
 def release(folder: Path) -> None:
     """Rehearse a release of every package on a clone."""
     clone = _clone(folder)
+    python = _environment(folder / "build", "build", "hatchling", "towncrier")
     for package in PACKAGES:
-        _do(clone, sys.executable, "tools/bump_version.py", package, _REHEARSED)
-    python = _environment(folder / "build", "build", "hatchling")
+        _do(clone, python, "tools/bump_version.py", package, _REHEARSED)
     for package in PACKAGES:
         _do(clone, python, "-m", "build", "--no-isolation", "--outdir", folder / "dist", f"packages/{package}")
     for kind in ("*.whl", "*.tar.gz"):

@@ -100,8 +100,11 @@ def test_run_files_are_looked_for_where_the_system_keeps_them() -> None:
 
 
 def test_times_come_from_the_environment_and_heartbeats_follow_the_limit() -> None:
-    limits = environment({"HOME": "/h", "PARL_CONNECT_TIMEOUT": "0.5", "PARL_LIVENESS_LIMIT": "3"}).limits
+    limits = environment(
+        {"HOME": "/h", "PARL_CONNECT_TIMEOUT": "0.5", "PARL_LIVENESS_LIMIT": "3", "PARL_SHUTDOWN_GRACE": "9"}
+    ).limits
     assert (limits.connect_timeout_s, limits.liveness_limit_s, limits.heartbeat_interval_s) == (0.5, 3.0, 1.0)
+    assert limits.shutdown_grace_s == 9.0
 
 
 @pytest.mark.parametrize("text", ["soon", "-1", "0", "nan", "inf"])

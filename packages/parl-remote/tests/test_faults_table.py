@@ -222,7 +222,7 @@ def test_a_killed_driver_s_actors_go_and_their_room_is_free(cluster: LoopbackClu
         running.kill()
         for actor in actors:
             actor.wait_for_end(60.0)
-    eventually(lambda: cluster.status().leases == 0, 5.0)
+    eventually(lambda: cluster.status().leases == 0)
     assert Counter().add(1) == 1
 
 

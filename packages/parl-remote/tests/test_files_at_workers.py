@@ -60,6 +60,7 @@ class Cluster:
         return {
             **kept,
             "PARL_MONITOR": "0",
+            "PARL_SHUTDOWN_GRACE": "60",  # a node that is killed leaves its files to the next one
             "PARL_RUN_DIR": str(self.home / "run"),
             "TMPDIR": str(self.scratch),
             "PYTHONPATH": paths,

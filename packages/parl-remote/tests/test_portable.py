@@ -375,6 +375,7 @@ def free_port() -> int:
 @pytest.mark.slow
 def test_a_cluster_is_started_joined_used_and_stopped(program: Path, tmp_path: Path) -> None:
     home = {**AS_ON_WINDOWS, "PARL_RUN_DIR": str(tmp_path / "run"), "TMPDIR": str(tmp_path)}
+    home["PARL_SHUTDOWN_GRACE"] = "60"
     port = free_port()
     xparl = ("-P", "-m", "parl_remote.cli")
     said = run(*xparl, "start", "--port", str(port), "--cpu_num", "2", **home)

@@ -215,7 +215,7 @@ def test_stop_ends_every_process_of_the_cluster_and_leaves_only_logs(desk: Desk)
     family = [node, *node.children(recursive=True)]
     assert actor in family
     sockets = unix_sockets(node)
-    assert "has ended" in desk.xparl("stop", "--port", port)
+    assert "has ended" in desk.xparl("stop", "--port", port, PARL_SHUTDOWN_GRACE="60")
     assert all(gone(process) for process in family)
     assert sockets
     assert not [path for path in sockets if path.exists()]

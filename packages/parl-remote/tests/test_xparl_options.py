@@ -297,7 +297,7 @@ def test_stop_takes_what_actors_have_started_along(xparl: Xparl, tmp_path: Path)
         assert program.stdout is not None
         child = psutil.Process(int(program.stdout.readline()))
         assert xparl("stop", "--port", port).returncode == 0
-        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, 5.0)
+        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
     finally:
         program.kill()
         program.communicate()

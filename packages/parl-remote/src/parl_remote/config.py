@@ -70,7 +70,8 @@ class Environment:
         launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
         monitor: Whether `xparl start` starts a web monitor unasked; `PARL_MONITOR=0` says that it shall not.
         debug: Whether nodes and programs write down more, which `DEBUG` says unless it is empty, 0 or false.
-        limits: Defaults, with `PARL_CONNECT_TIMEOUT` and `PARL_LIVENESS_LIMIT` (seconds) applied.
+        limits: Defaults, with `PARL_CONNECT_TIMEOUT`, `PARL_LIVENESS_LIMIT` and `PARL_SHUTDOWN_GRACE`
+            (seconds) applied.
     """
 
     run_dirs: tuple[Path, ...]
@@ -108,6 +109,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
             connect_timeout_s=_seconds(read, "PARL_CONNECT_TIMEOUT", defaults.connect_timeout_s),
             liveness_limit_s=liveness_s,
             heartbeat_interval_s=min(defaults.heartbeat_interval_s, liveness_s / 3),
+            shutdown_grace_s=_seconds(read, "PARL_SHUTDOWN_GRACE", defaults.shutdown_grace_s),
         ),
         launcher=_command(read, "XPARL_PYTHON"),
         debug=read.get("DEBUG", "").lower() not in {"", "0", "false", "no", "off"},
