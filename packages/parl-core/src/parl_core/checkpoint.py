@@ -43,9 +43,7 @@ from parl_core.errors import CheckpointError
 
 __all__ = ["AGENT_FILE", "VERSION", "Checkpoint", "CheckpointStore", "Journal", "Journaled", "from_tree", "to_tree"]
 
-
 _ARRAY, _BYTES = "$array", "$bytes"
-
 
 VERSION = 1
 """Of the layout. A reader knows this one and all before it; it is raised when an older reader could not go on."""
@@ -55,6 +53,8 @@ _FORMAT = "parl-checkpoint"
 _MANIFEST, _STATE, _ARRAYS = "manifest.json", "state.json", "arrays.npz"
 _COMPLETE = re.compile(r"\d{12}")
 _TEMPORARY = ".writing-"
+
+_NAME = re.compile(r"(\d{12})-(\d{12})\.npz")
 
 
 @dataclass(frozen=True)
@@ -250,9 +250,6 @@ def _described(path: Path) -> Mapping[str, int] | None:
         return None
     content = path.read_bytes()
     return {"bytes": len(content), "crc32": zlib.crc32(content)}
-
-
-_NAME = re.compile(r"(\d{12})-(\d{12})\.npz")
 
 
 class Journaled(Protocol):

@@ -15,6 +15,16 @@ __all__ = [
     "visible_gpus",
 ]
 
+VARIABLES = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "BLIS_NUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)
+
 
 def backend_choice() -> str | None:
     """Return `PARL_BACKEND`: the backend's name, or None when unset or empty."""
@@ -29,17 +39,6 @@ def device_choice() -> str | None:
 def visible_gpus() -> str | None:
     """Return `CUDA_VISIBLE_DEVICES`: which GPUs CUDA shows to this process, or None when unset; empty means none."""
     return os.environ.get("CUDA_VISIBLE_DEVICES")
-
-
-VARIABLES = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "BLIS_NUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "NUMBA_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-)
 
 
 def chosen_variables(environment: Mapping[str, str]) -> dict[str, str]:

@@ -34,8 +34,16 @@ from parl_core.errors import CheckpointError, DatasetError, HyperparameterError
 
 __all__ = ["OfflineDataset", "SequenceSampler", "Window", "padded_window", "read_minari", "read_npz"]
 
-
 NEEDED = ("obs", "action", "reward", "next_obs", "terminal")
+
+D4RL_NAMES = {
+    "obs": "observations",
+    "action": "actions",
+    "reward": "rewards",
+    "next_obs": "next_observations",
+    "terminal": "terminals",
+    "truncated": "timeouts",
+}
 
 
 @dataclass(frozen=True)
@@ -203,16 +211,6 @@ def _check_finite(source: str, key: str, array: NDArray[Any], seen: NDArray[Any]
     """Refuse the first number of `array` that is not finite in `seen`."""
     if (at := first_not_finite(seen)) is not None:
         raise DatasetError(f"{source} has {key} {array[at]} in row {at[0]}: {remedy}")
-
-
-D4RL_NAMES = {
-    "obs": "observations",
-    "action": "actions",
-    "reward": "rewards",
-    "next_obs": "next_observations",
-    "terminal": "terminals",
-    "truncated": "timeouts",
-}
 
 
 def read_npz(path: str | os.PathLike[str]) -> OfflineDataset:

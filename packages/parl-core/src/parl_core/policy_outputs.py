@@ -7,8 +7,9 @@ from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["action_mapping", "np_cross_entropy", "np_softmax"]
 
-
 Floats = NDArray[np.floating[Any]]
+
+TOLERANCE = 1e-3  # tanh in half precision can round to values slightly outside
 
 
 def np_softmax(logits: ArrayLike) -> Floats:
@@ -42,9 +43,6 @@ def np_cross_entropy(probs: ArrayLike, labels: ArrayLike) -> Floats:
 def _floats(array: ArrayLike) -> Floats:
     given = np.asarray(array)
     return given if np.issubdtype(given.dtype, np.floating) else given.astype(np.float64)
-
-
-TOLERANCE = 1e-3  # tanh in half precision can round to values slightly outside
 
 
 def action_mapping(model_output_act: ArrayLike, low_bound: ArrayLike, high_bound: ArrayLike) -> NDArray[Any]:

@@ -13,10 +13,22 @@ from itertools import pairwise
 from parl_core.checks import check_int, check_positive
 from parl_core.errors import HyperparameterError
 
-__all__ = ["LinearDecayScheduler", "PiecewiseScheduler", "Schedule", "as_schedule", "constant", "linear", "piecewise"]
+__all__ = [
+    "LinearDecayScheduler",
+    "PiecewiseScheduler",
+    "Schedule",
+    "Scheduled",
+    "as_schedule",
+    "constant",
+    "linear",
+    "piecewise",
+]
 
 Schedule = Callable[[float], float]
 """From the number of steps taken (or any other progress) to a value."""
+
+Scheduled = float | Schedule
+"""A number, or a schedule such as `linear(3e-4, 0, 10_000)`."""
 
 
 def constant(value: float) -> Schedule:
@@ -96,7 +108,7 @@ class _Piecewise:
         return f"piecewise({list(zip(self.steps, self.values, strict=True))})"
 
 
-def as_schedule(value: float | Schedule) -> Schedule:
+def as_schedule(value: Scheduled) -> Schedule:
     """Return a schedule as it is, and a number as a constant one."""
     return value if callable(value) else constant(value)
 

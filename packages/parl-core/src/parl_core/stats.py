@@ -31,6 +31,8 @@ __all__ = [
     "statistics_of",
 ]
 
+_NAMES = ("mean", "var", "count")
+
 
 class WindowStat:
     """Mean, minimum and maximum of the last `window_size` numbers; None while there are none.
@@ -176,9 +178,6 @@ class RunningMeanStd:
         squares = self.var * self.count + var * count + delta**2 * (self.count * count / total)
         self.var = squares / total
         self.count = total
-
-
-_NAMES = ("mean", "var", "count")
 
 
 class SavedStatistics:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from parl_core.algorithm import Algorithm
 from parl_core.checks import check_all_known, check_non_negative
 from parl_core.errors import HyperparameterError
-from parl_core.schedules import Schedule
+from parl_core.schedules import Schedule, Scheduled
 
 __all__ = ["CountingUpdates", "Scheduled", "check_schedule", "merge"]
 
@@ -42,10 +42,6 @@ def merge(
             f"{algorithm} got {', '.join(twice)} both in `hyperparas` and as an argument; drop PARL 1.x's `hyperparas`"
         )
     return {**defaults, **old, **arguments}
-
-
-Scheduled = float | Schedule
-"""A number, or a function of the updates taken so far such as `parl_core.schedules.linear(3e-4, 0, 10_000)`."""
 
 
 def check_schedule(name: str, value: Any, check: Callable[[str, object], float]) -> Scheduled:

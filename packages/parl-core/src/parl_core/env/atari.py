@@ -45,10 +45,11 @@ __all__ = [
     "wrap_deepmind",
 ]
 
-
 Frame = NDArray[np.uint8]
 # ITU-R BT.601 luma, which cameras and image libraries use for red, green, blue.
 _LUMA = np.array([0.299, 0.587, 0.114], np.float32)
+
+NOOP = 0
 
 
 class MaxAndSkipEnv(AnyWrapper):
@@ -165,9 +166,6 @@ def _area_weights(size: int, smaller: int) -> NDArray[np.float32]:
     weights: NDArray[np.float32] = np.maximum(overlap, 0.0).astype(np.float32)
     weights /= weights.sum(axis=1, keepdims=True)
     return weights
-
-
-NOOP = 0
 
 
 class NoopResetEnv(AnyWrapper):

@@ -26,6 +26,11 @@ from parl_core.errors import HyperparameterError, ParlError
 
 __all__ = ["SameStep", "Seeds", "chosen_by", "in_same_step", "mode_of", "require_vector", "seeds_of"]
 
+Seeds = int | Sequence[int | None] | None
+"""Environment i gets `seed + i`; or one seed an environment; None goes on with an environment's own generator."""
+
+AnyVector = GymnasiumVectorEnv[Any, Any, Any]
+
 
 def mode_of(given: str | AutoresetMode) -> AutoresetMode:
     """Return the mode that a user gave by its name, its value or itself.
@@ -56,10 +61,6 @@ def chosen_by(mask: Any, count: int) -> npt.NDArray[np.bool_] | None:
     return array
 
 
-Seeds = int | Sequence[int | None] | None
-"""Environment i gets `seed + i`; or one seed an environment; None goes on with an environment's own generator."""
-
-
 def seeds_of(seed: Seeds, count: int) -> list[int | None]:
     """Return one seed for each of `count` environments, as plain ints.
 
@@ -76,9 +77,6 @@ def seeds_of(seed: Seeds, count: int) -> list[int | None]:
     if len(seeds) != count:
         raise HyperparameterError(f"{len(seeds)} seeds were given for {count} environments")
     return seeds
-
-
-AnyVector = GymnasiumVectorEnv[Any, Any, Any]
 
 
 def in_same_step(envs: AnyVector) -> AnyVector:

@@ -26,8 +26,9 @@ from parl_core.seeding import make_generator
 
 __all__ = ["BootstrapMasks", "ReplayMemory"]
 
-
 PARL_KEYS = {"obs", "action", "reward", "terminal", "next_obs", "other"}
+
+DISTRIBUTIONS = ("bernoulli", "poisson")
 
 
 class ReplayMemory(SampledRing):
@@ -242,9 +243,6 @@ class ReplayMemory(SampledRing):
     def _fill_obs(self, out: ReplayBatch, index: NDArray[np.int64], last: NDArray[np.int64]) -> None:
         self.obs.take(index, 0, out.obs, "clip")
         self.next_obs.take(last, 0, out.next_obs, "clip")
-
-
-DISTRIBUTIONS = ("bernoulli", "poisson")
 
 
 class BootstrapMasks:

@@ -27,6 +27,8 @@ from parl_core.seeding import generator_from_json, generator_to_json, make_gener
 
 __all__ = ["NStep", "ReplayBatch", "SampledRing", "n_step_windows"]
 
+KEPT_BUFFERS = 8  # batch sizes; a program that draws ever different ones must not fill the memory with buffers
+
 
 class NStep(NamedTuple):
     """For each drawn slot: the discounted reward, the slot of its last step, and gamma**m; all `[n]`."""
@@ -106,9 +108,6 @@ class ReplayBatch:
         """Return the batch in arrays of its own, which later sampling leaves alone."""
         arrays = {field.name: getattr(self, field.name) for field in fields(self)}
         return replace(self, **{name: array.copy() for name, array in arrays.items() if array is not None})
-
-
-KEPT_BUFFERS = 8  # batch sizes; a program that draws ever different ones must not fill the memory with buffers
 
 
 class SampledRing(Ring):

@@ -31,6 +31,10 @@ __all__ = [
     "tell_dimensions",
 ]
 
+_REMEDY = (
+    "in the environment, and go on from the agent as it is or from the last checkpoint; nothing was learned from it"
+)
+
 
 class PredictingAgent(Protocol):
     """An agent that can be evaluated."""
@@ -220,11 +224,6 @@ def _dimensions(space: Any) -> Any:
     if isinstance(space, gymnasium.spaces.Dict):
         return {key: _dimensions(part) for key, part in space.spaces.items()}
     return None if space.shape is None else len(space.shape)
-
-
-_REMEDY = (
-    "in the environment, and go on from the agent as it is or from the last checkpoint; nothing was learned from it"
-)
 
 
 def check_rewards(reward: NDArray[Any], when: str) -> None:

@@ -43,7 +43,7 @@ from parl_core.checks import check_fraction, check_int, check_non_negative, chec
 from parl_core.env.group_step import GroupSpaces
 from parl_core.env.vector_group import EnvMaker
 from parl_core.errors import HyperparameterError, ModelContractError
-from parl_core.schedules import Schedule, as_schedule
+from parl_core.schedules import Scheduled, as_schedule
 from parl_core.seeding import make_generator
 from parl_core.training.acting import tell_dimensions
 from parl_core.training.central_inference import CentralInference
@@ -67,7 +67,6 @@ from parl_core.training.fragment_source import (
 from parl_core.training.group_actor import CollectingActor, GroupActor
 
 __all__ = ["ActorLearnerSettings", "LearnerMetrics", "train_actor_learner"]
-
 
 _PHASES = ("wait", "receive", "learn", "send")
 
@@ -135,9 +134,6 @@ class LearnerMetrics:
         self._lags = []
         self._seconds = np.zeros(len(ActorSeconds._fields))
         self._phases = dict.fromkeys(_PHASES, 0.0)
-
-
-Scheduled = float | Schedule
 
 
 @dataclass(frozen=True)

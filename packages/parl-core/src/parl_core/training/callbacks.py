@@ -30,6 +30,9 @@ __all__ = [
     "standard_callbacks",
 ]
 
+# A log that is read later wants a line now and then, not one an update.
+SECONDS_BETWEEN_LINES = 5.0
+
 
 class ConfirmedReturn(Callback):
     """Stops when several evaluations in a row reach a mean return; one may be luck.
@@ -230,10 +233,6 @@ class KeepLatest(Callback):
     def _save(self, step: int) -> None:
         what = f"latest agent, after {step} steps"
         self._run.save(self._agent, self._name, what, normalization=self._normalization)
-
-
-# A log that is read later wants a line now and then, not one an update.
-SECONDS_BETWEEN_LINES = 5.0
 
 
 class Progress(Callback):

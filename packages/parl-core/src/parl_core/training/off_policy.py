@@ -28,7 +28,7 @@ from parl_core.env.autoreset import in_same_step, require_vector
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested, rows_of
 from parl_core.replay import Prioritized, ReplayMemory
-from parl_core.schedules import Schedule, as_schedule, linear
+from parl_core.schedules import Scheduled, as_schedule, linear
 from parl_core.seeding import make_generator
 from parl_core.training.acting import (
     OffPolicyAgent,
@@ -216,9 +216,6 @@ def random_actions(space: Any, obs: Any, rng: np.random.Generator, *, unit_box: 
     raise HyperparameterError(
         f"off-policy loops act in Discrete spaces (DQN) and in Boxes with finite bounds (SAC and its like); got {space}"
     )
-
-
-Scheduled = float | Schedule
 
 
 @dataclass(frozen=True)

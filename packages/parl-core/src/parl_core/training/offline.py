@@ -39,6 +39,9 @@ __all__ = [
     "train_offline",
 ]
 
+Behaviour = Callable[[np.random.Generator], Callable[[Any], Any]]
+"""Is asked at the beginning of each episode for what chooses its actions, given an observation."""
+
 
 class OfflineAgent(Protocol):
     """An agent for the offline loop; `parl.Agent` around CQL, IQL, OfflineQ, DecisionTransformer, DQN or SAC is one."""
@@ -227,10 +230,6 @@ def _width(algorithm: Any, space: Any) -> int:
             f"it with act_dim={width}"
         )
     return width
-
-
-Behaviour = Callable[[np.random.Generator], Callable[[Any], Any]]
-"""Is asked at the beginning of each episode for what chooses its actions, given an observation."""
 
 
 def record_episodes(

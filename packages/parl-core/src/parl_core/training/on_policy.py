@@ -26,7 +26,7 @@ from parl_core.env.group_step import ArraySpaces
 from parl_core.errors import HyperparameterError
 from parl_core.nested import Observations, map_nested
 from parl_core.returns import gae
-from parl_core.schedules import Schedule
+from parl_core.schedules import Scheduled
 from parl_core.seeding import make_generator
 from parl_core.training.acting import (
     ExploringAgent,
@@ -198,10 +198,10 @@ class OnPolicySettings:
     minibatch_size: int | None = None
     gamma: float = 0.99
     gae_lambda: float = 0.95
-    lr: float | Schedule | None = None
-    clip: float | Schedule | None = None
+    lr: Scheduled | None = None
+    clip: Scheduled | None = None
     decay: bool = False
-    entropy_coef: float | Schedule | None = None
+    entropy_coef: Scheduled | None = None
     target_kl: float | None = None
 
     def __post_init__(self) -> None:

@@ -42,6 +42,11 @@ __all__ = [
     "play",
 ]
 
+# Evaluations while training have seeds that those of `parl evaluate` do not share.
+SEED_WHILE_TRAINING = 2**31
+
+EPISODES_WHILE_TRAINING = 20
+
 
 @dataclass(frozen=True)
 class OnPolicyPreset:
@@ -202,11 +207,6 @@ _OTHERWISE: Mapping[str, OffPolicyPreset] = MappingProxyType(
 def off_policy_preset(algorithm: str, env: str) -> OffPolicyPreset:
     """Return the preset of an algorithm (`"DQN"`) for an environment, or the one for environments that have none."""
     return OFF_POLICY_PRESETS[algorithm].get(env, _OTHERWISE[algorithm])
-
-
-# Evaluations while training have seeds that those of `parl evaluate` do not share.
-SEED_WHILE_TRAINING = 2**31
-EPISODES_WHILE_TRAINING = 20
 
 
 @dataclass(frozen=True)

@@ -34,9 +34,10 @@ from parl_core.training.run import Run
 
 __all__ = ["SETTINGS_FILE", "open_run", "parse_settings", "read_settings", "run_again"]
 
-
 SETTINGS_FILE = "settings.json"
 FORMAT, VERSION = "parl-settings", 1
+
+Settings = TypeVar("Settings")
 
 
 def open_run(name: str, settings: Any, *, out: TextIO | None = None) -> Run:
@@ -121,9 +122,6 @@ def _read(folder: Path) -> tuple[str, dict[str, Any]]:
         ) from None
     except (ValueError, TypeError, KeyError) as error:
         raise CheckpointError(f"{path} does not hold the settings of a run: {error}") from error
-
-
-Settings = TypeVar("Settings")
 
 
 def parse_settings(

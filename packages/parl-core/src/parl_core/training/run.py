@@ -27,9 +27,11 @@ from parl_core.errors import CheckpointError, HyperparameterError, RunExistsErro
 
 __all__ = ["Interruption", "Run", "RunLock"]
 
-
 # Unwinding to the place that notices takes less, so that no clean-up is disturbed; a person waits for it.
 SECONDS_UNTIL_AGAIN = 1.0
+
+# What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
+INTERRUPTED_EXIT_CODE = 130
 
 
 class Interruption:
@@ -115,10 +117,6 @@ class RunLock:
 
     def __del__(self) -> None:
         self.release()
-
-
-# What a shell reports of a program that Ctrl-C ended: 128 + SIGINT.
-INTERRUPTED_EXIT_CODE = 130
 
 
 class Run:

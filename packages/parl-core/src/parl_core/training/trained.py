@@ -32,7 +32,6 @@ from parl_core.seeding import seed_everything
 
 __all__ = ["NETWORKS", "EnvKind", "StandardEnv", "Trained", "make_flat_env"]
 
-
 NETWORKS = {
     "DQN": "QNetwork",
     "DDPG": "DeterministicActorCritic",
@@ -41,6 +40,8 @@ NETWORKS = {
     "OAC": "SquashedActorCritic",
 }
 """Which of a backend's ready-made networks an algorithm trains; the others have actor and critic of their own here."""
+
+T = TypeVar("T")
 
 
 def make_flat_env(env_id: str, render_mode: str | None = None) -> Any:
@@ -163,9 +164,6 @@ def _actor_critic(backend: backends.Backend, act_dim: int, hidden: tuple[int, ..
             return getattr(self, f"{head}_out")(obs)
 
     return ActorCritic()
-
-
-T = TypeVar("T")
 
 
 class EnvKind(StrEnum):
