@@ -64,12 +64,12 @@ def pictures_in(notebook: dict[str, Any]) -> dict[str, bytes]:
 
 
 def picture_file(name: str) -> Path:
-    """Where the READMEs find a picture."""
+    """Return where the READMEs find a picture."""
     return COURSE / "pictures" / f"{name}.png"
 
 
 def problems(script: Path) -> list[str]:
-    """What is wrong with the notebook of a script, one line each."""
+    """Return what is wrong with the notebook of a script, one line each."""
     path = script.with_suffix(".ipynb")
     write = f"python tools/notebooks.py --write {script.stem}"
     if not path.exists():

@@ -1,4 +1,4 @@
-"""Which algorithm, layer, distribution, loss, network, optimizer exists in which backend, and which gaps have a reason.
+"""A matrix of algorithms, layers, distributions, losses, networks and optimizers by backend, with reasons for gaps.
 
 Compared is what programs import; tensors and static programs are each backend's own affair.
 

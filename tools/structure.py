@@ -34,7 +34,7 @@ Graph = Mapping[str, Iterable[str]]
 
 
 class Kind(Enum):
-    """Where an import stands."""
+    """The place of an import."""
 
     MODULE = "module"
     FUNCTION = "function"

@@ -99,7 +99,7 @@ def median_of(burst: Callable[[], None]) -> float:
 
 
 def zmq_server(pipe: int) -> None:
-    """What answers: a ROUTER that sends everything back."""
+    """Send everything back from a ROUTER."""
     import zmq.auth
     from zmq.auth.thread import ThreadAuthenticator
 

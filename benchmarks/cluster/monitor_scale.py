@@ -1,4 +1,4 @@
-"""How the web monitor does on a large cluster, and what it costs the master: simulated workers, a real monitor.
+"""The web monitor on a large cluster, and its cost for the master: simulated workers, a real monitor.
 
 python benchmarks/cluster/monitor_scale.py --workers 1000 --seconds 60
 """
@@ -38,7 +38,7 @@ def took_ms(url: str) -> float:
 
 
 def placements_ms(program: Program, seconds: float) -> list[float]:
-    """How long one lease takes, again and again."""
+    """Return how long each of several leases takes."""
     times = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

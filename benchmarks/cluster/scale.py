@@ -1,4 +1,4 @@
-"""How large may a cluster be: a real master, and simulated workers and clients that speak the real protocol to it.
+"""The size of a cluster: a real master, and simulated workers and clients that speak the real protocol to it.
 
 python benchmarks/cluster/scale.py
 """

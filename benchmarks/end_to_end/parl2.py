@@ -1,4 +1,4 @@
-"""PARL 2.2.1 as its documents use it: its algorithms and replay memory, an agent that converts, and the loop by hand.
+"""PARL 2.2.1 as its manual uses it: its algorithms and replay memory, an agent that converts, and the loop by hand.
 
 Its package has the name of ours, so it is measured only where `import parl` finds it (see README.md). Its examples read
 gym's old `step` of four values; here Gymnasium's five are read.

@@ -1,4 +1,4 @@
-"""What is measured: the same environment, network, batch and updates a step in every library."""
+"""The tasks: the same environment, network, batch and updates a step in every library."""
 
 DQN_HIDDEN, DQN_BATCH, DQN_SYNC = (128, 128), 64, 500
 SAC_HIDDEN, SAC_BATCH = (256, 256), 256

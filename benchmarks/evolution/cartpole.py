@@ -193,7 +193,7 @@ def tabulate(table: Table, outcomes: list[Outcome]) -> None:
 
 
 def cartpole(table: Table, quick: bool) -> None:
-    """All of it at once, for `run.py`."""
+    """Run all measurements of this module, for `run.py`."""
     names, outcomes = [*RUNS, *PEERS], []
     for kind in SHAPES:
         for name in names:

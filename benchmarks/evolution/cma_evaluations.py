@@ -1,4 +1,4 @@
-"""How many evaluations CMA-ES needs until one is below 1e-8, over seeds, beside pycma.
+"""The number of evaluations that CMA-ES needs until one is below 1e-8, over seeds, beside pycma.
 
     python benchmarks/evolution/cma_evaluations.py --jobs 2 --output cma_evaluations.jsonl        31 seeds of each case
     python benchmarks/evolution/cma_evaluations.py --only "CMA_ES, sphere 10" --seeds 5
@@ -48,7 +48,7 @@ def turn(n: int) -> np.ndarray:
 
 
 def rotated(x: np.ndarray) -> np.ndarray:
-    """The same, its axes in no particular direction."""
+    """Return the function with its axes rotated at random."""
     return ellipsoid(x @ turn(x.shape[-1]))
 
 
@@ -181,7 +181,7 @@ def tabulate(table: Table, outcomes: list[Outcome]) -> None:
 
 
 def evaluations(table: Table, quick: bool) -> None:
-    """All of it at once, for `run.py`."""
+    """Run all measurements of this module, for `run.py`."""
     outcomes = []
     for name, case in CASES.items():
         if quick and (case.most > 10**5 or case.n > 40):

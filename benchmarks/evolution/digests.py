@@ -1,4 +1,4 @@
-"""The same noise and updates under several versions of numpy: every digest must be equal.
+"""Digests of noise and updates under several versions of numpy, which must all be equal.
 
     python benchmarks/evolution/digests.py                                     numpy 1.26 to the newest, this Python
     python benchmarks/evolution/digests.py --numpy 1.26.4 2.4.6 --python python3.12 python3.13

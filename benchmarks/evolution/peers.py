@@ -1,4 +1,4 @@
-"""What the peers do for one generation of OpenAI-ES, behind one shape: a function that runs it.
+"""One generation of OpenAI-ES by each peer, as a function that runs it.
 
 Rewards are given beforehand, so nothing is evaluated; every candidate is materialised, as an evaluation would need it:
 
@@ -28,7 +28,7 @@ def our_settings(cached: bool) -> dict[str, object]:
 
 
 def rows_of(n: int, population: int, most: int = MOST) -> int:
-    """How many candidates `most` numbers are, whole pairs of them."""
+    """Return how many candidates `most` numbers are, in whole pairs."""
     return max(2, min(population, most // n // 2 * 2))
 
 
@@ -51,7 +51,7 @@ def our_generation(n: int, population: int, cached: bool, batch: bool = True) ->
 
 
 def noise_table_generation(n: int, population: int, table: int = TABLE, batch: bool = False) -> Callable[[], object]:
-    """What OpenAI's and PARL's code does: a table of float32 normals, an index a pair, arrays made as there.
+    """Return a generation as OpenAI's and PARL's code makes it: a table of float32 normals, an index a pair.
 
     With `batch` candidates are written into the rows of an array, as a batch evaluation would want them; there they
     are new arrays, one after the other.

@@ -32,7 +32,7 @@ def nothing(_: Any, x: Any) -> Any:
 
 
 def pools(table: Table, quick: bool) -> None:
-    """How many times faster two processes or actors are than the same round in one thread of the caller."""
+    """Measure how many times faster two processes or actors are than a round in one thread of the caller."""
     cases = [(142, 0.15e-3, 512, ">= 1.7"), (10**6, 0.38e-3, 256, ">= 1.65"), (142, 5e-3, 64, ">= 1.9")]
     for n, seconds, population, target in cases[:1] if quick else cases:
         ratios = against_one(n, seconds, population, 2 if quick else 6)

@@ -105,7 +105,7 @@ def measure(parts: Sequence[str], arguments: argparse.Namespace) -> int:
 
 
 def function_of(part: str) -> Callable[[Any, bool], None]:
-    """What measures this part."""
+    """Return the function that measures a part."""
     module, _, function = SECTIONS[part].partition(":")
     found: Callable[[Any, bool], None] = getattr(importlib.import_module(module), function)
     return found

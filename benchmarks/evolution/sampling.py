@@ -1,4 +1,4 @@
-"""What an online service waits for: `add_noise()`, the noise itself, exact sums, the import."""
+"""Times that an online service waits: `add_noise()`, the noise itself, exact sums, the import."""
 
 import subprocess
 import sys

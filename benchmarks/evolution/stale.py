@@ -1,4 +1,4 @@
-"""What rewards that come late cost, and what the ways of using them make of it.
+"""The cost of rewards that come late, and of the ways of using them.
 
 Each round draws 64 samples of the present model, whose rewards arrive 0 to 8 updates later; a sphere of 1000
 dimensions, 400 updates. The learning rate is one at which there is still progress after 400 updates without delay: with

@@ -1,4 +1,4 @@
-"""How rewards that come late should count: the rules of parl-evokit beside others, on a quadratic bowl.
+"""Rules for rewards that come late: those of parl-evokit beside others, on a quadratic bowl.
 
     python benchmarks/evolution/stale_rules.py [--seeds 5]
 
@@ -75,7 +75,7 @@ class Ratios(ES):
 def remaining(
     kind: type[ES], update: dict[str, Any], size: int, optimizer: dict[str, Any], delays: int, seed: int
 ) -> float:
-    """What is left of the objective."""
+    """Return what is left of the objective."""
     draw = np.random.default_rng(seed)
     target = draw.normal(size=size)
     weights = np.logspace(0.0, 1.0, size)

@@ -81,5 +81,5 @@ class Table:
 
 
 def load() -> str:
-    """How busy the machine is."""
+    """Return the load average of the machine."""
     return f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"

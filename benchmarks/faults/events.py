@@ -56,7 +56,7 @@ def until(happened: Callable[[], bool], timeout_s: float = PATIENCE_S) -> float:
 
 
 def lost(future: parl.RemoteFuture[Any]) -> tuple[float, str]:
-    """How long until a call fails with ActorLost, and why."""
+    """Return the seconds until a call fails with ActorLost, and its cause."""
     began = time.perf_counter()
     try:
         future.result(PATIENCE_S)

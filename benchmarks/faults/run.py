@@ -1,4 +1,4 @@
-"""How long every fault takes to be known, beside its target.
+"""The time until each fault is known, beside its target.
 
 PYTHONPATH=tests python benchmarks/faults/run.py    some five minutes, most of them waits for the limit of silence
 PYTHONPATH=tests python benchmarks/faults/run.py --limit 3    with another limit of silence, in seconds

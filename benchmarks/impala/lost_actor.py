@@ -1,4 +1,4 @@
-"""What it costs when an actor is killed in the middle of a run: time until another one acts, and samples lost.
+"""The cost of an actor killed in the middle of a run: time until another one acts, and samples lost.
 
     hatch run torch:python benchmarks/impala/lost_actor.py --actors subprocess remote --kills 3
 
@@ -44,7 +44,7 @@ class Noted(gymnasium.Wrapper):  # type: ignore[type-arg]
         self._notes[0] = time.monotonic()
 
     def step(self, action: Any) -> Any:
-        """As CartPole's."""
+        """Step CartPole and note the step."""
         self._notes[2] += 1
         if self._notes[2] == tasks.STEPS:
             self._notes[1] = time.monotonic()
@@ -80,11 +80,11 @@ class Killer(training.Callback):
         return {name: note for name, note in found.items() if len(note) == 3}
 
     def made_at(self) -> float | None:
-        """When environments were made in the place of those of the killed actor."""
+        """Return when environments were made in place of those of the killed actor."""
         return min((note[0] for note in self.notes().values() if note[0] > self.killed), default=None)
 
     def acting_since(self) -> float | None:
-        """When one of these had played its first fragment."""
+        """Return when one of these had played its first fragment."""
         return min((note[1] for note in self.notes().values() if note[0] > self.killed and note[1]), default=None)
 
 

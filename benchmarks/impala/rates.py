@@ -1,4 +1,4 @@
-"""How a contender is timed: it reports every update, and stops when it is told that enough was seen."""
+"""Timing of a contender, which reports every update and stops when it is told that enough was seen."""
 
 import json
 import os

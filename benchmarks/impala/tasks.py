@@ -1,4 +1,4 @@
-"""What is measured: environments, networks and sizes, the same for every contender.
+"""The tasks: environments, networks and sizes, the same for every contender.
 
 Environments count their steps themselves, each in a file of its own, so that steps sampled are what was really played,
 whatever a contender says and learns from.

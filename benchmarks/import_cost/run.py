@@ -1,4 +1,4 @@
-"""What `import parl` and `import parl_remote` cost above `import numpy`, in fresh interpreters that take turns.
+"""The cost of `import parl` and `import parl_remote` above `import numpy`, in fresh interpreters that take turns.
 
     hatch run base:python benchmarks/import_cost/run.py [--rounds 30]
 

@@ -1,4 +1,4 @@
-"""The same data for every library: random, so that nothing is learned and no seed matters."""
+"""Batches, equal for every library: random, so that nothing is learned and no seed matters."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def transitions() -> Columns:
 
 
 def cheetah_transitions() -> Columns:
-    """The same with continuous actions, in the sizes of HalfCheetah."""
+    """Return a batch with continuous actions, in the sizes of HalfCheetah."""
     obs, next_obs = _vectors(CHEETAH_BATCH, CHEETAH_OBS), _vectors(CHEETAH_BATCH, CHEETAH_OBS)
     _, _, reward, _, terminal = _transitions(obs, next_obs, ACT_DIM)
     action = np.random.default_rng(1).uniform(-1.0, 1.0, (CHEETAH_BATCH, CHEETAH_ACT)).astype(np.float32)
@@ -33,7 +33,7 @@ def cheetah_transitions() -> Columns:
 
 
 def frame_transitions() -> Columns:
-    """The same with stacked frames, for DQN."""
+    """Return a batch with stacked frames, for DQN."""
     return _transitions(frames(ATARI_BATCH), frames(ATARI_BATCH), ATARI_ACTIONS)
 
 

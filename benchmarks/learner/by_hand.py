@@ -1,4 +1,4 @@
-"""The same mathematics by hand in eager PyTorch, as fast as a hand can write it.
+"""DQN and PPO by hand in eager PyTorch, as fast as a hand can write them.
 
 Parameters are plain tensors, without modules around them; gradients are asked for by name, so that nothing accumulates;
 Adam is one call of PyTorch's fused kernel for all parameters, and a target network one call of its foreach kernel.

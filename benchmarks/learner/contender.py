@@ -54,7 +54,7 @@ class Contender:
         self.lacks: str | None = self._pipe.recv()
 
     def seconds(self, updates: int) -> float:
-        """How long so many updates take."""
+        """Return how long so many updates take."""
         self._pipe.send(updates)
         took: float = self._pipe.recv()
         return took

@@ -1,8 +1,8 @@
-"""Whether `import parl` finds PARL 2.2.1 here: its package has the name of ours (README.md has how to install it)."""
+"""A check that `import parl` finds PARL 2.2.1, whose package has the name of ours (README.md has how to install it)."""
 
 
 class OtherParl:
-    """What PARL 2.2.1's algorithms on both frameworks begin with."""
+    """Base of PARL 2.2.1's algorithms on both frameworks; refuses another PARL."""
 
     def __init__(self) -> None:
         import parl

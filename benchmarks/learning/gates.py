@@ -1,4 +1,4 @@
-"""What is to be reached, and what others have published: one entry a table row.
+"""Returns to be reached, and those that others have published: one entry a table row.
 
 A gate is passed when the lower bound of the 95 % interval over seeds reaches it. Published figures name their protocol.
 """

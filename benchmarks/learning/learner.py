@@ -44,7 +44,7 @@ SEED_WHILE_TRAINING, SEED_AFTER = 2**31, 2**30
 
 @dataclass
 class Trained:
-    """What a run gives: the curve `[(step, mean return)]`, and the returns of the final evaluation."""
+    """The result of a run: the curve `[(step, mean return)]`, and the returns of the final evaluation."""
 
     curve: list[tuple[int, float]]
     returns: list[float]
@@ -141,7 +141,7 @@ def _maker(env_id: str) -> Callable[[], Any]:
 
 def _softmax_policy(act_dim: int) -> Any:
     class Policy(parl.Model):
-        """The documents' first network: one hidden layer of ten units an action."""
+        """The first network of the PARL 1.x manual: one hidden layer of ten units an action."""
 
         def __init__(self) -> None:
             self.fc1 = parl.layers.fc(size=act_dim * 10, act="tanh")

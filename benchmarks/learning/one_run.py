@@ -42,7 +42,7 @@ _writing = threading.Lock()
 
 
 def result_file(folder: Path, gate: str, backend: str, seed: int) -> Path:
-    """Where the result of a run lies."""
+    """Return the path of a run's result."""
     return folder / gate / f"{backend}-{seed}.json"
 
 
@@ -65,7 +65,7 @@ def read_result(path: Path) -> dict[str, Any]:
 
 
 def is_done(path: Path) -> bool:
-    """Whether a run's result is there; one that cannot be read is none, and the run is done again."""
+    """Return whether a run has a result that can be read; without one the run is done again."""
     try:
         read_result(path)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""What runs, what is left, and for how long: lines for a log, one line kept up to date for a terminal."""
+"""Progress of the runs: lines for a log, one line kept up to date for a terminal."""
 
 import sys
 import time

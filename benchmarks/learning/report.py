@@ -57,7 +57,7 @@ def read(folder: Path) -> dict[Row, list[Result]]:
 
 
 def verdict(row: Row, rows: dict[Row, list[Result]]) -> str:
-    """Whether the gate was passed, and what it was."""
+    """Return whether the gate was passed, and what it was."""
     gate = GATES[row[0]]
     steps = {result["steps"] for result in rows[row]}
     if min(steps) < gate.steps or max(steps) > 1.1 * gate.steps:  # on-policy loops complete their last rollout

@@ -23,7 +23,7 @@ SECONDS_TO_END = 10.0  # for a run that was asked to; a training step and the in
 
 
 class Outcome(Enum):
-    """How a run ended."""
+    """The end of a run."""
 
     WAITING = "waiting"
     RUNNING = "running"

@@ -1,4 +1,4 @@
-"""The same algorithms in two agents: one that records programs, one that computes eagerly. Arrays go in, floats out."""
+"""Two agents for each algorithm: one records programs, one computes eagerly. Arrays go in, floats out."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ class StaticAgent(parl.Agent):
         return layers.data(name, list(column.shape[1:]), str(column.dtype))
 
     def act(self, obs: Any) -> Any:
-        """What the algorithm's `predict` says of one observation, as numpy."""
+        """Return what the algorithm predicts for one observation, as numpy."""
         return self.executor.run(self.pred_program, feed={"obs": obs[None]}, fetch_list=[self.output])[0][0]
 
     def update(self) -> Any:
@@ -54,7 +54,7 @@ class StaticAgent(parl.Agent):
 
 
 class EagerAgent(parl.Agent):
-    """The same without programs."""
+    """An agent that computes eagerly."""
 
     def __init__(self, algorithm: Any, columns: dict[str, Any]) -> None:
         self.columns = columns

@@ -1,4 +1,4 @@
-"""What a table was measured on: said with every result, because figures mean nothing without it."""
+"""Description of the machine, printed with every result, because figures mean nothing without it."""
 
 import os
 import platform
@@ -37,7 +37,7 @@ def describe(interpreters: dict[str, str]) -> list[str]:
 
 
 def load() -> str:
-    """How busy the machine is: runnable processes on average over one minute."""
+    """Return the load average: runnable processes over one minute."""
     return f"{os.getloadavg()[0]:.1f}"
 
 

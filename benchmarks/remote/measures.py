@@ -1,4 +1,4 @@
-"""What is measured, written once against `Peer`. Each function runs in a fresh process and returns values by row.
+"""The measurements, written once against `Peer`. Each function runs in a fresh process and returns values by row.
 
 A measurement of `WINDOWED` is prepared once and then measures a short window each time it is asked to, so that the
 windows of several peers can alternate.
@@ -35,7 +35,7 @@ _clock = time.perf_counter
 
 @dataclass(frozen=True)
 class Run:
-    """What a measurement is about.
+    """The subject of a measurement.
 
     Attributes:
         name: The peer's.

@@ -1,4 +1,4 @@
-"""What a peer must offer to take part; each module in `peers` has a `PEER` of this kind."""
+"""The interface of a peer; each module in `peers` has a `PEER` of this kind."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -44,7 +44,7 @@ class Peer(Protocol):
         """Call a method of all actors with one value and wait for all."""
 
     def broadcast_stored(self, actors: Sequence[Actor], method: str, value: Any) -> None:
-        """The same with a value that is stored first and given to all as a reference.
+        """Store a value, and call a method of all actors with a reference to it.
 
         Raises:
             NotOffered: There is no such thing.

@@ -1,4 +1,4 @@
-"""What every peer runs: one class, and the data that goes to its objects and comes back. Needs numpy alone."""
+"""The class that every peer runs, and the data that goes to its objects and comes back. Needs numpy alone."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""How many environment steps until a task is solved, over seeds, beside Stable-Baselines3 (README.md has the command).
+"""The number of environment steps until a task is solved, over seeds, beside Stable-Baselines3 (see README.md).
 
 Both have RL Baselines3 Zoo's hyper-parameters and are evaluated by the same function on the same episodes. Every run is
 a line of the output as soon as it has ended, so an interrupted measurement goes on where it was.

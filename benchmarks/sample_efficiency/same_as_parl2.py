@@ -1,4 +1,4 @@
-"""What PARL 2.2.1's algorithms on PyTorch and ours make of the same batches, from the same first weights.
+"""Difference between PARL 2.2.1's algorithms on PyTorch and ours after the same batches, from the same first weights.
 
 It wants both libraries in one process; `benchmarks/learner/README.md` says how. TD3's noise is left out, because each
 library draws its own.
@@ -26,7 +26,7 @@ def _mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def _networks(base: type) -> dict[str, Any]:
-    """The same networks over either library's Model."""
+    """Return the networks over either library's Model."""
 
     class Values(base):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What both libraries' DDPG and TD3 make of the same batches, from the same first weights: the largest difference.
+"""Largest difference between both libraries' DDPG and TD3 after the same batches, from the same first weights.
 
 TD3's noise on the target's actions is left out (clipped to nothing): each library draws its own. A second agent of
 ours, given the rows of each batch in another order, shows how far rounding alone leads.

@@ -1,4 +1,4 @@
-"""What both PPOs make of the same rollouts: advantages, and weights after each update, from the same first ones.
+"""Difference between both PPOs on the same rollouts: advantages, and weights after each update.
 
     SB3 acts ──> its rollout ──┬──> its advantages, its 20 epochs ──> weights ──┐
                                ├──> our advantages, our 20 epochs ──> weights ──┴──> difference

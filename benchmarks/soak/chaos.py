@@ -1,4 +1,4 @@
-"""What goes wrong, at random: one fault at a time, drawn with weights, from a seed."""
+"""Faults at random: one at a time, drawn with weights, from a seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who called what and what was carried out, in files that outlive every killed process.
+"""Records of calls and of what was carried out, in files that outlive every killed process.
 
     caller   <name>.calls   counters in mapped memory: sent, answered, lost, hung, wrong, closed
     actor    <name>.done.N  eight bytes a call, appended before the work is done; N is the actor's process, for one that
@@ -53,7 +53,7 @@ def carried_out(path: Path, *, again: bool) -> int:
 
 @dataclass
 class Totals:
-    """What all files together said."""
+    """The sums over all files."""
 
     lives: int = 0
     sent: int = 0

@@ -104,7 +104,7 @@ class Caller:
             actor.destroy()
 
     def _some_data(self, number: int) -> tuple[Any, Any]:
-        """What to send, and what is to come back."""
+        """Return a value to send, and the answer that must come back."""
         throw = self._dice.random()
         if throw < 0.03:
             return self._large, self._large

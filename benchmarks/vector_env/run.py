@@ -44,7 +44,7 @@ def make(task: str) -> Any:
 
 
 class BareLoop:
-    """What one process can do: no vector environment at all."""
+    """One process without a vector environment: the upper bound."""
 
     def __init__(self, task: str) -> None:
         self.envs = [make(task) for _ in range(NUM_ENVS)]

@@ -30,7 +30,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between kinds of environments."""
+    """The settings that differ between kinds of environments."""
 
     steps: int
     env_num: int

@@ -23,7 +23,7 @@ class Dice:
         self.random = random.Random(seed)
 
     def throws_until_double_six(self, games: int) -> int:
-        """How many throws of two dice it took, over all games."""
+        """Return the number of throws of two dice, over all games."""
         throws = 0
         for _ in range(games):
             throws += 1
@@ -32,7 +32,7 @@ class Dice:
         return throws
 
     def host(self) -> str:
-        """Where this actor runs."""
+        """Return the name of the host that this actor runs on."""
         return platform.node()
 
 

@@ -89,7 +89,7 @@ class Player:
 
 
 def noise(seed: int, size: int) -> Any:
-    """The same numbers in every process."""
+    """Return noise that is the same in every process."""
     return np.random.default_rng(seed).standard_normal(size)
 
 

@@ -31,7 +31,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between kinds of environments."""
+    """The settings that differ between kinds of environments."""
 
     steps: int
     fragments: int  # of one update; each is SAMPLE_STEPS steps of the environments of one actor

@@ -24,7 +24,7 @@ SOLVED = 195.0  # the mean return that CartPole-v0 asked for
 
 @dataclass(frozen=True)
 class Settings:
-    """Trains the documents' CartPole agent, whose predictions and updates are paddle programs."""
+    """Trains the CartPole agent of the PARL 1.x manual, whose predictions and updates are paddle programs."""
 
     seed: Annotated[int, "of weights, environment and sampling"] = 0
     episodes: Annotated[int, "to learn from"] = 1000

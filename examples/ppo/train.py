@@ -29,7 +29,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What differs between kinds of environments."""
+    """The settings that differ between kinds of environments."""
 
     env_num: int
     loop: training.OnPolicySettings

@@ -192,7 +192,7 @@ class _Dispatcher:
         self._idle = []
 
     def arrived(self, *, wait: bool) -> list[Played]:
-        """What has been played; waits for at least one answer only where asked to."""
+        """Return what has been played; wait for at least one answer only where asked to."""
         found = []
         for call, answer, failed in self._workers.arrivals(None if wait else 0.0):
             self._idle.append(call.group)
@@ -209,7 +209,7 @@ class _Dispatcher:
 
 
 class _Experience:
-    """What was played, and how many updates are due for it."""
+    """The fragments played so far, and the updates due for them."""
 
     def __init__(self, settings: LearnerSettings, seed: int) -> None:
         self._settings, self._seed = settings, seed

@@ -1,4 +1,4 @@
-"""What lives in an actor: a simulator, and a copy of the agent that plays whole episodes in it.
+"""The content of an actor: a simulator, and a copy of the agent that plays whole episodes in it.
 
     learner ── play(task, version, weights) ──> Simulator ── Played: one episode's transitions ──> learner
 

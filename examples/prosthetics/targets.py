@@ -76,7 +76,7 @@ class Curriculum:
             raise HyperparameterError(f"fast={self.fast} and widen={self.widen} are more than the whole training")
 
     def at(self, progress: float) -> Speeds:
-        """What is asked for when this share of the training has passed, in [0, 1]."""
+        """Return the speeds asked for when this share of the training has passed, in [0, 1]."""
         low, high = self.speeds
         if progress <= self.fast:
             return Speeds(high, high)

@@ -1,4 +1,4 @@
-"""The QuickStart of PARL's documents: PolicyGradient solves CartPole in 1000 episodes; `--help` lists the settings."""
+"""The QuickStart of the PARL 1.x manual: PolicyGradient solves CartPole in 1000 episodes; see `--help`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any

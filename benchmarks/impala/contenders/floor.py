@@ -1,4 +1,4 @@
-"""What two forked processes reach by hand: fragments and weights in shared memory, no library at all.
+"""The rate of two forked processes by hand: fragments and weights in shared memory, no library at all.
 
 Each actor has two places for fragments and writes into one while the learner reads the other; weights are one flat
 array that actors copy before each fragment. Small networks act in numpy, where a call costs a tenth of torch's; Adam is

@@ -1,4 +1,4 @@
-"""PARL 2.2.1, this project's forerunner, as its documents say: `xparl start`, then connect; one CPU an actor."""
+"""PARL 2.2.1, this project's forerunner, as its manual says: `xparl start`, then connect; one CPU an actor."""
 
 import contextlib
 import re
@@ -115,7 +115,7 @@ def wait_for_worker(address: str, slots: int) -> None:
 
 
 def _vacant_slots(address: str) -> int:
-    """What `xparl status` says, without a process for each question."""
+    """Return the vacant CPUs that `xparl status` reports, without a process for each question."""
     with zmq.Context() as context, context.socket(zmq.REQ) as question:
         question.linger = 0
         question.rcvtimeo = 1000

@@ -1,4 +1,4 @@
-"""Ray, as its documents say; one CPU an actor."""
+"""Ray, as its documentation says; one CPU an actor."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The documents' loop: sample online, update offline, push the new model; each step is a process of its own.
+# The loop of the PARL 1.x manual: sample online, update offline, push the new model; each step is a process of its own.
 set -euo pipefail
 rounds=${1:-200}
 

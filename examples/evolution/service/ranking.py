@@ -21,7 +21,7 @@ def scores(arrays: Mapping[str, np.ndarray], request: tuple[np.ndarray, np.ndarr
 
 
 def model() -> tuple[dict[str, np.ndarray], Any]:
-    """What `ESAgent` and the `evokit` command take: first weights, and the function of them."""
+    """Return what `ESAgent` and the `evokit` command take: first weights, and the function of them."""
     shapes = {"w": (VISITOR_FEATURES, ITEM_FEATURES), "b": (ITEM_FEATURES,)}
     return {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, scores
 

@@ -1,4 +1,4 @@
-"""All of it at once: the service, the offline job, and visitors who like what they like.
+"""The whole example in one program: the service, the offline job, and simulated visitors.
 
     pip install parl-evokit flask waitress matplotlib
     python run.py                  12000 visits, about half a minute; writes curve.csv and curve.png into --out

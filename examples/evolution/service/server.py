@@ -26,7 +26,7 @@ LOOK_FOR_NEW_MODELS_S = 0.5
 
 
 class Desk(threading.local):
-    """What each thread of the server has of its own: a clone of the agent, and a segment of the log."""
+    """A thread's own part of the server: a clone of the agent, and a segment of the log."""
 
     def __init__(self, agent: AsyncESAgent, log: Path) -> None:
         self.clone: SamplingAgent = agent.clone()

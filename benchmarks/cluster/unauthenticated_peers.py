@@ -1,6 +1,6 @@
 """A million random and mutated messages at a node's port and sockets: does it live, does it leak?
 
-python benchmarks/cluster/strangers.py
+python benchmarks/cluster/unauthenticated_peers.py
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def mutated(dice: random.Random, frames: list[bytes]) -> list[bytes]:
 
 def without_the_key(dice: random.Random, port: int, count: int) -> None:
     for _ in range(count // A_CONNECTION):
-        with socket.create_connection(("127.0.0.1", port)) as stranger, contextlib.suppress(OSError):
-            stranger.sendall(b"".join(b"".join(mutated(dice, [OPENING])) for _ in range(A_CONNECTION)))
+        with socket.create_connection(("127.0.0.1", port)) as unauthenticated, contextlib.suppress(OSError):
+            unauthenticated.sendall(b"".join(b"".join(mutated(dice, [OPENING])) for _ in range(A_CONNECTION)))
 
 
 def as_a_peer(dice: random.Random, dial: Callable[[], Channel], count: int) -> None:
