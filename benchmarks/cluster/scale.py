@@ -40,8 +40,6 @@ from parl_remote.messages import (
     Role,
     Status,
     StatusRequest,
-    decode,
-    encode,
 )
 from parl_remote.messages.overview import (
     ActorKilled,
@@ -59,6 +57,7 @@ from parl_remote.messages.overview import (
     NodeList,
     NodeNumbers,
 )
+from parl_remote.messages.wire import decode, encode
 from parl_remote.node.run_files import RunFiles
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources

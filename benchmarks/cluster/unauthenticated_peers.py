@@ -32,8 +32,8 @@ from parl_remote.messages import (
     Role,
     StartActor,
     StatusRequest,
-    encode,
 )
+from parl_remote.messages.wire import encode
 from parl_remote.node.run_files import RunFiles
 from parl_remote.program.rendezvous import ClusterAddress
 from parl_remote.resources import Resources

@@ -137,7 +137,8 @@ def _actor_stream(dice: Dice, target: Target, count: int) -> int:
 
 def _relayed(dice: Dice, target: Target, count: int) -> int:
     """Over TCP, as somebody who attaches himself to an actor of another program."""
-    from parl_remote.messages import AttachActor, encode
+    from parl_remote.messages import AttachActor
+    from parl_remote.messages.wire import encode
 
     thrown = 0
     while thrown < count:

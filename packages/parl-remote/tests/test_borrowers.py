@@ -12,8 +12,9 @@ from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError
 from parl_remote.links.call_messages import Kind
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
-from parl_remote.messages import ActorDied, Hello, Message, Role, StopActor, decode
+from parl_remote.messages import ActorDied, Hello, Message, Role, StopActor
 from parl_remote.messages.parts import ActorReached, ActorWatched, DescribeActor, UnwatchActor, WatchActor
+from parl_remote.messages.wire import decode
 from parl_remote.transport.unix import UnixChannel
 from parl_remote.worker.borrowers import Borrowers
 

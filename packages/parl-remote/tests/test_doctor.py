@@ -28,19 +28,9 @@ from parl_remote.doctor.reach import check_reach
 from parl_remote.links.handshake import Link, Reception
 from parl_remote.links.inquiry import Inquiry
 from parl_remote.links.loop import Loop
-from parl_remote.messages import (
-    Hello,
-    Message,
-    NodeStatus,
-    RefusalCode,
-    Refused,
-    Role,
-    Status,
-    StatusRequest,
-    decode,
-    encode,
-)
+from parl_remote.messages import Hello, Message, NodeStatus, RefusalCode, Refused, Role, Status, StatusRequest
 from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
+from parl_remote.messages.wire import decode, encode
 from parl_remote.node.run_files import ClusterRecord, ProcessRecord, RunFiles
 from parl_remote.node.starting import NodeSettings
 from parl_remote.program.rendezvous import ClusterAddress

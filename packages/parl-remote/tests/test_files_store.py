@@ -18,7 +18,7 @@ from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.files.manifest import Entry, Manifest
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
-from parl_remote.messages import Done, Failed, Hello, Message, Role, decode
+from parl_remote.messages import Done, Failed, Hello, Message, Role
 from parl_remote.messages.parts import (
     FilesSeen,
     FolderAnswer,
@@ -28,6 +28,7 @@ from parl_remote.messages.parts import (
     SeenPlace,
     StoreParts,
 )
+from parl_remote.messages.wire import decode
 from parl_remote.worker.files import Blobs, DamagedBlob, WorkerFiles, make_folder
 
 HASH = hashlib.sha256(b"x").hexdigest()

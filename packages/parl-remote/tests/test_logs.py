@@ -22,8 +22,9 @@ from parl_remote.errors import RemoteProtocolError
 from parl_remote.links.handshake import Link
 from parl_remote.links.identity import host_id
 from parl_remote.links.loop import Loop
-from parl_remote.messages import Hello, LeaseAssigned, Message, Role, decode
+from parl_remote.messages import Hello, LeaseAssigned, Message, Role
 from parl_remote.messages.parts import ActorsWrote, FollowActors, LogText, ReadLog
+from parl_remote.messages.wire import decode
 from parl_remote.resources import Resources
 from parl_remote.system.processes import read_marks, write_marks
 from parl_remote.worker.logs import LogBook, LogEntry, WorkerLogs, bytes_in, last_lines, next_lines, whole_characters

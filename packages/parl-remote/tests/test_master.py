@@ -42,8 +42,6 @@ from parl_remote.messages import (
     Status,
     StatusRequest,
     Welcome,
-    decode,
-    encode,
 )
 from parl_remote.messages.overview import (
     ActorList,
@@ -60,6 +58,7 @@ from parl_remote.messages.overview import (
     WhyWaiting,
 )
 from parl_remote.messages.parts import FindActor
+from parl_remote.messages.wire import decode, encode
 from parl_remote.resources import Resources
 from parl_remote.transport.memory import MemoryChannel, MemoryListener
 from parl_remote.worker.master_link import MasterLink

@@ -27,10 +27,8 @@ from parl_remote.messages import (
     Role,
     RunningLease,
     StartActor,
-    decode,
-    encode,
 )
-from parl_remote.messages.wire import TOPICS, all_kinds
+from parl_remote.messages.wire import TOPICS, all_kinds, decode, encode
 from parl_remote.resources import Resources
 
 amounts = st.integers(0, 10_000).map(lambda thousandths: round(thousandths / 1000, 3))

@@ -37,8 +37,8 @@ from parl_remote.messages import (
     StartActor,
     Status,
     StatusRequest,
-    encode,
 )
+from parl_remote.messages.wire import encode
 from parl_remote.node.run_files import RunFiles
 from parl_remote.program.rendezvous import ClusterAddress, find_key
 from parl_remote.resources import Resources

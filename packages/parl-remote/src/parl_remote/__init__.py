@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from parl_remote._version import __version__ as __version__
     from parl_remote.connecting import connect as connect
     from parl_remote.connecting import disconnect as disconnect
+    from parl_remote.connecting import get_actor as get_actor
     from parl_remote.connecting import get_global_client as get_global_client
+    from parl_remote.connecting import kill as kill
     from parl_remote.death import DeathCause as DeathCause
     from parl_remote.death import DeathKind as DeathKind
     from parl_remote.decorator import remote_class as remote_class
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
     from parl_remote.errors import TooManyPendingCalls as TooManyPendingCalls
     from parl_remote.errors import VersionMismatch as VersionMismatch
     from parl_remote.future import RemoteFuture as RemoteFuture
-    from parl_remote.named_actors import get_actor as get_actor
-    from parl_remote.named_actors import kill as kill
     from parl_remote.object_ref import ObjectRef as ObjectRef
     from parl_remote.object_ref import put as put
     from parl_remote.pools.pool import ActorPool as ActorPool
@@ -74,8 +74,8 @@ _HOMES = {
     "Serving": "serving",
     "as_remote": "serving",
     "RemoteFuture": "future",
-    "get_actor": "named_actors",
-    "kill": "named_actors",
+    "get_actor": "connecting",
+    "kill": "connecting",
     "ObjectRef": "object_ref",
     "put": "object_ref",
     **dict.fromkeys(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from parl_remote.errors import NotConnected
 
@@ -22,20 +22,19 @@ if TYPE_CHECKING:
     from parl_remote.program.actor_ref import ActorRef
 
 __all__ = [
+    "HERE",
     "ActorMaker",
     "FoundActor",
     "acting",
     "become_actor",
-    "can_connect",
     "clear",
     "client",
     "connect_when_needed",
     "construct_here",
     "inside_actor",
     "install",
-    "is_constructed_here",
     "local_objects",
-    "objects_are_local",
+    "maker_of",
     "peek",
 ]
 
@@ -106,6 +105,20 @@ class _State:
 _state = _State()
 
 
+HERE: Final = "here"
+
+
+def maker_of(cls: type) -> ActorMaker | Literal["here"] | None:
+    """Return where the next object of a remote class is made: `HERE`, by a connection, or nowhere (None)."""
+    local = _state.local
+    if getattr(local, "active", False) or (_state.inside_actor and _state.make is None):
+        return HERE
+    if getattr(local, "constructed", None) is cls:  # the object that `construct_here` is making; said once
+        local.constructed = None
+        return HERE
+    return client() if _state.client is not None or _state.make is not None else None
+
+
 def client() -> ActorMaker:
     """Return the connection.
 
@@ -119,11 +132,6 @@ def client() -> ActorMaker:
             if _state.client is None:
                 _state.client = _state.make()
     return _state.client
-
-
-def can_connect() -> bool:
-    """Return whether `client` gives a connection."""
-    return _state.client is not None or _state.make is not None
 
 
 def peek() -> ActorMaker | None:
@@ -179,14 +187,6 @@ def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
         _state.local.constructed = before
 
 
-def is_constructed_here(cls: type) -> bool:
-    """Return whether the next object of a class is the one that `construct_here` is making; says so once."""
-    if getattr(_state.local, "constructed", None) is not cls:
-        return False
-    _state.local.constructed = None
-    return True
-
-
 @contextlib.contextmanager
 def local_objects() -> Iterator[None]:
     """Within this block objects of remote classes are ordinary ones in this thread."""
@@ -196,8 +196,3 @@ def local_objects() -> Iterator[None]:
         yield
     finally:
         _state.local.active = before
-
-
-def objects_are_local() -> bool:
-    """Return whether objects of remote classes are ordinary ones here and now."""
-    return (_state.inside_actor and _state.make is None) or getattr(_state.local, "active", False)

@@ -14,11 +14,11 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from parl_remote import current
-from parl_remote.actor.concurrency import Concurrency, How
-from parl_remote.actor.host import ActorHost, Creation
+from parl_remote.actor.host import ActorHost, Concurrency, Creation, How
 from parl_remote.actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote.actor.state import ActorState
 from parl_remote.current import FoundActor
@@ -30,8 +30,7 @@ from parl_remote.errors import ActorLost, NameTaken, NoResources, NoSuchActor, N
 from parl_remote.future import Announced, RemoteFuture
 from parl_remote.links.call_messages import Kind, header_of, pack
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
-from parl_remote.program.pending_calls import kind_of_reference
+from parl_remote.program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
 from parl_remote.resources import Resources
 from parl_remote.transport import Buffer
 
@@ -230,7 +229,9 @@ class DebugClient:
             )
         need = options.resources
         args, kwargs = settled(args, kwargs)
-        arguments = serialize.dumps_arguments(args, kwargs, f"{spec.name}.__init__", spec.parameters("__init__"))
+        arguments = serialize.dumps_arguments(
+            args, kwargs, f"{spec.name}.__init__", partial(spec.parameters, "__init__")
+        )
         dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
         creation = Creation(
             tuple(sys.path),

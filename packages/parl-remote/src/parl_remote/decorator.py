@@ -60,9 +60,12 @@ class RemoteNew:
         self._unconnected: type[UnconnectedObject] | None = None
 
     def __call__(self, cls: type, /, *args: Any, **kwargs: Any) -> Any:
-        if cls is not self.cls or current.objects_are_local() or current.is_constructed_here(cls):
+        if cls is not self.cls:
             return self.local(cls, args, kwargs)
-        return self.remote(self.options, args, kwargs)
+        maker = current.maker_of(cls)
+        if maker == current.HERE:
+            return self.local(cls, args, kwargs)
+        return self.remote(maker, self.options, args, kwargs)
 
     def local(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return an ordinary object; `__init__` follows from Python itself."""
@@ -76,17 +79,17 @@ class RemoteNew:
         return self.original(cls, *args, **kwargs)
 
     def remote(
-        self, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, maker: current.ActorMaker | None, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> RemoteObject | UnconnectedObject:
         """Return a proxy of a new actor; without a connection, an object that only `as_remote` can build."""
         if self._spec is None or self._proxies is None:
             self._spec = ClassSpec(self.cls)
             self._proxies = proxy_class(self._spec)
-        if not current.can_connect():
+        if maker is None:
             if self._unconnected is None:
                 self._unconnected = unconnected_class(self._spec)
             return self._unconnected(args, kwargs)
-        ref = current.client().create(self._spec, options, args, kwargs)
+        ref = maker.create(self._spec, options, args, kwargs)
         return make_proxy(self._proxies, ref, wait=options.wait)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[type, ActorOptions, Any]]:
@@ -175,9 +178,10 @@ class ChosenClass:
         self.__signature__ = hook.__signature__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if current.objects_are_local():
+        maker = current.maker_of(type(self))  # which is never being constructed
+        if maker == current.HERE:
             return self._hook.cls(*args, **kwargs)
-        return self._hook.remote(self._options, args, kwargs)
+        return self._hook.remote(maker, self._options, args, kwargs)
 
     def options(self, **options: Any) -> ChosenClass:
         """The same with some options changed further; raises as `with_options` does."""

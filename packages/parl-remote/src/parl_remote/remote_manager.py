@@ -28,9 +28,8 @@ from parl_remote.links.identity import host_id
 from parl_remote.links.loop import Loop
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_record import ActorRecord, Made
-from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames
+from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames, kind_of_reference
 from parl_remote.program.connection import Connection
-from parl_remote.program.pending_calls import kind_of_reference
 from parl_remote.program.proxy import make_proxy, unpacked
 from parl_remote.program.rendezvous import given_key, publish_manager_key
 from parl_remote.program.restarts import Comeback, NoRestart

@@ -20,8 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from parl_remote.actor.concurrency import Concurrency, How, concurrency_of
-from parl_remote.actor.host import ActorHost
+from parl_remote.actor.host import ActorHost, Concurrency, How, concurrency_of
 from parl_remote.actor.runners import ClosableRunner, Job, ThreadRunner
 from parl_remote.config import Environment, environment
 from parl_remote.data import serialize

@@ -16,10 +16,10 @@ import sys
 import threading
 import types
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
 from parl_remote import current
-from parl_remote.actor.concurrency import ONE_BY_ONE, Concurrency, concurrency_of
 from parl_remote.actor.reports import CallMeter, ExitReport, SharedCallMeter
 from parl_remote.actor.state import ActorEvent, ActorMachine, ActorState
 from parl_remote.data import serialize
@@ -30,7 +30,64 @@ from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import BY_NAME, HEADER_BYTES, Flag, Kind, header_of, pack, payload_of
 from parl_remote.transport import Buffer
 
-__all__ = ["ActorHost", "Construct", "Creation", "HoldingReply", "Run"]
+__all__ = [
+    "MANY",
+    "ONE_BY_ONE",
+    "ActorHost",
+    "Concurrency",
+    "Construct",
+    "Creation",
+    "HoldingReply",
+    "How",
+    "Run",
+    "concurrency_of",
+]
+
+
+MANY = 1000  # coroutines are cheap; a limit keeps an actor that is flooded from holding everything at once
+
+
+class How(Enum):
+    """What calls run on."""
+
+    SERIAL = "one after the other"
+    THREADS = "threads"
+    LOOP = "an event loop"
+
+
+class Concurrency(NamedTuple):
+    """How calls run, and how many at once."""
+
+    how: How
+    limit: int
+
+
+ONE_BY_ONE = Concurrency(How.SERIAL, 1)
+
+
+def concurrency_of(cls: type, asked: int | None) -> Concurrency:
+    """Return what a class gets.
+
+    Args:
+        cls: The actor's class.
+        asked: `max_concurrency`, 1 or more; None if it was not given.
+    """
+    if _has_async_methods(cls):
+        return Concurrency(How.LOOP, asked or MANY)
+    return ONE_BY_ONE if asked in {None, 1} else Concurrency(How.THREADS, asked or 1)
+
+
+def _has_async_methods(cls: type) -> bool:
+    """Return whether any method is `async def`, under decorators that say what they wrap."""
+    for base in cls.__mro__:
+        for attribute in base.__dict__.values():
+            function = getattr(attribute, "__func__", attribute)
+            if callable(function):
+                unwrapped = inspect.unwrap(function)
+                if inspect.iscoroutinefunction(unwrapped) or inspect.isasyncgenfunction(unwrapped):
+                    return True
+    return False
+
 
 _log = logging.getLogger("parl.remote")
 _KEYWORDS = int(Flag.KEYWORDS)

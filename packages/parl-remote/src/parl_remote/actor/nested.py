@@ -28,7 +28,7 @@ _LEASE_TIMEOUT_S = 30.0  # as for programs, see `connecting`
 
 
 class NodeCluster:
-    """Fills `private_cluster.Cluster` for an actor.
+    """Fills `handshake.Cluster` for an actor.
 
     Args:
         reach: What its node has told it.

@@ -28,8 +28,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from parl_remote import current
-from parl_remote.actor.concurrency import Concurrency, How
-from parl_remote.actor.host import ActorHost, HoldingReply
+from parl_remote.actor.host import ActorHost, Concurrency, HoldingReply, How
 from parl_remote.actor.reports import ExitReport, allow_stack_dumps
 from parl_remote.actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote.actor.state import ActorState, Holders

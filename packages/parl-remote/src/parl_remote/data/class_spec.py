@@ -7,7 +7,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 from parl_remote.data import serialize
@@ -264,19 +264,15 @@ class ClassSpec:
         found = inspect.getattr_static(self.cls, name, None)
         return found if isinstance(found, ClassAttribute) else None
 
-    def parameters(self, method: str) -> Callable[[], list[str]]:
-        """Gives the names of a method's positional parameters, without `self`; for error messages."""
-
-        def names() -> list[str]:
-            try:
-                attribute = inspect.getattr_static(self.cls, method)
-                signature = inspect.signature(getattr(attribute, "__func__", attribute))
-            except (TypeError, ValueError, AttributeError):
-                return []
-            found = [p.name for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
-            return found if isinstance(attribute, staticmethod) else found[1:]
-
-        return names
+    def parameters(self, method: str) -> list[str]:
+        """Return the names of a method's positional parameters, without `self`; for error messages."""
+        try:
+            attribute = inspect.getattr_static(self.cls, method)
+            signature = inspect.signature(getattr(attribute, "__func__", attribute))
+        except (TypeError, ValueError, AttributeError):
+            return []
+        found = [p.name for p in signature.parameters.values() if p.kind <= p.POSITIONAL_OR_KEYWORD]
+        return found if isinstance(attribute, staticmethod) else found[1:]
 
     def unknown(self, name: str, attributes: Iterable[str]) -> str:
         """Return the message for a name that does not exist, with near ones."""

@@ -15,29 +15,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import os
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from parl_remote.config import Limits
-from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, VersionMismatch
-from parl_remote.links.identity import versions
+from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, VersionMismatch
+from parl_remote.links.identity import host_id, new_id, versions
 from parl_remote.links.loop import Loop
-from parl_remote.messages import (
-    PROTOCOL_MAX,
-    PROTOCOL_MIN,
-    Failed,
-    Hello,
-    Message,
-    RefusalCode,
-    Refused,
-    Role,
-    Welcome,
-    decode,
-    encode,
-)
+from parl_remote.messages import PROTOCOL_MAX, PROTOCOL_MIN, Failed, Hello, Message, RefusalCode, Refused, Role, Welcome
+from parl_remote.messages.wire import decode, encode
 from parl_remote.transport import Buffer, Channel, Closed, Listener, Opened, Received
 
-__all__ = ["Link", "Part", "Parts", "Reception", "Service", "greet"]
+__all__ = ["ClientIdentity", "Cluster", "Link", "Part", "Parts", "Reception", "Service", "greet"]
 
 
 _log = logging.getLogger("parl.remote")
@@ -313,3 +304,66 @@ class Parts:
         """Tell the parts that the node ends."""
         for part in self._made.values():
             part.close()
+
+
+class Cluster(Protocol):
+    """A cluster that a client can connect to."""
+
+    @property
+    def may_return(self) -> bool:
+        """Return whether a master that is gone may be started again."""
+
+    def connect_master(self) -> Channel:
+        """Return a channel to the master.
+
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+
+    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
+        """Return a channel to a worker that is not on this host.
+
+        Raises:
+            ClusterUnreachable: Nobody answers.
+        """
+
+    def unreachable(self, reason: str) -> ClusterUnreachable:
+        """Return the error for a master that was there and does not answer."""
+
+    def close(self) -> None:
+        """End what has to end with the connection; called once, after the last message."""
+
+    def abandon(self) -> None:
+        """Forget all that, in the child of a fork."""
+
+
+class ClientIdentity:
+    """Who a client is, the same on all its links.
+
+    Args:
+        name: What people call it; empty for the program's own name.
+
+    Attributes:
+        id: Unique in time and space.
+        host_id: The host it runs on.
+    """
+
+    def __init__(self, name: str = "") -> None:
+        self._name = name
+        self.id = new_id("client")
+        self.host_id = host_id()
+        self._pid = os.getpid()
+
+    def hello(self, to: Role) -> Hello:
+        """Return the first message on a link."""
+        return Hello(
+            role=Role.CLIENT,
+            to=to,
+            id=self.id,
+            protocol_min=PROTOCOL_MIN,
+            protocol_max=PROTOCOL_MAX,
+            host_id=self.host_id,
+            pid=self._pid,
+            versions=versions(),
+            name=self._name or (os.path.basename(sys.argv[0]) if sys.argv else ""),
+        )

@@ -13,18 +13,8 @@ from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError
 from parl_remote.links.handshake import greet
 from parl_remote.links.identity import host_id, new_id, versions
-from parl_remote.messages import (
-    PROTOCOL_MAX,
-    PROTOCOL_MIN,
-    Bye,
-    Failed,
-    Hello,
-    Message,
-    Role,
-    Welcome,
-    decode,
-    encode,
-)
+from parl_remote.messages import PROTOCOL_MAX, PROTOCOL_MIN, Bye, Failed, Hello, Message, Role, Welcome
+from parl_remote.messages.wire import decode, encode
 from parl_remote.transport import Channel
 
 __all__ = ["Inquiry"]

@@ -12,23 +12,24 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYet
 
 from parl_remote.errors import ChannelClosed, RemoteError, RemoteProtocolError, ResultTimeout
-from parl_remote.messages import Failed, Message, decode
+from parl_remote.messages import Failed, Message
+from parl_remote.messages.wire import decode
 from parl_remote.transport import Channel
 
 __all__ = ["Requests", "arrived_messages"]
 
 
 class Requests:
-    """What has been asked and is not answered yet, over any number of links."""
+    """The requests that are not answered yet, over any number of links.
+
+    Attributes:
+        numbers: Gives each request an id that no other has.
+    """
 
     def __init__(self) -> None:
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._open: dict[int, tuple[str, Future[Message]]] = {}
         self._lock = threading.Lock()
-
-    def number(self) -> int:
-        """Return a request_id that nobody else uses."""
-        return next(self._numbers)
 
     def ask(
         self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None
@@ -45,7 +46,7 @@ class Requests:
             RemoteError: The peer could not do it, and says why.
             ResultTimeout: It did not answer in time.
         """
-        number = self.number()
+        number = next(self.numbers)
         answer: Future[Message] = Future()
         with self._lock:
             self._open[number] = peer, answer

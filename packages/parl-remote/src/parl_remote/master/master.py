@@ -32,7 +32,6 @@ from parl_remote.messages import (
     Role,
     Shutdown,
     StatusRequest,
-    decode,
 )
 from parl_remote.messages.overview import (
     DrainNode,
@@ -44,6 +43,7 @@ from parl_remote.messages.overview import (
     WhyWaiting,
 )
 from parl_remote.messages.parts import FindActor
+from parl_remote.messages.wire import decode
 
 __all__ = ["Master"]
 

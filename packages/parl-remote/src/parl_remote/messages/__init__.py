@@ -57,7 +57,6 @@ from parl_remote.messages.links import (
     Role,
     Welcome,
 )
-from parl_remote.messages.wire import decode, encode
 from parl_remote.records import Message
 
 __all__ = [
@@ -100,6 +99,4 @@ __all__ = [
     "StopActor",
     "WaitingStatus",
     "Welcome",
-    "decode",
-    "encode",
 ]

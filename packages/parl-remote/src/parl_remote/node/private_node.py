@@ -22,7 +22,8 @@ from parl_remote.links.identity import host_id, host_name, new_id
 from parl_remote.links.loop import Loop
 from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.master import Master
-from parl_remote.messages import Bye, NodeJoin, Role, decode
+from parl_remote.messages import Bye, NodeJoin, Role
+from parl_remote.messages.wire import decode
 from parl_remote.resources import Resources
 from parl_remote.system.host import usable_memory, visible_gpus
 from parl_remote.system.thread_counts import chosen_by_user

@@ -16,6 +16,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from parl_remote.config import Limits
@@ -25,19 +26,18 @@ from parl_remote.data.class_spec import ClassSpec, dumps_class
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ActorLost, ChannelClosed, NotConnected, RemoteError
 from parl_remote.files.places import Places
+from parl_remote.links.handshake import ClientIdentity, Cluster
 from parl_remote.links.loop import Loop
 from parl_remote.messages import LeaseGranted
 from parl_remote.messages.parts import ActorFound, ActorReached, FindActor, UnwatchActor
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_record import ActorConnection, ActorRecord, GonePath, Made
-from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, settled
+from parl_remote.program.actor_ref import ActorPlace, ActorRef, AttributeNames, CallPath, kind_of_reference, settled
 from parl_remote.program.connection import Connection, OwnConnection
 from parl_remote.program.known_actors import Borrowing, OwnActors, Releaser, find_named, kill_named, send_close
 from parl_remote.program.log_forwarding import LogForwarder
 from parl_remote.program.making import Making, Recipe
 from parl_remote.program.master_client import MasterClient
-from parl_remote.program.pending_calls import kind_of_reference
-from parl_remote.program.private_cluster import ClientIdentity, Cluster
 from parl_remote.program.restarts import Comeback, NoRestart
 from parl_remote.program.supervision import SupervisorLink
 from parl_remote.program.worker_clients import WorkerClients
@@ -187,7 +187,7 @@ class Client:
         args, kwargs = settled(args, kwargs)
         references: list[object] = []
         call = f"{spec.name}.__init__"
-        arguments = serialize.dumps_arguments(args, kwargs, call, spec.parameters("__init__"), references)
+        arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), references)
         creation = (tuple(sys.argv), spec.name, cls, spec.names, bytes(arguments[0]), bool(kwargs))
         recipe = Recipe(spec, options, creation, arguments[1:], tuple(references))
         made = self.making.make(recipe)

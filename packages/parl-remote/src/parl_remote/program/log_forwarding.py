@@ -20,8 +20,9 @@ from typing import TextIO
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
 from parl_remote.links.loop import Loop
 from parl_remote.links.requests import arrived_messages
-from parl_remote.messages import LeaseGranted, encode
+from parl_remote.messages import LeaseGranted
 from parl_remote.messages.parts import ActorOutput, ActorsWrote, FollowActors
+from parl_remote.messages.wire import encode
 from parl_remote.transport import Channel
 from parl_remote.transport.unix import UnixChannel
 

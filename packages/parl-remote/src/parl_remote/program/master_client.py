@@ -36,7 +36,7 @@ from parl_remote.errors import (
     RemoteError,
     ResultTimeout,
 )
-from parl_remote.links.handshake import greet
+from parl_remote.links.handshake import ClientIdentity, Cluster, greet
 from parl_remote.links.loop import Loop
 from parl_remote.links.requests import Requests, arrived_messages
 from parl_remote.messages import (
@@ -52,11 +52,10 @@ from parl_remote.messages import (
     Message,
     RefusalCode,
     Role,
-    encode,
 )
 from parl_remote.messages.overview import LeaseWaiting, NodeDraining, WhyWaiting
+from parl_remote.messages.wire import encode
 from parl_remote.options import ActorOptions
-from parl_remote.program.private_cluster import ClientIdentity, Cluster
 from parl_remote.resources import Placement
 from parl_remote.transport import Channel
 from parl_remote.transport.unix import UnixChannel
@@ -156,7 +155,7 @@ class MasterClient:
         """
         began = time.monotonic()
         resources = options.resources
-        number = self._requests.number()
+        number = next(self._requests.numbers)
         answer: Future[LeaseGranted] = Future()
         request = LeaseRequest(
             number,
@@ -183,7 +182,7 @@ class MasterClient:
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
-            if timeout_s is not None and not replaces:
+            if timeout_s is not None and not replaces and not answer.done():
                 self._wait_no_longer_than(began + timeout_s, answer)
             return answer.result()
         except BaseException:

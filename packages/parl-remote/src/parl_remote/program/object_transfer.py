@@ -20,8 +20,9 @@ from typing import Any
 from parl_remote.data.object_memory import Place
 from parl_remote.data.object_places import Reference
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, ObjectLost, RemoteError, ResultTimeout
-from parl_remote.messages import Failed, Message, decode, encode
+from parl_remote.messages import Failed, Message
 from parl_remote.messages.parts import FetchObject, HoldObject, ReleaseObject, StoreObject
+from parl_remote.messages.wire import decode, encode
 from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer, Channel
 

@@ -17,18 +17,14 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Protocol
 
 from parl_remote.config import Environment
 from parl_remote.errors import ClusterUnreachable
-from parl_remote.links.identity import host_id, new_id, versions
-from parl_remote.messages import PROTOCOL_MAX, PROTOCOL_MIN, Hello, Role
 from parl_remote.system import processes
 from parl_remote.system.facilities import is_portable
-from parl_remote.transport import Channel
 from parl_remote.transport.unix import UnixChannel, listening_socket, private_directory
 
-__all__ = ["ClientIdentity", "Cluster", "PrivateCluster"]
+__all__ = ["PrivateCluster"]
 
 
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
@@ -155,66 +151,3 @@ def _socket_directory(parent: Path) -> Path:
         return private_directory(parent)
     except OSError as error:
         raise ClusterUnreachable(f"no directory for sockets: {error}") from error
-
-
-class Cluster(Protocol):
-    """A cluster that a client can connect to."""
-
-    @property
-    def may_return(self) -> bool:
-        """Return whether a master that is gone may be started again."""
-
-    def connect_master(self) -> Channel:
-        """Return a channel to the master.
-
-        Raises:
-            ClusterUnreachable: Nobody answers.
-        """
-
-    def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """Return a channel to a worker that is not on this host.
-
-        Raises:
-            ClusterUnreachable: Nobody answers.
-        """
-
-    def unreachable(self, reason: str) -> ClusterUnreachable:
-        """Return the error for a master that was there and does not answer."""
-
-    def close(self) -> None:
-        """End what has to end with the connection; called once, after the last message."""
-
-    def abandon(self) -> None:
-        """Forget all that, in the child of a fork."""
-
-
-class ClientIdentity:
-    """Who a client is, the same on all its links.
-
-    Args:
-        name: What people call it; empty for the program's own name.
-
-    Attributes:
-        id: Unique in time and space.
-        host_id: The host it runs on.
-    """
-
-    def __init__(self, name: str = "") -> None:
-        self._name = name
-        self.id = new_id("client")
-        self.host_id = host_id()
-        self._pid = os.getpid()
-
-    def hello(self, to: Role) -> Hello:
-        """Return the first message on a link."""
-        return Hello(
-            role=Role.CLIENT,
-            to=to,
-            id=self.id,
-            protocol_min=PROTOCOL_MIN,
-            protocol_max=PROTOCOL_MAX,
-            host_id=self.host_id,
-            pid=self._pid,
-            versions=versions(),
-            name=self._name or (os.path.basename(sys.argv[0]) if sys.argv else ""),
-        )

@@ -19,8 +19,7 @@ from parl_remote.data import serialize
 from parl_remote.data.class_spec import ClassSpec, dumps_class
 from parl_remote.errors import ActorLost, RemoteCallError
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_ref import ActorRef, settled
-from parl_remote.program.pending_calls import kind_of_reference
+from parl_remote.program.actor_ref import ActorRef, kind_of_reference, settled
 from parl_remote.program.proxy import make_proxy, proxy_class, reference_of
 
 __all__ = ["Supervisor", "SupervisorLink"]

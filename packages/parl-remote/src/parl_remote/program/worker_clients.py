@@ -19,7 +19,7 @@ from parl_remote.config import Limits
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, ResultTimeout
 from parl_remote.links.call_messages import allocate
-from parl_remote.links.handshake import greet
+from parl_remote.links.handshake import ClientIdentity, Cluster, greet
 from parl_remote.links.loop import Loop
 from parl_remote.links.requests import Requests, arrived_messages
 from parl_remote.messages import (
@@ -33,9 +33,8 @@ from parl_remote.messages import (
     Role,
     StartActor,
     StopActor,
-    encode,
 )
-from parl_remote.program.private_cluster import ClientIdentity, Cluster
+from parl_remote.messages.wire import encode
 from parl_remote.program.relayed_channel import RelayedChannel
 from parl_remote.transport import Buffer, Channel
 from parl_remote.transport.unix import UnixChannel

@@ -37,9 +37,8 @@ from parl_remote.messages import (
     Refused,
     Role,
     Welcome,
-    decode,
-    encode,
 )
+from parl_remote.messages.wire import decode, encode
 from parl_remote.system.host import HostLoad, host_memory, load_average
 from parl_remote.transport import Channel
 

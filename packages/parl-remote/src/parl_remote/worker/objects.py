@@ -19,8 +19,9 @@ from parl_remote.data.object_memory import Memory, MemoryGone, MemoryPool, Place
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.links.handshake import Link
 from parl_remote.links.loop import Loop
-from parl_remote.messages import Done, Message, encode
+from parl_remote.messages import Done, Message
 from parl_remote.messages.parts import FetchObject, HoldObject, ObjectContent, ReleaseObject, StoreObject
+from parl_remote.messages.wire import encode
 
 __all__ = ["WorkerObjects"]
 

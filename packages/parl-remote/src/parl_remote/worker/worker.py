@@ -38,9 +38,9 @@ from parl_remote.messages import (
     RunningLease,
     StartActor,
     StopActor,
-    decode,
 )
 from parl_remote.messages.overview import EndActor, ForgetUnstarted
+from parl_remote.messages.wire import decode
 from parl_remote.system.host import OutOfMemoryHint
 from parl_remote.system.thread_counts import chosen_number
 from parl_remote.transport.unix import UnixChannel

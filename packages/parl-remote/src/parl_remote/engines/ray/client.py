@@ -17,9 +17,10 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
-from parl_remote.actor.concurrency import How, concurrency_of
+from parl_remote.actor.host import How, concurrency_of
 from parl_remote.current import FoundActor
 from parl_remote.data import serialize
 from parl_remote.data.answers import read_answer
@@ -41,8 +42,7 @@ from parl_remote.errors import (
 from parl_remote.links.call_messages import Kind, pack
 from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
-from parl_remote.program.actor_ref import ActorRef, AttributeNames, settled
-from parl_remote.program.pending_calls import kind_of_reference
+from parl_remote.program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
 
 __all__ = ["RayClient"]
 
@@ -109,7 +109,7 @@ class RayClient:
         args, kwargs = settled(args, kwargs)
         travelling: list[object] = []
         call = f"{spec.name}.__init__"
-        arguments = serialize.dumps_arguments(args, kwargs, call, spec.parameters("__init__"), travelling)
+        arguments = serialize.dumps_arguments(args, kwargs, call, partial(spec.parameters, "__init__"), travelling)
         creation = serialize.dumps(
             (
                 folder.sys_path,
