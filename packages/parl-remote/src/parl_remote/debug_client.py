@@ -2,7 +2,8 @@
 
 The same messages go to the same `ActorHost` as in an actor's process, so arguments and results are copied, exceptions
 cross and names are checked exactly as there; only the process is missing. A call runs in the thread that makes it, at
-once, also with `wait=False`; those of objects that run several at a time run as there, see `local_calls`.
+once, also with `wait=False`; those of objects that run several at a time run in threads or on a loop,
+see `LocalCalls`.
 """
 
 from __future__ import annotations

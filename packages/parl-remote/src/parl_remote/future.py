@@ -1,8 +1,11 @@
 """The result of a call that may still be on its way.
 
-It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work, made so
-that one that is only asked for its result costs next to nothing: the condition that such machinery waits on is made
-when somebody first touches it, and only then does a background thread read in the caller's place.
+It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work. One
+that is only asked for its result costs next to nothing: the condition that such machinery waits on is made when
+it is first touched, and only then does a background thread read in the caller's place.
+
+`wait_any` waits for the first of several and reads in the caller's own thread. `Announced` is a future that this
+process itself settles.
 """
 
 from __future__ import annotations

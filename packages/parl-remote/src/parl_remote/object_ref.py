@@ -7,6 +7,11 @@
 A process that has a reference has the memory's file open, so a value lives as long as any process refers to it,
 whatever becomes of the one that stored it. Where the memory cannot be seen, on another host, `object_transfer` brings a
 copy there, one for each worker.
+
+`freeze` pickles a value so that every array's elements are in a frame of their own; `thaw` makes read-only views of the
+frames. Arrays that pickle in other ways (of objects, of subclasses, of elements without size) are copies, read-only as
+well. Tensors cannot be read-only: their frames are of the kind OWN_COPY, mapped so that writing into them touches only
+the writer's own copy of the page.
 """
 
 from __future__ import annotations

@@ -1,6 +1,10 @@
-"""`parl.RemoteManager`: objects of programs that connect in the reverse direction, as handles of this one.
+"""`parl.RemoteManager`: objects of programs that connect to this one, as handles.
 
     program elsewhere: obj.as_remote("host:port") --> RemoteManager(port) --get_remote()--> a handle, as of an actor
+
+    RemoteManager   listens, and knows each peer by what it serves
+    ServedObject    one object: its class, the way to it, and whether it comes back when its connection breaks
+    PeerChannel     the seam of a channel over one peer of the listener
 
 Nothing has to be reachable but the manager's one port. Whoever connects must hold the same key.
 """

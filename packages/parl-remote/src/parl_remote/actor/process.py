@@ -7,7 +7,7 @@
 Once its object has been made, an actor that runs several calls at a time leaves this loop for those of
 `runners`, which read and write through the same process.
 
-It ends when nobody needs it any more (see `holders`; what was sent before CLOSE is done first), when the worker's
+It ends when nobody holds it any more (see `state`; what was sent before CLOSE is done first), when the worker's
 connection closes, and of course when it is killed. All threads of the process belong to the user's code, save those of
 its own connection to the cluster, which it has once it makes or holds other actors.
 """

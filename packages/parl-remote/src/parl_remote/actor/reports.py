@@ -1,6 +1,8 @@
-"""What an actor's process tells its worker about its calls: one page of shared memory that costs a call no message.
+"""Reports of an actor's process to its worker: numbers of its calls, stacks on demand, and why it ends.
 
-    actor   CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
+    numbers  CallMeter.began, runs, ended --stores--> page of 1 KiB, mapped from a file <--reads-- worker  read_stats
+    stacks   STACK_SIGNAL --> faulthandler appends the stacks of all threads to the same file --> StackFile.read
+    exit     ExitReport.send --> the worker's connection, before an end that is in order
 
     offset 0    eight-byte floats: layout, calls, errors, seconds in calls, begun, waiting, time of begin, of error
            128  the method that began last: length, UTF-8

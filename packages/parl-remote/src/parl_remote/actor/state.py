@@ -1,4 +1,4 @@
-"""The life of an actor as one table, used on both ends of its connection.
+"""The life of an actor as one table, used on both ends of its connection, and the holders that keep it alive.
 
     IDLE --Lease--> LEASED --Create--> CREATING --Finished--> READY <--> BUSY
                                            |Failed
@@ -6,6 +6,16 @@
 
 The machine says what an event means and counts what is outstanding; it does nothing itself. What is not in the table
 closes the actor and raises.
+
+An actor ends when nobody holds it any more:
+
+    the owner        holds it from CREATE to CLOSE
+    a borrower       on its way: between HOLD, which the worker sends before it tells where the actor is, and RELEASE;
+                     then as long as its connection, or to CLOSE
+    the cluster      holds a detached actor for ever
+
+An owner whose connection breaks without CLOSE is dead or cut off; the worker hears of that and ends the actor, with the
+cause. There are no sockets here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A user's exception on its way from the actor to the caller.
+"""Answers of an actor: results, and exceptions on their way to the caller.
 
     in the actor   describe(error, method) -> Failure, plain data with the exception pickled inside
-    at the caller  rebuild(failure)        -> the exception itself, its cause a RemoteCallError with the traceback
+    at the caller  read_answer(frames)     -> Answer: the value, or the error that `rebuild` makes of a Failure
 
-The exception comes with its own type where that type can be rebuilt; otherwise the caller gets the RemoteCallError.
+An exception comes with its own type where that type can be rebuilt, its cause a RemoteCallError with the traceback;
+otherwise the caller gets the RemoteCallError.
 """
 
 from __future__ import annotations

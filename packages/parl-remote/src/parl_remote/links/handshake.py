@@ -1,4 +1,4 @@
-"""Hello and Welcome: how a link begins, on both ends, before anyone looks at anything else.
+"""Hello and Welcome: how a link begins, on both ends, and the services and parts of a node that answer it.
 
     caller                              node (one port, unix or tcp)
     channel --Hello(to=worker)-->  Reception --opened(link)--> the worker's Service
@@ -8,6 +8,10 @@
 What is no Hello, comes in another protocol version or asks for a service that is not here gets Refused, is dropped
 and counted. A service never sees a peer that has not said Hello, and loses one that makes it raise
 `RemoteProtocolError`.
+
+What a node does beside actors and leases is a part: it says which messages it takes, and is made, with everything it
+imports, when the first of them comes. `ClientIdentity` and `Cluster` are the calling end: how a client introduces
+itself, and how it reaches master and workers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Questions to a peer that answers with the same `request_id`: who asked sleeps until the loop has read the answer.
+"""Requests to a peer that answers with the same `request_id`; the thread that asks sleeps until the answer is read.
 
-ask(...) --make(request_id)--> peer --answer with the request_id--> answered(...) wakes who asked
+    ask(...) --make(request_id)--> peer --answer with the request_id--> answered(...) wakes the thread
+
+`arrived_messages` reads control messages from a channel within a loop.
 """
 
 from __future__ import annotations

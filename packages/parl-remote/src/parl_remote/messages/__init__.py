@@ -10,8 +10,9 @@
     answers           what has a `request_id` is answered by a message with the same one, at worst by Failed
 
 A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
-everything in between. One module a link; topics that most processes never meet have modules of their own, which are
-imported when the first of their messages comes (`wire.TOPICS`), and are not re-exported here.
+everything in between. What most processes never meet is in `parts` (messages of a node's parts: files, logs, values,
+named actors, health, stacks) and `overview`, which are imported when the first of their messages comes (`wire.TOPICS`),
+and are not re-exported here. `wire.encode` and `wire.decode` are the bytes.
 """
 
 from __future__ import annotations

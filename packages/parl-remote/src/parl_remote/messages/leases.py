@@ -1,4 +1,9 @@
-"""Between client and master: requesting resources, giving it back, the cluster's status, its end."""
+"""Leases and actors: between client and master, client and worker, worker and master.
+
+client <-> master   a request for resources, the grant or refusal, their release; the cluster's status and end
+client <-> worker   starting and stopping the actor of a lease, and its end
+worker <-> master   a node that joins with its resources; leases that are assigned, revoked, ended
+"""
 
 from __future__ import annotations
 

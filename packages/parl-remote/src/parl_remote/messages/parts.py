@@ -1,7 +1,7 @@
-"""Between client and worker, on a link of its own: values that `put` has stored, where memory cannot be shared.
+"""Messages of what a node does beside actors and leases: values, files, health, logs, stacks, actors by name.
 
-The worker holds what it is told to until it is told to let go, or the link ends. Images of values are opaque frames
-after the message.
+Files and values go from a client to a worker on a link of their own: the worker holds what it is told to until it is
+told to let go, or the link ends. Contents and images of values are opaque frames after the message.
 """
 
 from __future__ import annotations

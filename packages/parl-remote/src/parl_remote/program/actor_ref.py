@@ -410,7 +410,7 @@ _NESTED = FutureTravels("a future cannot be sent inside other things: pass it al
 
 def settled(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments with the results of futures in their place, waited for; for what waits anyway."""
-    if not any(isinstance(one, RemoteFuture) for one in (*args, *kwargs.values())):
+    if RemoteFuture not in map(type, args) and RemoteFuture not in map(type, kwargs.values()):
         return args, dict(kwargs)
     return tuple(_value(one) for one in args), {name: _value(one) for name, one in kwargs.items()}
 

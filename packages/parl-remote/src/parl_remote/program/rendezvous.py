@@ -1,4 +1,4 @@
-"""How a program finds a cluster by "host:port": which key to use, and what to say when it does not work.
+"""How a program finds a cluster by "host:port", or the manager of a reverse connection: which key to use, what to say.
 
 The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for
 a cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
