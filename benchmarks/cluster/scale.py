@@ -236,7 +236,7 @@ def share_of_core(process: psutil.Process, seconds: float, ask: Callable[[], obj
 
 
 def slowest_s(ask: Callable[[], object], until: Callable[[], bool]) -> float:
-    """The longest that somebody waits who asks again and again."""
+    """Return the longest wait of a program that asks repeatedly."""
     slowest = 0.0
     while not until():
         asked = time.monotonic()

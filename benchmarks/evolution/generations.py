@@ -39,7 +39,7 @@ def generations(table: Table, quick: bool) -> None:
 
 
 def computed(table: Table, quick: bool) -> None:
-    """Without a table: beside those who draw normals."""
+    """Measure without a table, beside peers that draw normals."""
     for n, target in COMPUTED_TARGETS.items():
         for population in POPULATIONS:
             if n * population > (3e6 if quick else 3e8):

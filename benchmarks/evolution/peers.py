@@ -13,7 +13,7 @@ import numpy as np
 
 __all__ = ["evosax_generation", "evotorch_generation", "noise_table_generation", "our_generation", "our_settings"]
 
-MOST = 10**6  # numbers of candidates held at a time in one array, by all who can do it in parts
+MOST = 10**6  # numbers of candidates held at a time in one array, by every peer that can work in parts
 IN_CACHE = 2**17  # the same where each is evaluated before the next ones are made: half a second-level cache
 TABLE = 25_000_000
 

@@ -1,4 +1,4 @@
-"""A million random and mutated messages at every port and socket of a cluster: does it live, does it leak, who got in?
+"""A million random messages at every port and socket of a cluster: whether it lives, leaks memory or lets anybody in.
 
 PYTHONPATH=tests python benchmarks/fuzz/run.py --messages 1000000 --seed 0
 """

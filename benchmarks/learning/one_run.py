@@ -169,7 +169,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def _write(target: Path, result: dict[str, Any]) -> None:
-    partial = target.with_suffix(".part")  # one name: who has the claim overwrites what a killed process has left
+    partial = target.with_suffix(".part")  # the claim's holder overwrites leftovers of a killed one
     with _writing:
         try:
             partial.write_text(json.dumps(result) + "\n")

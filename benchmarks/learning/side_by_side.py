@@ -92,7 +92,7 @@ def run_all(
 class _Slots:
     def __init__(self, options: Sequence[str], changed: Callable[[Run], None]) -> None:
         self._options, self._changed = list(options), changed
-        self._lock = threading.Lock()  # over beginning and stopping: what begins is known to who stops
+        self._lock = threading.Lock()  # over starting and stopping, so that stopping knows all that was started
         self._stopped = False
 
     def run(self, run: Run) -> None:

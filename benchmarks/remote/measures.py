@@ -28,8 +28,8 @@ from subject import SMALL, STEPS, Subject, touch, weights
 Values = dict[str, float]
 
 _SIZES = {1: 60, 10: 24, 100: 10}  # MB -> how often
-_PATIENCE_S = 10.0  # who has not ended after that never ends
-_ENOUGH_S = 40.0  # who needs longer for one accident has it once
+_PATIENCE_S = 10.0  # a process that has not ended after that counts as one that never ends
+_ENOUGH_S = 40.0  # a peer that needs longer for one accident has only one
 _clock = time.perf_counter
 
 

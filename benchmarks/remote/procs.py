@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-MARK = "PARL_BENCHMARK_RUN"  # inherited by everything that a peer starts, whoever the parent is afterwards
+MARK = "PARL_BENCHMARK_RUN"  # inherited by everything that a peer starts, whatever its parent is afterwards
 
 
 def marked(mark: str) -> list[int]:

@@ -53,7 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--json", type=Path, help="file for the medians, by row and peer")
     parser.add_argument("--count", type=int, default=10**8, help="what the counting row counts to (default: 1e8)")
     parser.add_argument("--output", type=Path, help="file for the table (default: print it only)")
-    parser.add_argument("--note", default="", help="a sentence for the table, such as who else used the machine")
+    parser.add_argument("--note", default="", help="a sentence for the table, such as what else used the machine")
     chosen = parser.parse_args()
     chosen.pythons = dict(given.split("=", 1) for given in chosen.python if "=" in given)
     if len(chosen.pythons) < len(chosen.python):

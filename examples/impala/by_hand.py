@@ -1,4 +1,4 @@
-"""IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes who answers first."""
+"""IMPALA with actors written by hand: a class with `@parl.remote_class`, and a loop that takes the first answer."""
 
 from __future__ import annotations  # `make_agent` travels to actors, where the names of types are unknown
 

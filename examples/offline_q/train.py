@@ -103,7 +103,7 @@ def main(settings: Settings) -> None:
             seed=settings.seed,
         )
         print(f"Mean return of the logged episodes: {dataset.episode_returns.mean():.1f}")
-        for name in ("best", "last"):  # the best were chosen by playing; who has the log alone takes the last
+        for name in ("best", "last"):  # the best were chosen by playing; with a log alone, take the last
             agent.restore(run.path / f"{name}.ckpt")
             played = training.evaluate(agent, env.make_to_evaluate, episodes, seed=1)
             print(f"Mean return of {episodes} episodes, {name} weights: {played.mean:.1f}, deviation {played.std:.1f}")
