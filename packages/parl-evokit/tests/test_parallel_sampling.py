@@ -42,9 +42,11 @@ def remote_pool() -> Pool:
 POOLS: dict[str, Callable[[], Pool]] = {
     "threads": lambda: ThreadPool(3),
     "one thread": lambda: ThreadPool(1),
+    "four threads": lambda: ThreadPool(4),
     "processes": lambda: ProcessPool(2),
     "forked processes": lambda: ProcessPool(2, start_method="fork"),
     "actors of parl-core": lambda: Pool("subprocess", 2),
+    "four of them": lambda: Pool("subprocess", 4, processes=4),
     "actors in this process": lambda: Pool("in-process", 2),
     "remote actors": remote_pool,
 }

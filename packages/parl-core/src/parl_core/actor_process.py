@@ -23,6 +23,8 @@ __all__ = ["HEADER", "PROGRAM_NAMES", "main", "program_is_being_imported"]
 
 HEADER = struct.Struct("<QQ")
 """Each frame is the length of its pickle, the call's number, and the pickle; an answer has the number of its call."""
+JOINED = 1 << 14
+"""Bytes of an answer up to which it is copied behind its header, so that the parent wakes once."""
 PROGRAM_NAMES = ("init_main_from_name", "init_main_from_path")
 """Of what `multiprocessing.spawn.get_preparation_data` gives: how to import the parent's program."""
 _importing = threading.Event()
@@ -60,8 +62,12 @@ def main(connection: int, lifeline: int, program: Mapping[str, Any] | None = Non
             except Exception as error:  # any: an exception of the user's method is the answer
                 reply = _packed_error(error)
             try:
-                link.sendall(HEADER.pack(len(reply), number))
-                link.sendall(reply)
+                header = HEADER.pack(len(reply), number)
+                if len(reply) <= JOINED:
+                    link.sendall(header + reply)
+                else:
+                    link.sendall(header)
+                    link.sendall(reply)
             except OSError:
                 return  # the parent does not want to know
 

@@ -6,6 +6,7 @@ what only updates need.
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -147,8 +148,6 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
     module = importlib.import_module(f"{__name__}.{home}")
     value = module if name == "parallel" else getattr(module, name)
     globals()[name] = value

@@ -14,9 +14,11 @@ reads they take `//` comments, because the configuration in the PARL 1.x manual 
 import dataclasses
 import json
 import re
+import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from enum import Enum
 from os import PathLike, fspath
 from pathlib import Path
@@ -244,8 +246,6 @@ def to_prototxt(settings: Any) -> str:
 
 
 def _parse_toml(text: str) -> Block:
-    import tomllib  # here, and so on below, because a clone's first noise should not wait for what it does not need
-
     try:
         return _block_of(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -371,8 +371,6 @@ def _number(text: str, hint: type) -> bool | int | float:
 
 
 def _unknown(name: str, names: list[str], where: str) -> str:
-    from difflib import get_close_matches
-
     near = get_close_matches(name, names, n=1)
     return f"{where} has no field {name}" + (f"; did you mean {near[0]}?" if near else f", only {', '.join(names)}")
 

@@ -8,6 +8,7 @@ ones, and the next writer clears them away, or moves the old directory back wher
 """
 
 import contextlib
+import ctypes
 import os
 import re
 import secrets
@@ -189,8 +190,6 @@ def _put_in_place(fresh: Path, directory: Path) -> None:
 
 def _exchange(a: Path, b: Path) -> bool:
     """Swap two names at once, where the system can (Linux)."""
-    import ctypes  # here, because it is slow to import and only saving needs it
-
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError):

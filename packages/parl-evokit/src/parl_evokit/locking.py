@@ -15,8 +15,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from socket import gethostname
 
 from parl_evokit.errors import StorageError, UpdateLocked
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 __all__ = ["is_same_file", "open_directory", "try_lock", "update_lock"]
 
@@ -80,7 +86,7 @@ def _try(path: Path) -> int | None:
             if is_same_file(descriptor, path):
                 break
             os.close(descriptor)  # its last holder has removed it between open and lock
-        me = {"pid": os.getpid(), "host": _host(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+        me = {"pid": os.getpid(), "host": gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
         os.truncate(descriptor, 0)
         os.write(descriptor, json.dumps(me).encode())
     except OSError as error:
@@ -96,12 +102,6 @@ def _holder(path: Path) -> str:
         return "another process"
 
 
-def _host() -> str:
-    from socket import gethostname  # here, because it is slow to import and only updates need it
-
-    return gethostname()
-
-
 def try_lock(descriptor: int) -> bool:
     """Lock an open file or directory; return False while another open of it has the lock.
 
@@ -109,15 +109,11 @@ def try_lock(descriptor: int) -> bool:
         OSError: This file system has no locks, or none on directories.
     """
     if sys.platform == "win32":
-        import msvcrt
-
         try:
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         except PermissionError:
             return False
         return True
-    import fcntl
-
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

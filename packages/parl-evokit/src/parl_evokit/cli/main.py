@@ -13,6 +13,8 @@ from typing import Any
 
 import click
 
+from parl_core.training.curve import draw_curve
+from parl_core.training.events import Episode, Evaluation
 from parl_evokit._version import __version__
 from parl_evokit.agent import ESAgent
 from parl_evokit.cli.options import (
@@ -428,9 +430,6 @@ def _mean(returns: list[float]) -> float:
 def _draw(
     path: Path, means: list[tuple[int, float]], evaluations: list[tuple[int, list[float]]], target: float | None
 ) -> None:
-    from parl_core.training.curve import draw_curve
-    from parl_core.training.events import Episode, Evaluation
-
     draw_curve(
         path,
         "evolution online",

@@ -6,6 +6,7 @@ import secrets
 import time
 from os import PathLike
 from pathlib import Path
+from socket import gethostname
 from types import TracebackType
 
 from parl_evokit.errors import LogError, RecordError
@@ -118,8 +119,6 @@ class LogWriter:
         except OSError as error:
             raise LogError(f"{path} cannot be made: {error}") from error
         self._owner, self._fingerprint, self._size = os.getpid(), fingerprint, 0
-        from socket import gethostname  # here, because it is slow to import and few processes write logs
-
         header = frame(Header(segment, fingerprint, gethostname(), self._owner, now).encode())
         try:
             self._write(header + header)  # twice, so that no single damage makes the segment nameless
