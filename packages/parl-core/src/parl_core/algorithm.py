@@ -250,7 +250,7 @@ class Algorithm:
         return args, kwargs
 
     def settle_shapes(self, obs: Any, action: Any) -> None:
-        """Let lazily shaped layers that acting does not run, such as critics, see their first batch.
+        """Run lazily shaped layers that acting does not run, such as critics, on a first batch.
 
         The loops call it before they begin, so that a checkpoint can be written before the first update; here it does
         nothing. Nothing is learned or drawn by it.

@@ -1,4 +1,4 @@
-"""Old names that still work and say what to use in their place."""
+"""Deprecation of functions and methods: they still work, and warn with the name to use instead."""
 
 import functools
 import warnings

@@ -12,7 +12,7 @@ class GlobalConfig(SimpleNamespace):
     """Settings as attributes: `global_config.batch_size = 18`."""
 
     def load_argument(self, args: argparse.Namespace) -> None:
-        """Take over all command-line arguments; one that changes a setting is logged.
+        """Set all command-line arguments; one that changes a setting is logged.
 
         Raises:
             TypeError: it is no `argparse.Namespace`.

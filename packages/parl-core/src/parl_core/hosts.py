@@ -52,7 +52,7 @@ def get_free_tcp_port() -> int:
 
 
 def is_port_available(port: int | str) -> bool:
-    """Say whether a TCP port of this machine can be listened on at this moment."""
+    """Return whether a TCP port of this machine can be listened on at this moment."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port in TIME_WAIT can be listened on
         try:
@@ -95,12 +95,12 @@ def get_gpu_count() -> int:
 
 
 def is_gpu_available() -> bool:
-    """Say whether there is an NVIDIA GPU that this process may use."""
+    """Return whether there is an NVIDIA GPU that this process may use."""
     return get_gpu_count() > 0
 
 
 def is_xpu_available() -> bool:
-    """Say whether there is a Kunlun XPU."""
+    """Return whether there is a Kunlun XPU."""
     return any(Path("/dev").glob("xpu[0-9]*"))
 
 

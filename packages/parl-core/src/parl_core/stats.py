@@ -158,7 +158,7 @@ class RunningMeanStd:
         return {"mean": self.mean.copy(), "var": self.var.copy(), "count": np.float64(self.count)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over what `state_dict` returned.
+        """Go on from what `state_dict` returned.
 
         Raises:
             ValueError: it is of another shape.

@@ -239,7 +239,7 @@ class EpisodicLifeEnv(AnyWrapper):
         return {"was_real_done": self.was_real_done}
 
     def restore_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Take it over, also where this wrapper was reset before."""
+        """Restore that state, also where this wrapper was reset before."""
         self.was_real_done = bool(state["was_real_done"])
 
     def _lives(self) -> int:
@@ -311,7 +311,7 @@ class WholeGameEnv(AnyWrapper):
 
 
 class TestEnv(AnyWrapper):
-    """Tells an evaluation when a number of whole games is over, and what they gave before clipping.
+    """Tells an evaluation when a number of whole games is over, with their returns before clipping.
 
     Args:
         env: with a `MonitorEnv` inside.
@@ -344,7 +344,7 @@ class TestEnv(AnyWrapper):
         return obs, info
 
     def get_real_done(self) -> bool:
-        """Say whether the last `reset` completed an evaluation."""
+        """Return whether the last `reset` completed an evaluation."""
         return self._eval_rewards is not None
 
     def get_eval_rewards(self) -> list[float] | None:

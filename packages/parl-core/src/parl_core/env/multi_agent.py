@@ -84,7 +84,7 @@ class ParallelAgents:
         return self._observations(observations), [infos.get(name, {}) for name in self.agents_name]
 
     def step(self, actions: Sequence[Any]) -> Step:
-        """Take one step of all agents; those of agents that have left are not looked at.
+        """Take one step of all agents; actions of agents that have left are ignored.
 
         Args:
             actions: one an agent.

@@ -99,7 +99,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         return self._normalized(obs), scaled, terminated, truncated, info
 
     def train(self) -> None:
-        """Let the statistics learn from what comes (as they do from the start)."""
+        """Update the statistics at each step, as from the start."""
         self.training = True
 
     def eval(self) -> None:
@@ -134,7 +134,7 @@ class VecNormalizeEnv(SavedStatistics, AnyWrapper):
         return self.get_state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take over what `state_dict` returned, as `set_state` does.
+        """Go on from what `state_dict` returned, as `set_state` does.
 
         Raises:
             CheckpointError: as of `set_state`.
@@ -302,7 +302,7 @@ class NormalizeVector(SavedStatistics, VectorWrapper):
         return seen
 
     def train(self) -> None:
-        """Let the statistics learn from what comes (as they do from the start)."""
+        """Update the statistics at each step, as from the start."""
         self.training = True
 
     def eval(self) -> None:

@@ -62,7 +62,7 @@ class CompatWrapper(AnyWrapper):
 
 
 def is_gym_version_ge(version: str) -> bool:
-    """Say whether the installed Gymnasium is at least of a version such as `"0.26.0"` (gym's numbers go on in it)."""
+    """Return whether the installed Gymnasium is at least of a version such as `"0.26.0"`; gym's numbers go on in it."""
     return _numbers(gymnasium.__version__) >= _numbers(version)
 
 

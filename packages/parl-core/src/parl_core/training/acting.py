@@ -211,7 +211,7 @@ def first_reset(envs: Any, seed: int | None) -> Any:
 
 
 def tell_dimensions(agent: object, space: Any) -> None:
-    """Let an agent that was not told know how many dimensions one observation has.
+    """Set the number of dimensions of one observation on an agent that has none set.
 
     `parl.Agent` guesses where `obs_ndim` is None, and would take a batch of whole numbers (`Discrete`) or of matrices
     for one observation.

@@ -351,7 +351,7 @@ def _bar_class() -> Any:
 
 
 class _TellInterrupted(Callback):
-    """Says what was saved before anything else is closed, because a second signal may follow."""
+    """Prints what was saved before anything else is closed, because a second signal may follow."""
 
     def __init__(self, run: Run) -> None:
         self._run = run

@@ -176,7 +176,7 @@ class CentralInference:
         self._workers.submit(Call(group, method, (group, *args)))
 
     def _gather(self) -> None:
-        """Take in observations: at least one group's, and others' that come before the time is over."""
+        """Receive observations: at least one group's, and others' that come before the time is over."""
         if not any(slot.under_way for slot in self._slots):
             return
         deadline = self._deadline() if any(slot.waits for slot in self._slots) else None

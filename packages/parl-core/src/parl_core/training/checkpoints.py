@@ -91,7 +91,7 @@ class LoopParts:
 
 
 class Checkpoints:
-    """Says when a loop writes a checkpoint, and lets a resumed run go on from its newest one.
+    """Decides when a loop writes a checkpoint, and restores a resumed run from its newest one.
 
     Args:
         run: whose folder has them, in `checkpoints/`; `Run.resume(...)` goes on.
@@ -131,7 +131,7 @@ class Checkpoints:
         self._environments = SavedEnvironments(envs, self._rule, seed)
 
     def watch_nothing(self, why: str) -> None:
-        """Say that the loop goes on with new episodes, and why.
+        """Note that a resumed loop begins new episodes, and why.
 
         Raises:
             HyperparameterError: exactness was asked for.
@@ -140,7 +140,7 @@ class Checkpoints:
             raise HyperparameterError(f'environments="exact" cannot be had here: {why}')
 
     def keep(self, parts: LoopParts) -> Mapping[str, Any] | None:
-        """Take on the parts of a loop, and where the run is a resumed one bring them to where they were.
+        """Register the parts of a loop, and restore them where the run is a resumed one.
 
         Returns:
             What the loop itself had given to `save`; None where the run begins.

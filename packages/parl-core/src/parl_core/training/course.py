@@ -68,7 +68,7 @@ class Course:
         self._began = clock()
 
     def watch(self, envs: Any, seed: int | None) -> None:
-        """Say which environments the loop steps, before their first reset.
+        """Register the environments that the loop steps, before their first reset.
 
         Raises:
             HyperparameterError: they cannot be saved as the checkpoints ask for.
@@ -77,7 +77,7 @@ class Course:
             self._checkpoints.watch(envs, seed)
 
     def keep(self, parts: LoopParts) -> None:
-        """Say what the loop consists of; where the run is a resumed one, everything is then where it was.
+        """Register the parts of the loop; where the run is a resumed one, everything is then where it was.
 
         Raises:
             CheckpointError: a part cannot be saved, or the checkpoint cannot be used.
@@ -115,7 +115,7 @@ class Course:
         schedules: Mapping[str, float] | None = None,
         metrics: Mapping[str, float] | None = None,
     ) -> None:
-        """Tell the callbacks of an update.
+        """Report an update to the callbacks.
 
         Args:
             losses: what it returned, by name.

@@ -88,7 +88,7 @@ def evaluate(
 
 
 def warn_of_cut(episode: int, max_steps: int) -> None:
-    """Say that an episode was not played to its end."""
+    """Log that an episode was cut before its end."""
     logger.warning(
         "evaluation: episode %d had not ended after %d steps and counts with its return so far; raise max_steps, or "
         "give the environment a time limit (gymnasium.wrappers.TimeLimit)",
@@ -114,7 +114,7 @@ class _Slot:
         self.playing, self.episode_return, self.length = True, 0.0, 0
 
     def step(self, action: Any, max_steps: int) -> bool:
-        """Take one step and say whether it was the last one."""
+        """Take one step and return whether it was the last one."""
         self.obs, reward, terminated, truncated, _ = self.env.step(action)
         self.episode_return += as_reward(self.env, reward)
         if not isfinite(self.episode_return):

@@ -142,16 +142,16 @@ class Callback:
     """
 
     def on_update(self, update: Update) -> str | None:
-        """Called after every update of the agent."""
+        """Handle an update of the agent; called after each."""
 
     def on_evaluation(self, evaluation: Evaluation) -> str | None:
-        """Called after every evaluation."""
+        """Handle an evaluation; called after each."""
 
     def on_end(self, ended: Ended) -> None:
-        """Called once, however the loop ended."""
+        """Handle the end of the loop; called once, however it ended."""
 
     def on_resume(self) -> str | None:
-        """Called after `set_state`, before a resumed run takes a step; a reason means that the run was over already."""
+        """Handle a resumed run before its first step, after `set_state`; a reason means that the run had ended."""
 
     def get_state(self) -> Any:
         """Return the state for a checkpoint (see `parl_core.checkpoint`); asked for before each one is written."""
@@ -162,7 +162,7 @@ class Callback:
 
 
 def tell_end(callbacks: Sequence[Callback], ended: Ended) -> list[Exception]:
-    """Tell all of them, whatever one of them does, and return what they raised.
+    """Report the end to every callback, also after one has failed, and return what they raised.
 
     It is for the loop to raise, where no error or Ctrl-C began the end, which would be hidden by it.
     """
@@ -189,7 +189,7 @@ class Figures:
         self._counts: dict[str, int] = {}
 
     def add(self, result: Any) -> None:
-        """Take in the result of one update: a loss, or a tuple of them; what is no float is left out."""
+        """Add the result of one update: a loss, or a tuple of them; what is no float is left out."""
         for name, part in zip(self._names, result if isinstance(result, tuple) else (result,), strict=False):
             if isinstance(part, float):
                 self._sums[name] = self._sums.get(name, 0.0) + part
@@ -218,7 +218,7 @@ class Losses:
         self._count = 0
 
     def add(self, losses: Mapping[str, float]) -> None:
-        """Take in those of one update."""
+        """Add the losses of one update."""
         for name, loss in losses.items():
             self._sums[name] = self._sums.get(name, 0.0) + loss
         self._count += 1
@@ -245,7 +245,7 @@ class EndedEpisodes:
         self._episodes: list[Episode] = []
 
     def add(self, episodes: Iterable[Episode]) -> None:
-        """Take in some more."""
+        """Add episodes."""
         self._episodes += episodes
 
     def take(self) -> list[Episode]:

@@ -94,7 +94,7 @@ class Fragment:
 
 
 class FragmentWriter:
-    """Takes down the steps of a group one after another.
+    """Records the steps of a group one after another.
 
     Args:
         task: which fragment is begun.
@@ -120,7 +120,7 @@ class FragmentWriter:
     def add(
         self, version: int, obs: Observations, action: NDArray[Any], policy: Mapping[str, NDArray[Any]], step: GroupStep
     ) -> None:
-        """Take down one step of all environments.
+        """Record one step of all environments.
 
         Args:
             version: of the weights that chose the actions.

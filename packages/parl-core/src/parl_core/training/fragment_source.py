@@ -54,7 +54,7 @@ class FragmentOrder(Protocol):
         """Return what has to be asked for now, with weights that have seen `version` updates; each only once."""
 
     def arrived(self, fragment: Fragment) -> None:
-        """Take in what was asked for."""
+        """Accept a fragment that was due."""
 
     def take(self, version: int) -> list[Fragment] | None:
         """Return the fragments of the next batch, None as long as some are missing."""
@@ -280,7 +280,7 @@ class ActorEnvironments:
         self._source: FragmentSource
 
     def live_in(self, workers: EnvironmentWorkers, source: FragmentSource) -> None:
-        """Say which actors have them, and what asks these for fragments."""
+        """Set the actors that have the environments, and the source that requests fragments of them."""
         self._workers, self._source = workers, source
 
     def record_episodes(self) -> None:

@@ -88,7 +88,7 @@ class GroupActor:
             raise
 
     def live(self, group: int, life: int) -> None:
-        """Say how many actors have held a group before; of a resumed run."""
+        """Set how many actors have held a group before, in a resumed run."""
         self._lives[group] = life
 
     def get_state(self, group: int) -> dict[str, Any]:

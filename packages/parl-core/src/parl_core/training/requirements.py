@@ -76,7 +76,7 @@ def require_offline(agent: object) -> None:
 
 
 def try_out(agent: object, obs: Any, space: Any, valid: Callable[[Any], Any]) -> None:
-    """Let an agent that does not act yet choose once, so that what does not suit is known before long.
+    """Let an agent that has not acted yet choose once, so that a misfit is found before the loop begins.
 
     An algorithm that was not told how many actions there are, such as DQN, learns it here.
 

@@ -46,7 +46,7 @@ class Interruption:
         self._watching = False
 
     def begin(self) -> None:
-        """Take over Python's own handler."""
+        """Replace Python's own handler."""
         mine = threading.current_thread() is threading.main_thread()
         if mine and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             self._watching = True
@@ -228,7 +228,7 @@ class Run:
         return "\n".join(["Saved:", *(f"  {path}: {what}" for path, what in self._saved.items())])
 
     def tell_interrupted(self) -> None:
-        """Say once what was saved; at once, because a second signal may follow soon."""
+        """Print once what was saved, without delay, because a second signal may follow soon."""
         self._interruption.noticed()
         if self._told:
             return
