@@ -56,10 +56,13 @@ def notes(directory: Path) -> list[str]:
     return sorted(os.listdir(directory))
 
 
-def test_a_stored_value_is_noted_and_can_be_read(part: WorkerObjects, image: bytes, tmp_path: Path) -> None:
+def test_a_stored_value_is_noted_and_can_be_read(
+    part: WorkerObjects, image: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     peer: Any = Peer()
     store(part, peer, image)
     assert peer.last() == Done(1)
+    monkeypatch.setattr(object_places._Surroundings, "directory", None)  # so that it is so again for other tests
     object_places.look_in(str(tmp_path))
     place = object_places.brought(ID)
     assert place is not None
