@@ -66,7 +66,7 @@ class ActorMaker(Protocol):
         """Make an actor and run its constructor."""
 
     def borrow(self, place: Any, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """Return the reference to an actor that somebody else has made, or this program before; see `handles`.
+        """Return the reference to an actor that somebody else has made, or this program before; see `proxy`.
 
         Args:
             place: What that one's reference has as its `place`.
@@ -75,10 +75,10 @@ class ActorMaker(Protocol):
         """
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `connecting.get_actor`."""
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `named_actors.kill`."""
+        """End the actor that has a name; see `connecting.kill`."""
 
     @property
     def actor_num(self) -> int:

@@ -299,7 +299,7 @@ class DebugClient:
         raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
-        """Return the actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `connecting.get_actor`."""
         ref, wait = self._names.get(name, (None, True))
         alive = ref() if ref is not None else None
         if alive is None:
@@ -307,7 +307,7 @@ class DebugClient:
         return FoundActor(alive.place, alive.spec.shipped(), wait)
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `named_actors.kill`."""
+        """End the actor that has a name; see `connecting.kill`."""
         self._refs[self.find(name, None).place].destroy()
 
     def close(self) -> None:

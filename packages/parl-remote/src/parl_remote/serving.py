@@ -4,7 +4,7 @@
                                <---- calls, as to an actor ----      get_remote() gave the program there a handle
                                ----- answers --------------->
 
-Calls run in a thread of this program, one after the other (or several, see `concurrency`). The connection is made
+Calls run in a thread of this program, one after the other (or several, see `host.Concurrency`). The connection is made
 again when it breaks; the object stays as it is meanwhile.
 """
 

@@ -114,7 +114,7 @@ class Creation(NamedTuple):
         sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
         argv: The program's arguments, which the actor's code may want to parse as well.
         class_name: The class's name, for messages that come before the class itself.
-        cls: The class, as `class_shipping.dumps_class` gave it.
+        cls: The class, as `class_spec.dumps_class` gave it.
         names: Methods in the order in which calls number them.
         arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
         keywords: Whether that is `(args, kwargs)`.

@@ -242,7 +242,7 @@ def _take_room(descriptor: int) -> None:
 
 
 def _page(path: str | os.PathLike[str]) -> bytes:
-    """Return the page itself, without what may stand behind it (see `stack_dumps`); nothing if it cannot be read."""
+    """Return the page itself, without the stacks that may stand behind it; nothing if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(PAGE_BYTES)

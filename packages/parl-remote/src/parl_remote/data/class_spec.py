@@ -176,7 +176,7 @@ class ShippedSpec(NamedTuple):
     """A class as it travels with a handle: what callers need at once, and the class itself, to be read when asked for.
 
     Attributes:
-        cls: What `class_shipping.dumps_class` gave.
+        cls: What `class_spec.dumps_class` gave.
         name: What messages call it.
         names: Its methods in the order of their numbers.
         values: Its other attributes.

@@ -155,7 +155,7 @@ class ClusterState:
         """End the lease of an actor that ended on its worker; one of another node is ignored."""
         return self._settled(self._ends.reported(node_id, lease_id, cause))
 
-    # -- from outside (see `messages.overview`, `messages.naming`) -----------------------------------------------
+    # -- from outside (see `messages.overview`, `messages.parts`) -----------------------------------------------
 
     def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
         """Somebody looks for an actor by its name, or for the one that took the place of another.

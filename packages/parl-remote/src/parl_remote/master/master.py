@@ -273,7 +273,7 @@ class Master:
 
 
 class MasterOverview:
-    """The part of the master that others look through and steer with, see `messages.overview` and `messages.naming`.
+    """The part of the master that others look through and steer with, see `messages.overview` and `messages.parts`.
 
     Args:
         state: The cluster's bookkeeping.
@@ -295,7 +295,7 @@ class MasterOverview:
         self._own_node_id = own_node_id
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
-        """Answer a question or do what was asked; see `parts.Part`."""
+        """Answer a question or do what was asked; see `handshake.Part`."""
         peer = link.hello.id
         if isinstance(message, NodeNumbers):
             if link.hello.role is not Role.WORKER:

@@ -256,7 +256,7 @@ class ActorPlace(NamedTuple):
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
         may_return: Whether the actor is perhaps made again when it is lost, see `restarts`.
-        limit: How many calls of each process may be unanswered, 0 for any number, see `pending_calls`.
+        limit: How many calls of each process may be unanswered, 0 for any number, see `actor_ref`.
         waits: Whether a call above the limit waits.
     """
 

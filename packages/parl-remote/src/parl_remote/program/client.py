@@ -227,7 +227,7 @@ class Client:
             return ref
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor that has a name; see `named_actors.get_actor`."""
+        """Return the actor that has a name; see `connecting.get_actor`."""
         self._check_open()
         found = find_named(self._master, self._workers, name, timeout_s)
         place = found.place
@@ -237,7 +237,7 @@ class Client:
         return found
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `named_actors.kill`."""
+        """End the actor that has a name; see `connecting.kill`."""
         self._check_open()
         kill_named(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
 

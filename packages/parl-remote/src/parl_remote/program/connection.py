@@ -265,28 +265,28 @@ class Connection:
                 self.leave()
         return True
 
-    # -- what `waiting.wait_any` needs, by which one thread reads several connections ----------------------------
+    # -- what `future.wait_any` needs, by which one thread reads several connections ----------------------------
 
     def is_led_here(self) -> bool:
-        """See `waiting.Readable`."""
+        """See `future.Readable`."""
         return self._reader == get_ident()
 
     def lead(self) -> bool:
-        """See `waiting.Readable`."""
+        """See `future.Readable`."""
         leads = self._reading.acquire(blocking=False)
         if leads:
             self._reader = get_ident()
         return leads
 
     def leave(self) -> None:
-        """See `waiting.Readable`."""
+        """See `future.Readable`."""
         if self._reader == get_ident():
             self._reader = 0
         self._release_reading()
         self._hand_over()
 
     def has_read_ahead(self) -> bool:
-        """See `waiting.Readable`."""
+        """See `future.Readable`."""
         return bool(self._arrived) or self._channel.pending()
 
     def _release_reading(self) -> None:
@@ -345,7 +345,7 @@ class Connection:
             self._release_reading()
 
     def drain(self) -> None:
-        """See `waiting.Readable`."""
+        """See `future.Readable`."""
         try:
             while True:
                 self._take(0.0)

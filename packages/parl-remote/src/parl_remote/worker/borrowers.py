@@ -31,7 +31,7 @@ _LOOK_AGAIN_S = 0.05  # whether a busy actor has read what it was sent; until th
 
 
 class Borrowers:
-    """Fills `parts.Part` on a worker.
+    """Fills `handshake.Part` on a worker.
 
     Args:
         find: The socket's path and the worker's connection of the actor on a lease, while it lives.

@@ -41,7 +41,7 @@ _MATTER = ("parl-remote", "numpy", "cloudpickle")  # what both ends of a pickle 
 
 
 class HostCheck:
-    """Answers `CheckHost`, and in a master `ReachNode`; see `parts.Part`.
+    """Answers `CheckHost`, and in a master `ReachNode`; see `handshake.Part`.
 
     Args:
         loop: The node's loop.

@@ -368,7 +368,7 @@ class _Follower:
 
 
 class WorkerLogs:
-    """Answers questions about logs; see `parts.Part`.
+    """Answers questions about logs; see `handshake.Part`.
 
     Args:
         loop: The node's loop.

@@ -54,7 +54,7 @@ class WorkerObjects:
         self._tidying = False
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
-        """Take a message of `messages.objects`; see `parts.Part`."""
+        """Take a message of `messages.parts`; see `handshake.Part`."""
         object_id = getattr(message, "object_id", "")
         if not object_places.is_id(object_id):
             raise RemoteProtocolError(f"{object_id[:80]!r} is no id of a value")

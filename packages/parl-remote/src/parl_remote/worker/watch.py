@@ -307,7 +307,7 @@ class _Dump:
 
 
 class WorkerStacks:
-    """Answers DumpStack; see `parts.Part`.
+    """Answers DumpStack; see `handshake.Part`.
 
     Args:
         loop: The node's loop.

@@ -258,7 +258,7 @@ class ZygoteProcess:
         self._tell(kill=number)
 
     def dump(self, number: int) -> None:
-        """Have actor `number` print its stacks, see `stack_dumps`."""
+        """Have actor `number` print its stacks, see `reports`."""
         self._tell(dump=number)
 
     def reports(self) -> list[dict[str, object]] | None:

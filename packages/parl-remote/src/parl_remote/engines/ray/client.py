@@ -159,7 +159,7 @@ class RayClient:
             return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """The actor that has a name; see `named_actors.get_actor`."""
+        """The actor that has a name; see `connecting.get_actor`."""
         self._check_open()
         handle = self._named(name)
         try:
@@ -174,7 +174,7 @@ class RayClient:
         return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described))
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `named_actors.kill`."""
+        """End the actor that has a name; see `connecting.kill`."""
         self._check_open()
         ray().kill(self._named(name))
 

@@ -119,7 +119,7 @@ class RayPath:
         if result is not None and not future.settled:
             return self._read(future, result, timeout_s)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        while not future.settled:  # what waits for any of the answers, see `pending_calls`
+        while not future.settled:  # what waits for any of the answers, see `actor_ref`
             with self._lock:
                 results = list(self._results.values())
             left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
