@@ -26,7 +26,7 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.links.handshake import greet
 from parl_remote.links.identity import new_id
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import (
     Heartbeat,
     Hello,

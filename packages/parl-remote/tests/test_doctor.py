@@ -26,8 +26,8 @@ from parl_remote.config import environment
 from parl_remote.doctor.here import Finding, Severity, check_here, imports_of
 from parl_remote.doctor.reach import check_reach
 from parl_remote.links.handshake import Link, Reception
-from parl_remote.links.inquiry import Inquiry
 from parl_remote.links.loop import Loop
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Hello, Message, NodeStatus, RefusalCode, Refused, Role, Status, StatusRequest
 from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.messages.wire import decode, encode

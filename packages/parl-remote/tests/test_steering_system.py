@@ -17,7 +17,7 @@ import parl_remote
 from parl_remote import ActorLost, DeathKind, NoResources, current, submit, with_options
 from parl_remote.config import environment
 from parl_remote.death import DeathRecord
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Message, Role
 from parl_remote.messages.overview import (
     ActorKilled,

@@ -21,7 +21,7 @@ import pytest
 from parl_remote.cli.show import age, clip, size, table
 from parl_remote.config import environment
 from parl_remote.errors import RemoteError
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Role
 from parl_remote.messages.parts import LogText, ReadLog
 from parl_remote.program.rendezvous import ClusterAddress

@@ -21,7 +21,7 @@ from parl_remote.cli.session import (
     short_id,
 )
 from parl_remote.codec import to_json
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages.parts import LogText, ReadLog
 
 __all__ = ["logs_command"]

@@ -17,7 +17,7 @@ from parl_remote.config import Environment, Limits, environment
 from parl_remote.death import DeathRecord
 from parl_remote.doctor.reach import explained
 from parl_remote.errors import RemoteError
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Role, Status, StatusRequest
 from parl_remote.messages.overview import (
     ActorList,

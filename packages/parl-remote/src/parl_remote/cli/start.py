@@ -21,7 +21,7 @@ from parl_remote.config import Limits, environment
 from parl_remote.doctor.reach import explained, explained_here
 from parl_remote.errors import RemoteError
 from parl_remote.links.identity import host_name, new_id
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Role
 from parl_remote.messages.parts import NodeReached, ReachNode
 from parl_remote.node.run_files import RunFiles, key_of

@@ -18,7 +18,7 @@ from parl_remote.config import Environment, Limits
 from parl_remote.doctor.here import Finding, fine, note, problem
 from parl_remote.doctor.reach import Seen, probe
 from parl_remote.errors import AuthenticationFailed, RemoteError, RemoteProtocolError, VersionMismatch
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import NodeStatus, Role, Status, StatusRequest
 from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.program.rendezvous import ClusterAddress

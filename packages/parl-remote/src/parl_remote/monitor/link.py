@@ -21,7 +21,7 @@ from typing import TypeVar
 from parl_remote.config import Limits
 from parl_remote.death import DeathKind, DeathRecord
 from parl_remote.errors import ChannelClosed, RemoteError, ResultTimeout
-from parl_remote.links.inquiry import Inquiry
+from parl_remote.links.requests import Inquiry
 from parl_remote.messages import Message, Role, Status, StatusRequest
 from parl_remote.messages.leases import ClientStatus, WaitingStatus
 from parl_remote.messages.overview import (

@@ -38,8 +38,7 @@ from parl_remote.program.known_actors import Borrowing, OwnActors, Releaser, fin
 from parl_remote.program.log_forwarding import LogForwarder
 from parl_remote.program.making import Making, Recipe
 from parl_remote.program.master_client import MasterClient
-from parl_remote.program.restarts import Comeback, NoRestart
-from parl_remote.program.supervision import SupervisorLink
+from parl_remote.program.restarts import Comeback, NoRestart, SupervisorLink
 from parl_remote.program.worker_clients import WorkerClients
 from parl_remote.system.thread_counts import chosen_variables
 from parl_remote.transport import Channel
