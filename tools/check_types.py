@@ -29,6 +29,7 @@ def folders(roots: tuple[str, ...]) -> Iterator[str]:
     for root in roots:
         tops: list[Path] = []
         modules = (path for top in sorted(ROOT.glob(root)) for path in (top.rglob("*.py") if top.is_dir() else [top]))
+        modules = (path for path in modules if path.suffix == ".py")
         for folder in sorted({path.parent if path.parent.name != "benchmarks" else path for path in modules}):
             if not any(folder.is_relative_to(top) for top in tops):
                 tops.append(folder)
