@@ -8,8 +8,8 @@ sample ──► Pool.run(round) ──► Schedule (who does what)
                 ▼                           │
       parl_core.actors: threads, processes, or actors on other machines
 
-A batch is sent as calls of some milliseconds of work, all at once, so that no worker waits for the way there and back
-and the death of one costs little.
+A batch is sent at once, as calls of one sample, or of so many that the caller is not kept busy by answers: no worker
+waits for the way there and back, and the death of one costs little.
 """
 
 import time
@@ -35,7 +35,7 @@ __all__ = ["Pool", "ProcessPool", "ThreadPool"]
 
 MOST_FAILED_STARTS = 3
 MOST_LOST_HOSTS = 20  # in a row, before anything was evaluated: what is evaluated may bring hosts down
-CALL_S = 0.01  # how long a call shall work: a hundred times what it costs on one machine
+CALLS_PER_S = 1000  # of all workers together, each of which takes the caller some 0.1 ms
 UNKNOWN_AHEAD = 2  # calls that a worker has while it is not known how long a sample takes
 
 
@@ -230,7 +230,7 @@ class Pool:
         while member.unsent and (member.each_s or member.calls < UNKNOWN_AHEAD):
             # Alone goes what may hold up its worker: an answer comes when all samples of a call are done.
             alone = not member.each_s or self._schedule.is_shared(member.unsent[0])
-            size = 1 if alone else max(1, int(CALL_S / member.each_s))
+            size = 1 if alone else max(1, int(self._size / CALLS_PER_S / member.each_s))
             numbers = [member.unsent.popleft() for _ in range(min(size, len(member.unsent)))]
             member.calls += 1
             keys = [self._infos[number].noise_key for number in numbers]
