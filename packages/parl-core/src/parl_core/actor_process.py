@@ -112,5 +112,5 @@ def _packed_error(error: Exception) -> bytes:
 
 
 def _end_with_parent(lifeline: int) -> None:
-    os.read(lifeline, 1)  # nobody ever writes: this returns when the other end is closed
+    os.read(lifeline, 1)  # nothing is ever written: this returns when the other end is closed
     os._exit(1)

@@ -182,7 +182,7 @@ class ThreadActors:
     """Actors that are objects of this process, each with a thread: for work that releases the interpreter's lock.
 
     Arguments and results are the very objects, not copies. A thread cannot be killed: an actor that is closed or killed
-    within a call ends after it, and nobody hears of the result.
+    within a call ends after it, and the result is dropped.
 
     Args:
         threads: how many actors are planned; more can be made. Default: the cores that this process may use.

@@ -187,7 +187,7 @@ class _Process:
     Args:
         method: see `SubprocessActors`.
         others: processes of the same system; a forked one has copies of their descriptors, and while it holds them
-            nobody sees them closed.
+            they do not count as closed.
     """
 
     def __init__(self, method: str, others: Sequence["_Process"]) -> None:
