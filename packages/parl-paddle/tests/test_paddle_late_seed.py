@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import parl
 from parl.training import seed_everything
 
+{before}
 seed_everything(7)
-
-import sys
-assert "paddle" not in sys.modules
 
 class Model(parl.Model):
     def __init__(self):
@@ -26,9 +26,14 @@ print(agent.get_weights()["fc.weight"].tolist())
 """
 
 
-def test_seed_everything_before_the_first_use_of_the_backend_decides_the_first_weights() -> None:
+NOT_IMPORTED = 'import sys; assert "paddle" not in sys.modules'
+
+
+@pytest.mark.parametrize("before", ["", "def make_agent() -> parl.Agent: ..."], ids=["nothing", "the backend's name"])
+def test_seed_everything_before_the_framework_is_imported_decides_the_first_weights(before: str) -> None:
+    program = PROGRAM.replace("{before}", f"{before}\n{NOT_IMPORTED}")
     first, second = (
-        subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
         for _ in range(2)
     )
     assert first == second != ""

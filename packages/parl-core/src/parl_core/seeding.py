@@ -26,6 +26,7 @@ __all__ = [
 _SAVED = ("PCG64", "PCG64DXSM")  # their state is a few integers
 _SEEDERS = {"torch": "manual_seed", "paddle": "seed"}
 _waiting: dict[str, int] = {}  # seeds of frameworks that were not imported yet when `seed_everything` was called
+_loaders: dict[str, Callable[[], object]] = {}  # import the frameworks whose backends the program uses
 
 
 def make_generator(seed: int | np.random.Generator | np.random.SeedSequence | None = None) -> np.random.Generator:
@@ -111,21 +112,26 @@ def seed_everything(seed: int) -> np.random.Generator:
     np.random.seed(seed)
     for name in _SEEDERS:
         _waiting[name] = seed
-        if name in sys.modules:
-            seed_latecomer(name)
+        if name in sys.modules or name in _loaders:
+            _seed(name)
     return np.random.default_rng(seed)
 
 
-def seed_latecomer(framework: str, load: Callable[[], object] = lambda: None) -> None:
-    """Seed a framework that has just been imported, where a seed waits for it.
+def seed_latecomer(framework: str, load: Callable[[], object]) -> None:
+    """Seed a framework whose backend the program uses from now on, if a seed waits for it.
 
     Args:
         framework: its import name.
-        load: called before, if a seed waits; it imports the framework.
+        load: imports the framework; called as soon as there is a seed for it, now or later.
     """
-    if framework not in _waiting:
-        return
-    load()
+    _loaders[framework] = load
+    if framework in _waiting:
+        _seed(framework)
+
+
+def _seed(framework: str) -> None:
+    if framework in _loaders:
+        _loaders[framework]()
     module = sys.modules.get(framework)
     if module is not None:
         getattr(module, _SEEDERS[framework])(_waiting.pop(framework))
