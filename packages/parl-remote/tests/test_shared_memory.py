@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import parl_remote
-from parl_remote.data.shared_memory import LARGE, Mappings, Segments, can_share
-from parl_remote.data.sharing import TICKETS, Sharing
+from parl_remote.data.large_frames import LARGE, TICKETS, Mappings, Segments, Sharing, can_share
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.links.call_messages import Flag, Kind, header_of, pack
 

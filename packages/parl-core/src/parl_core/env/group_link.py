@@ -92,7 +92,7 @@ class SharedLink(CallLink):
         super().__init__(group)
         self._memory = memory
         self._serving: ActorFuture | None = None
-        self._rung = False  # from before a bell until its answer was taken
+        self._called = False  # from before a call until its answer was taken
         _, rewards, terminated, truncated, *_ = memory.arrays
         self._step = GroupStep(memory.arrays.observations, rewards, terminated, truncated, [], [])
 
@@ -113,24 +113,24 @@ class SharedLink(CallLink):
 
     def begin_step(self, actions: Any) -> None:
         """See `CallLink.begin_step`."""
-        self._rung = True
+        self._called = True
         try:
-            self._rung = self._memory.ring(actions)
+            self._called = self._memory.call(actions)
         except OSError:
-            self._rung = True  # the actor is gone or closed, which its call says better
-        if not self._rung:
+            self._called = True  # the actor is gone or closed, which its call says better
+        if not self._called:
             super().begin_step(actions)
         elif self._serving is None:
             self._serving = self._group.submit("serve")
 
     def finish_step(self) -> GroupStep:
         """See `CallLink.finish_step`."""
-        if not self._rung:
+        if not self._called:
             return super().finish_step()
-        while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the bell rang, and must come back
+        while (answer := self._next_byte()) == Answer.PARKED:  # it had gone before the call came, and must come back
             self._end_of_serving()
             self._serving = self._group.submit("serve")
-        self._rung = False
+        self._called = False
         if answer == Answer.STEPPED:
             return self._step
         if answer == Answer.ENDED:
@@ -148,20 +148,20 @@ class SharedLink(CallLink):
         """End the actor, and let the memory go."""
         super().close()
         self._memory.close()
-        self._rung, self._serving = False, None
+        self._called, self._serving = False, None
 
     def _leave(self) -> None:
-        """Have the actor leave the call in which it serves, and forget bells and answers that nobody waited for.
+        """Have the actor leave the call in which it serves, and forget calls and answers that nobody waited for.
 
         Those of an interrupted step may or may not have been written and read. Calls run in order, so the actor serves
         no more when it answers this one, and both pipes are empty then.
         """
-        if self._rung or self._serving is not None:
+        if self._called or self._serving is not None:
             with contextlib.suppress(Exception):  # any: an actor that is lost says so in the call that follows
                 self._memory.ask_to_leave()
                 self._group.call("stop_serving")
             self._memory.forget()
-            self._rung, self._serving = False, None
+            self._called, self._serving = False, None
 
     def _end_of_serving(self) -> Any:
         serving, self._serving = self._serving, None

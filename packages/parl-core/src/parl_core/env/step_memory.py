@@ -2,7 +2,7 @@
 
     whoever steps                                        the group's actor
     actions ─────────────> [actions]                     reads them
-    ring, one byte  ═════════ pipe ═════════════════════> wait_for_call
+    call, one byte  ═════════ pipe ═════════════════════> wait_for_call
                            [observations, rewards, ...] <─ writes them
     wait_for_answer <════════ pipe ══════════════════════ answer, one byte
 
@@ -25,8 +25,10 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.vector.utils import create_empty_array
 
+from parl_core import shared_memory
 from parl_core.env.group_step import ArraySpaces, Ending, GroupSpaces
 from parl_core.nested import map_nested
+from parl_core.shared_memory import MemoryAddress, MemoryGone, has_shared_memory
 
 __all__ = ["Answer", "StepArrays", "StepMemory", "StepTicket", "can_share"]
 
@@ -34,8 +36,9 @@ _TOKEN_BYTES = 16
 _ALIGNMENT = 64  # bytes; a cache line
 _WIDEST_NUMBER = 8  # bytes of an action's number, whatever its dtype
 _LEAVE = b"."
+_NAME = "parl-steps"
 _NUMBERS = frozenset("?bBhHiIlLqQefd")
-"""dtypes of actions that find room in the memory, by numpy's characters; the one that rings is the bell's byte."""
+"""dtypes of actions that fit into the memory, by numpy's characters; the one of a call's actions is its byte."""
 
 
 class Answer(bytes, enum.Enum):
@@ -48,18 +51,22 @@ class Answer(bytes, enum.Enum):
     RETURNED = b"r"
     """the call that serves has ended: what there is to know is its result, or its exception"""
     PARKED = b"p"
-    """the same, without a step: nobody rang for a while, or the actor was asked to leave"""
+    """the same, without a step: there was no call for a while, or the actor was asked to leave"""
 
 
 class StepTicket(NamedTuple):
     """What leads another process of this host to the memory."""
 
-    pid: int
     token: bytes
     """the memory's first bytes; a process with the same number on another host does not have them"""
-    memory: int
+    memory: MemoryAddress
     calls: int
     answers: int
+
+    @property
+    def pid(self) -> int:
+        """The process that made the memory and the pipes."""
+        return self.memory.pid
 
 
 class StepArrays(NamedTuple):
@@ -75,13 +82,8 @@ class StepArrays(NamedTuple):
 
 
 def can_share(spaces: GroupSpaces) -> bool:
-    """Whether all that such environments take and give are arrays of a known size, and the system has the means."""
-    return (
-        isinstance(spaces.action, ArraySpaces)
-        and _is_of_arrays(spaces.observation)
-        and hasattr(os, "memfd_create")
-        and os.path.isdir(f"/proc/{os.getpid()}/fd")
-    )
+    """Return whether such environments take and give arrays of known sizes only, and the system has shared memory."""
+    return isinstance(spaces.action, ArraySpaces) and _is_of_arrays(spaces.observation) and has_shared_memory()
 
 
 class StepMemory:
@@ -108,8 +110,7 @@ class StepMemory:
         token = secrets.token_bytes(_TOKEN_BYTES)
         opened: list[int] = []
         try:
-            opened.append(descriptor := os.memfd_create("parl-steps", os.MFD_CLOEXEC))
-            os.ftruncate(descriptor, size)
+            opened.append(descriptor := shared_memory.create(_NAME, size))
             opened += (calls := os.pipe())
             opened += (answers := os.pipe())
             memory = mmap.mmap(descriptor, size)
@@ -120,7 +121,7 @@ class StepMemory:
         memory[:_TOKEN_BYTES] = token
         end = cls(memory, spaces, count, reads=answers[0], writes=calls[1])
         end._lent = (descriptor, calls[0], answers[1])
-        end.ticket = StepTicket(os.getpid(), token, *end._lent)
+        end.ticket = StepTicket(token, shared_memory.address_of(descriptor), calls[0], answers[1])
         return end
 
     @classmethod
@@ -130,19 +131,17 @@ class StepMemory:
             return None
         opened: list[int] = []
         try:
-            place = f"/proc/{ticket.pid}/fd"
-            if not os.readlink(f"{place}/{ticket.memory}").startswith("/memfd:parl-steps"):
-                return None
-            opened.append(descriptor := os.open(f"{place}/{ticket.memory}", os.O_RDWR | os.O_CLOEXEC))
+            opened.append(descriptor := shared_memory.open_at(ticket.memory, _NAME, writable=True))
             memory = mmap.mmap(descriptor, _bytes_needed(spaces, count))
             if memory[:_TOKEN_BYTES] != ticket.token:
                 return None
+            place = f"/proc/{ticket.pid}/fd"
             opened.append(calls := os.open(f"{place}/{ticket.calls}", os.O_RDONLY | os.O_CLOEXEC))
             opened.append(answers := os.open(f"{place}/{ticket.answers}", os.O_WRONLY | os.O_CLOEXEC))
             end = cls(memory, spaces, count, reads=calls, writes=answers)
             del opened[1:]
             return end
-        except (OSError, ValueError):
+        except (MemoryGone, OSError, ValueError):
             return None
         finally:
             for one in opened:
@@ -167,23 +166,23 @@ class StepMemory:
             self.close()
 
     def forget(self) -> None:
-        """Read away what the other end has written so far, a byte for each bell or answer."""
+        """Read away what the other end has written so far, a byte for each call or answer."""
         while self._poll.poll(0) and os.read(self._reads, _TOKEN_BYTES):
             pass
 
     # -- the end that steps ------------------------------------------------------------------------------------------
 
-    def ring(self, actions: npt.NDArray[Any]) -> bool:
+    def call(self, actions: npt.NDArray[Any]) -> bool:
         """Have the actor step with these actions; False where they do not fit into the memory."""
         dtype = actions.dtype.char
         if dtype not in _NUMBERS:
             return False
-        room = self._by_dtype.get(dtype)
-        if room is None:
-            room = self._room(dtype)
-        if actions.shape != room.shape:
+        view = self._by_dtype.get(dtype)
+        if view is None:
+            view = self._view_as(dtype)
+        if actions.shape != view.shape:
             return False
-        room[...] = actions
+        view[...] = actions
         os.write(self._writes, dtype.encode())
         return True
 
@@ -192,11 +191,11 @@ class StepMemory:
         os.write(self._writes, _LEAVE)
 
     def wait_for_answer(self, timeout_s: float) -> bytes | None:
-        """The actor's next byte; none at all once it is gone, None once the time has passed."""
+        """Return the actor's next byte; none at all once it is gone, None once the time has passed."""
         return os.read(self._reads, 1) if self._poll.poll(timeout_s * 1000) else None
 
     def endings(self) -> list[Ending]:
-        """The episodes that the last step ended; their last observations mean something with SAME_STEP only."""
+        """Return the episodes that the last step ended; their last observations mean something with SAME_STEP only."""
         arrays = self.arrays
         return [
             Ending(i, _row_of(arrays.last_observations, i), {}, float(arrays.returns[i]), int(arrays.lengths[i]))
@@ -206,15 +205,15 @@ class StepMemory:
     # -- the actor's end ---------------------------------------------------------------------------------------------
 
     def wait_for_call(self, timeout_s: float) -> npt.NDArray[Any] | None:
-        """The actions of the next step; None once the time has passed, or if the actor is to leave."""
+        """Return the actions of the next step; None once the time has passed, or if the actor is to leave."""
         if not self._poll.poll(timeout_s * 1000):
             return None
         dtype = os.read(self._reads, 1)
         if dtype in (b"", _LEAVE):
             return None
         char = dtype.decode()
-        room = self._by_dtype.get(char)
-        return (self._room(char) if room is None else room).copy()  # an environment may keep the action that it got
+        view = self._by_dtype.get(char)
+        return (self._view_as(char) if view is None else view).copy()  # an environment may keep the action that it got
 
     def answer(self, answer: Answer) -> None:
         """Tell the other end."""
@@ -228,19 +227,19 @@ class StepMemory:
                 map_nested(partial(_put, index), self.arrays.last_observations, ending.observation)
             self.arrays.returns[index], self.arrays.lengths[index] = ending.episode_return, ending.length
 
-    def _room(self, dtype: str) -> npt.NDArray[Any]:
+    def _view_as(self, dtype: str) -> npt.NDArray[Any]:
         shape = (self._count, *(self._action_space.shape or ()))
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        room: npt.NDArray[Any] = self._actions[:size].view(dtype).reshape(shape)
-        self._by_dtype[dtype] = room
-        return room
+        view: npt.NDArray[Any] = self._actions[:size].view(dtype).reshape(shape)
+        self._by_dtype[dtype] = view
+        return view
 
 
 Make = Callable[..., Any]
 
 
 def _laid_out(spaces: GroupSpaces, count: int, make: Make) -> tuple[Any, StepArrays]:
-    """All arrays, one after another; both ends lay them out in the same way."""
+    """Return all arrays, one after another; both ends lay them out in the same way."""
     actions = make((count * max(1, int(np.prod(spaces.action.shape))) * _WIDEST_NUMBER,), dtype=np.uint8)
     return actions, StepArrays(
         create_empty_array(spaces.observation, count, make),

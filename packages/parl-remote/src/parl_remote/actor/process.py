@@ -33,7 +33,7 @@ from parl_remote.actor.reports import ExitReport, allow_stack_dumps
 from parl_remote.actor.runners import ConcurrentServing, Job, ThreadServing
 from parl_remote.actor.state import ActorState, Holders
 from parl_remote.data import object_places
-from parl_remote.data.sharing import TICKETS, Sharing
+from parl_remote.data.large_frames import TICKETS, Sharing
 from parl_remote.death import DeathKind
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, allocate, header_of, pack, payload_of

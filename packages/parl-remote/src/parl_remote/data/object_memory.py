@@ -1,31 +1,31 @@
 """Memory of values that `put` has stored: written once, read by any process of this host, freed by the kernel.
 
-    owner    MemoryPool.store(frames) --> Memory --place()--> (pid, descriptor, inode, size), small, sent in messages
+    owner    MemoryPool.store(frames) --> Memory --place()--> (pid, descriptor, inode, size, serial), sent in messages
     reader   read(place) --> views without a copy, read-only; they end with the last array that looks into them
 
     file     serial number, number of frames, length and kind of each; the frames, each at a multiple of 64 bytes
 
-The file is anonymous (memfd), so it has no name that could stay behind. Each reader opens it anew and holds a shared
-lock on it for as long as it is mapped. The kernel gives mapping and lock back when the last array goes, and also when
-the process is killed: an owner that gets the lock for itself knows that nobody reads, and may use the memory again,
-because fresh pages cost ten times what the copy does. What is free and not used again is freed after a second.
+The files are those of `parl_core.shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
+as it is mapped. The kernel gives mapping and lock back when the last array goes, and also when the process is killed:
+an owner that gets the lock for itself knows that nobody reads, and may use the memory again, because fresh pages cost
+ten times what the copy does. What is free and not used again is freed after a second.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import mmap
 import os
 import queue
 import struct
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from parl_core import shared_memory
+from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote.transport import Buffer
 
 with contextlib.suppress(ImportError):  # not on Windows, where values travel in their references
@@ -34,12 +34,10 @@ with contextlib.suppress(ImportError):  # not on Windows, where values travel in
 __all__ = ["FrameKind", "Memory", "MemoryGone", "MemoryPool", "Place", "adopt", "read", "read_image"]
 
 _NAME = "parl-object"  # what /proc shows; no name in any directory
-_NOT_THERE = frozenset({errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM})
 _ALIGNMENT = 64  # a cache line, and more than any element type asks for
 _SERIAL = struct.Struct("<Q")  # which of the values that the file has held
 _HEAD = struct.Struct("<QQ")  # that, and the number of frames
 _ENTRY = struct.Struct("<QQ")  # length, kind
-_WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
 _KEPT_S = 1.0  # between two broadcasts of a training loop; memory that idles longer is somebody else's
 _MOST_KEPT = 2**28  # bytes that may idle
 
@@ -49,10 +47,6 @@ class FrameKind:
 
     READ_ONLY = 0
     OWN_COPY = 1
-
-
-class MemoryGone(Exception):
-    """The owner's process has ended, cannot be seen from here, or never had a value there."""
 
 
 class Place(NamedTuple):
@@ -72,6 +66,11 @@ class Place(NamedTuple):
     size: int
     serial: int
 
+    @property
+    def address(self) -> MemoryAddress:
+        """The file, whatever value it holds."""
+        return MemoryAddress(self.pid, self.descriptor, self.inode, self.size)
+
 
 @dataclass(slots=True, eq=False)
 class Memory:
@@ -84,7 +83,7 @@ class Memory:
     mapped: mmap.mmap | None = None
 
     def place(self) -> Place:
-        """Where others find it, as long as this process has it open."""
+        """Return where others find it, as long as this process has it open."""
         return Place(os.getpid(), self.descriptor, self.inode, self.size, self.serial)
 
     def seize(self) -> bool:
@@ -108,18 +107,10 @@ class Memory:
         fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def _put(self, frame: Buffer, at: int) -> None:
-        view = memoryview(frame).cast("B")
-        if self.mapped is not None:
-            numpy = sys.modules.get("numpy")  # its copy lets other threads run; a node does without
-            with memoryview(self.mapped)[at : at + len(view)] as room:
-                if numpy is None:
-                    room[:] = view
-                else:
-                    numpy.copyto(numpy.frombuffer(room, numpy.uint8), numpy.frombuffer(view, numpy.uint8))
-            return
-        done = 0
-        while done < len(view):
-            done += os.pwrite(self.descriptor, view[done : done + _WRITE_AT_ONCE], at + done)
+        if self.mapped is None:
+            shared_memory.fill(self.descriptor, frame, at)
+        else:
+            shared_memory.copy_into(self.mapped, frame, at)
 
     def close(self) -> None:
         """Let it go; readers keep what they have mapped."""
@@ -128,7 +119,7 @@ class Memory:
 
 
 def read(place: Place) -> tuple[list[memoryview], list[int]]:
-    """The frames of a value, without a copy, and their kinds.
+    """Return the frames of a value, without a copy, and their kinds.
 
     Raises:
         MemoryGone: The process that held it is gone.
@@ -151,7 +142,7 @@ def read(place: Place) -> tuple[list[memoryview], list[int]]:
 
 
 def read_image(place: Place) -> memoryview:
-    """All of a value as it lies in memory, to be stored elsewhere with `MemoryPool.store_image`.
+    """Return all of a value as it lies in memory, to be stored elsewhere with `MemoryPool.store_image`.
 
     Raises:
         MemoryGone: The process that held it is gone.
@@ -177,20 +168,9 @@ def adopt(place: Place) -> Memory:
 
 
 def _open(place: Place) -> int:
-    """A descriptor of our own with a shared lock."""
-    path = f"/proc/{place.pid}/fd/{place.descriptor}"
+    """Return a descriptor of our own with a shared lock."""
+    descriptor = shared_memory.open_at(place.address, _NAME)
     try:
-        if not os.readlink(path).startswith(f"/memfd:{_NAME} "):
-            raise MemoryGone(f"process {place.pid}, which held it, is gone, and another has its number")
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        if error.errno not in _NOT_THERE:  # no descriptors are left here, for example
-            raise
-        raise MemoryGone(f"process {place.pid}, which held it, is gone: {error.strerror}") from error
-    try:
-        found = os.fstat(descriptor)
-        if found.st_ino != place.inode or found.st_size != place.size:
-            raise MemoryGone(f"process {place.pid}, which held it, is gone, and another has its number")
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if _HEAD.unpack(os.pread(descriptor, _HEAD.size, 0))[0] != place.serial:
             raise MemoryGone(f"process {place.pid} has freed it")
@@ -219,7 +199,7 @@ def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
 
 
 def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:
-    """What goes where, and how many bytes that takes in all."""
+    """Return what goes where, and how many bytes that takes in all."""
     table = _HEAD.pack(0, len(frames)) + b"".join(map(_ENTRY.pack, map(len, frames), kinds))
     parts: list[tuple[int, Buffer]] = [(_SERIAL.size, table[_SERIAL.size :])]
     at = _aligned(len(table))
@@ -234,7 +214,7 @@ def _aligned(at: int) -> int:
 
 
 def _layout_of(frames: Sequence[Buffer]) -> int:
-    """Bytes that frames take in a file."""
+    """Return bytes that frames take in a file."""
     return _aligned(_HEAD.size + _ENTRY.size * len(frames)) + sum(_aligned(len(frame)) for frame in frames)
 
 
@@ -332,12 +312,6 @@ class MemoryPool:
 
 
 def _new(needed: int) -> Memory:
-    step = 1 << max(12, needed.bit_length() - 3)  # so that sizes that vary a little share memory
-    size = -(-needed // step) * step
-    descriptor = os.memfd_create(_NAME, os.MFD_CLOEXEC)
-    try:
-        os.ftruncate(descriptor, size)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return Memory(descriptor, os.fstat(descriptor).st_ino, size)
+    descriptor = shared_memory.create(_NAME, shared_memory.whole_size(needed))
+    address = shared_memory.address_of(descriptor)
+    return Memory(descriptor, address.inode, address.size)

@@ -1,4 +1,7 @@
-"""Large frames between two processes of one host: through memory that both see, used again and again.
+"""Large frames: memory to receive them into, and their way between two processes of one host through shared memory.
+
+    Sharing   stow    [header, frame, LARGE FRAME, ...]  -->  [header with Flag.TICKETS, frame, ticket, ..., marks]
+              unstow  the way back; marks has one byte for each frame after the first: 1 where it is a ticket
 
     sender    Segments.place(frame) --> a ticket, which goes through the socket in the frame's stead
     receiver  Mappings.open(ticket) --> a view of the same memory, without a copy
@@ -7,10 +10,10 @@
     segment   offset 0     state: FREE, BUSY, RETIRED
               offset 4096  the frame
 
-A segment is an anonymous file (memfd), so nothing has a name that could stay behind: the memory is gone once neither
-end has it any more. Fresh pages cost more than the copy, so segments are kept: a new one is written with a system call,
-which need not clear the pages first, and mapped by the sender only when it is used again. What does not fit, for number
-or size, takes the way through the socket.
+The caller finds out whether memory can be shared and says so with Flag.SHARES when it has the object made. A segment
+is a file of `parl_core.shared_memory`. Fresh pages cost more than the copy, so segments are kept: a new one is written
+with a system call, which need not clear the pages first, and mapped by the sender only when it is used again. What does
+not fit, for number or size, takes the way through the socket.
 """
 
 from __future__ import annotations
@@ -20,28 +23,34 @@ import os
 import struct
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from parl_core import shared_memory
+from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
-from parl_remote.transport import Buffer
+from parl_remote.links.call_messages import Flag
+from parl_remote.transport import Buffer, Channel
+from parl_remote.transport.unix import UnixChannel
 
-__all__ = ["LARGE", "Mappings", "Segments", "can_share"]
+__all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "allocate", "can_share"]
+
 
 LARGE = 2**17  # below it one copy more is cheaper than two more system calls
 
 _FREE, _BUSY, _RETIRED = 0, 1, 2
+_NAME = "parl-frames"  # what /proc shows; no name in any directory
 _FRAME_AT = 4096
 _TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes of the file, bytes of the frame
 # A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.
 _POPULATED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
-_WRITE_AT_ONCE = 2**30  # the kernel takes a little less than 2 GiB
 _MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
 _MOST_BYTES = 2**30  # a receiver that keeps everything gets the rest in memory of its own
 _IDLE_USES = 64  # a segment that was no use for so many frames is given back
 
 
 def can_share(pid: int) -> bool:
-    """Whether a process of the same user sees this one's descriptors, and the other way round.
+    """Return whether a process of the same user sees this one's descriptors, and the other way round.
 
     It does not in another container, even if both see the same sockets.
     """
@@ -76,11 +85,9 @@ class _Segment:
         if self.last_use and self.memory is None:
             self.memory = mmap.mmap(self.descriptor, self.size, _POPULATED)
         if self.memory is not None:
-            _copy(frame, self.memory)
-            return
-        at = 0
-        while at < len(frame):
-            at += os.pwrite(self.descriptor, frame[at : at + _WRITE_AT_ONCE], _FRAME_AT + at)
+            shared_memory.copy_into(self.memory, frame, _FRAME_AT)
+        else:
+            shared_memory.fill(self.descriptor, frame, _FRAME_AT)
 
     def drop(self) -> None:
         self.set_state(_RETIRED)
@@ -134,7 +141,7 @@ class Segments:
             self._segments.clear()
 
     def _find(self, size: int) -> _Segment | None:
-        """The smallest free segment that fits; gives back those that were no use for long."""
+        """Return the smallest free segment that fits; gives back those that were no use for long."""
         best: _Segment | None = None
         for segment in [segment for segment in self._segments if segment.state() == _FREE]:
             if size <= segment.capacity <= 2 * size and (best is None or segment.size < best.size):
@@ -145,22 +152,16 @@ class Segments:
         return best
 
     def _make(self, size: int) -> _Segment | None:
-        step = 1 << max(12, size.bit_length() - 3)  # so that sizes that vary a little share segments
-        whole = _FRAME_AT + -(-size // step) * step
+        whole = _FRAME_AT + shared_memory.whole_size(size)
         if not self._make_room(whole):
             return None
-        descriptor = os.memfd_create("parl", os.MFD_CLOEXEC)
-        try:
-            os.ftruncate(descriptor, whole)
-        except OSError:
-            os.close(descriptor)
-            raise
-        segment = _Segment(descriptor, os.fstat(descriptor).st_ino, whole)
+        descriptor = shared_memory.create(_NAME, whole)
+        segment = _Segment(descriptor, shared_memory.address_of(descriptor).inode, whole)
         self._segments.append(segment)
         return segment
 
     def _make_room(self, size: int) -> bool:
-        """Whether one segment more is within the limits, after giving back free ones that did not fit."""
+        """Return whether one segment more is within the limits, after giving back free ones that did not fit."""
         free = sorted((s for s in self._segments if s.state() == _FREE), key=lambda s: s.last_use, reverse=True)
         while len(self._segments) >= _MOST_SEGMENTS or size + sum(s.size for s in self._segments) > _MOST_BYTES:
             if not free:
@@ -179,7 +180,7 @@ class Mappings:
         self._uses = 0
 
     def open(self, ticket: Buffer) -> memoryview:
-        """The frame behind a ticket, writable; the segment is free again once nothing refers to it.
+        """Return the frame behind a ticket, writable; the segment is free again once nothing refers to it.
 
         Raises:
             ChannelClosed: The sender is gone, and the frame with it.
@@ -210,15 +211,10 @@ class Mappings:
     def _map(self, pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
         self._forget_retired()
         try:
-            ours = os.open(f"/proc/{pid}/fd/{descriptor}", os.O_RDWR | os.O_CLOEXEC)
-        except OSError as error:
-            raise ChannelClosed(f"process {pid}, which sent a large frame, is gone: {error.strerror}") from error
+            ours = shared_memory.open_at(MemoryAddress(pid, descriptor, inode, size), _NAME, writable=True)
+        except (MemoryGone, OSError) as error:
+            raise ChannelClosed(f"a large frame cannot be read: {error}") from error
         try:
-            found = os.fstat(ours)
-            if found.st_ino != inode or found.st_size != size:
-                raise ChannelClosed(f"process {pid}, which sent a large frame, is gone, and another has its number")
-            if not os.readlink(f"/proc/self/fd/{ours}").startswith("/memfd:"):
-                raise RemoteProtocolError("a ticket leads to what is no shared memory")
             memory = mmap.mmap(ours, size, _POPULATED)
         except (ValueError, OverflowError) as error:
             raise RemoteProtocolError(f"a ticket for a segment of {size} bytes: {error}") from error
@@ -231,13 +227,68 @@ class Mappings:
         self._memory = {key: memory for key, memory in self._memory.items() if memory[0] != _RETIRED}
 
 
-def _copy(frame: memoryview, memory: mmap.mmap) -> None:
-    import numpy as np  # its copy lets other threads run, and is there wherever frames are large
-
-    np.copyto(np.frombuffer(memory, np.uint8, len(frame), _FRAME_AT), np.frombuffer(frame, np.uint8))
-
-
 def _give_back(memory: mmap.mmap, pid: int) -> None:
     """The frame's last user is gone; in a forked copy of the process it is only the copy's."""
     if os.getpid() == pid:
         memory[0] = _FREE
+
+
+TICKETS = int(Flag.TICKETS)
+_FLAGS_AT = 1  # of the header, see `call_messages`
+_HEADER_AND_MARKS = 2  # frames
+
+
+class Sharing:
+    """Shared memory for the large frames of one connection, both ways."""
+
+    def __init__(self) -> None:
+        self._segments = Segments()
+        self._mappings = Mappings()
+
+    @classmethod
+    def through(cls, channel: Channel) -> Sharing | None:
+        """For the peer at the other end of a channel; None if it cannot see this process's memory."""
+        return cls() if isinstance(channel, UnixChannel) and can_share(channel.peer_pid) else None
+
+    def stow(self, frames: list[Buffer]) -> list[Buffer]:
+        """Put large frames where the receiver finds them; what finds no room there stays in the message."""
+        stowed: list[Buffer] = []
+        marks = bytearray()
+        for frame in frames[1:]:
+            ticket = self._segments.place(frame) if len(frame) >= LARGE else None
+            stowed.append(frame if ticket is None else ticket)
+            marks.append(ticket is not None)
+        if 1 not in marks:
+            return frames
+        header = bytearray(frames[0])
+        header[_FLAGS_AT] |= TICKETS
+        return [bytes(header), *stowed, bytes(marks)]
+
+    def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
+        """Return the frames that were sent. Every message with `TICKETS` must come here, else its memory stays taken.
+
+        Raises:
+            ChannelClosed: The sender is gone, and the frames with it.
+            RemoteProtocolError: The message is malformed.
+        """
+        if len(frames) < _HEADER_AND_MARKS:
+            raise RemoteProtocolError("a message with tickets has marks for them")
+        header, *rest, marks = frames
+        if len(marks) != len(rest):
+            raise RemoteProtocolError(f"a message of {len(rest)} frames has marks for {len(marks)}")
+        opened = [
+            self._mappings.open(frame) if marked else frame for frame, marked in zip(rest, bytes(marks), strict=True)
+        ]
+        return [header, *opened]
+
+    def close(self) -> None:
+        """Let the memory go; frames that the receiver has, stay with it."""
+        self._segments.close()
+        self._mappings.close()
+
+
+def allocate(size: int) -> memoryview:
+    """Writable memory that is not filled with zeros first: every byte is about to be received."""
+    import numpy as np  # here, because a node never needs it and stays small
+
+    return np.empty(size, np.uint8).data
