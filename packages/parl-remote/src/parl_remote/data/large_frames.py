@@ -39,7 +39,7 @@ __all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "allocate", "c
 LARGE = 2**17  # below it one copy more is cheaper than two more system calls
 
 _FREE, _BUSY, _RETIRED = 0, 1, 2
-_NAME = "parl-frames"  # what /proc shows; no name in any directory
+_NAME = "parl"  # what /proc shows; no name in any directory
 _FRAME_AT = 4096
 _TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes of the file, bytes of the frame
 # A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.

@@ -163,7 +163,7 @@ def die_with_parent(parent: int) -> None:
     Args:
         parent: The process that forked; if it is already gone, this process ends here.
     """
-    if is_portable():  # it watches a pipe, see `portable.spawned`
+    if is_portable():  # it watches a pipe, see `portable.spawner`
         return
     _prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
     if os.getppid() != parent:

@@ -1,9 +1,9 @@
-"""A program's side of a Ray cluster: makes actors, finds them, ends them.
+"""A program's side of a Ray cluster: connects to it, makes actors, finds them, ends them.
 
     create() --HostedObject.remote--> Ray finds room --place()--> it has a process --created()--> the object is there
 
 What Ray does by itself stays Ray's: scheduling, restarts, counting who still has a handle, ending the actors of a
-program that is gone.
+program that is gone. The Ray of this machine that `connect("ray")` starts ends with the program.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import functools
 import logging
 import queue
 import sys
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,12 +27,12 @@ from parl_remote.data import serialize
 from parl_remote.data.answers import read_answer
 from parl_remote.data.class_spec import ClassSpec, description_of, dumps_class, read_description
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.engines.ray.folder import Folder, visible
+from parl_remote.engines.ray.folder import Folder, copied, visible
 from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
-from parl_remote.engines.ray.library import NAMESPACE, cause_of, ray
-from parl_remote.engines.ray.message import Message, RayPlace, Wire, extras_of, opened, packed
+from parl_remote.engines.ray.library import NAMESPACE, Message, RayPlace, Wire, cause_of, extras_of, opened, packed, ray
 from parl_remote.engines.ray.path import RayPath, lost
 from parl_remote.errors import (
+    ClusterUnreachable,
     NameTaken,
     NoResources,
     NoSuchActor,
@@ -44,7 +45,8 @@ from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
 
-__all__ = ["RayClient"]
+__all__ = ["open_ray"]
+
 
 _log = logging.getLogger("parl.remote")
 
@@ -125,7 +127,7 @@ class RayClient:
         message = packed(pack(Kind.CREATE, 0, 0, 0, [*creation, *arguments[1:]]), travelling, self.stored)
         lease_timeout_s = self._lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
         description = description_of(spec, wait=options.wait)
-        setup = Setup(folder, description, bool(options.n_gpu), self._lease_timeout_s, self._address)
+        setup = Setup(folder, description, bool(options.n_gpu), self._lease_timeout_s, self._address, RayClient)
         handle = self._order(spec, options, message, setup)
         names = AttributeNames()
         try:
@@ -141,7 +143,7 @@ class RayClient:
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """The reference to an actor that a handle leads to; see `current.ActorMaker`.
+        """Return the reference to an actor that a handle leads to; see `current.ActorMaker`.
 
         Raises:
             NotConnected: The handle belongs to another kind of cluster, or did not come in a call.
@@ -159,7 +161,7 @@ class RayClient:
             return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """The actor that has a name; see `connecting.get_actor`."""
+        """Return the actor that has a name; see `connecting.get_actor`."""
         self._check_open()
         handle = self._named(name)
         try:
@@ -384,3 +386,57 @@ def _described(resources: Mapping[str, float]) -> str:
     """Ray's resources in words."""
     kept = {name: amount for name, amount in resources.items() if not name.startswith(("node:", "object_store"))}
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(kept.items())) or "nothing"
+
+
+def open_ray(
+    address: str, cpu_num: int | None, files: Sequence[str], lease_timeout_s: float | None, *, logs: bool
+) -> RayClient:
+    """Connect to Ray; a connection that the program has made itself is used, and left open afterwards.
+
+    Args:
+        address: "ray" for one of this machine, or "ray://host:port".
+        cpu_num: CPUs that a Ray of this machine gives to actors; None for all.
+        files: What `distributed_files` names.
+        lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
+        logs: Whether Ray shows here what actors print.
+
+    Raises:
+        ImportError: Ray is not installed.
+        ClusterUnreachable: Nobody answers.
+        TypeError: The patterns are no list of texts.
+        ValueError: A pattern is absolute, leads upwards or matches nothing.
+    """
+    module = ray()
+    is_here = address == "ray"
+    folder: Folder | None = None
+    directory: tempfile.TemporaryDirectory[str] | None = None
+    if not is_here or files:
+        folder, directory = copied(files, with_code=not is_here)
+    is_ours = not module.is_initialized()
+    try:
+        if is_ours:
+            _init(module, address, cpu_num, directory.name if directory is not None and not is_here else None, logs)
+    except BaseException:
+        if directory is not None:
+            directory.cleanup()
+        raise
+
+    def close() -> None:
+        if is_ours:
+            module.shutdown()
+        if directory is not None:
+            directory.cleanup()
+
+    return RayClient(address, lease_timeout_s=lease_timeout_s, folder=folder, on_close=close)
+
+
+def _init(module: Any, address: str, cpu_num: int | None, working_dir: str | None, logs: bool) -> None:
+    common = {"namespace": NAMESPACE, "log_to_driver": logs, "logging_level": logging.ERROR}
+    if address == "ray":
+        module.init("local", num_cpus=cpu_num, include_dashboard=False, **common)
+        return
+    try:
+        module.init(address, runtime_env={"working_dir": working_dir}, **common)
+    except (ConnectionError, TimeoutError) as error:
+        hint = "a cluster that asks for a token needs RAY_AUTH_MODE=token here, and the token"
+        raise ClusterUnreachable(f"nobody answers at {address}: {error}; {hint}", address=address) from error

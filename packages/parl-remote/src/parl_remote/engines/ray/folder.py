@@ -42,13 +42,13 @@ class Folder:
 
 
 def visible() -> Folder:
-    """This process's own directory and modules."""
+    """Return this process's own directory and modules."""
     place = here()
     return Folder(place.working_dir, (), place.sys_path)
 
 
 def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfile.TemporaryDirectory[str]]:
-    """A copy of what `distributed_files` names; it goes when the directory object does.
+    """Return a copy of what `distributed_files` names; it goes when the directory object does.
 
     Args:
         patterns: See `files.selection`.

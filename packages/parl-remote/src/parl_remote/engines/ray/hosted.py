@@ -17,21 +17,30 @@ import struct
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 from parl_remote import current
 from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.runners import Job
 from parl_remote.debug_client import LocalCalls
 from parl_remote.engines.ray.folder import Folder
-from parl_remote.engines.ray.library import ray
-from parl_remote.engines.ray.message import RayPlace, Wire, extras_of, opened, packed
+from parl_remote.engines.ray.library import Message, RayPlace, Wire, extras_of, opened, packed, ray
+from parl_remote.engines.ray.path import Client as PathClient
 from parl_remote.links.call_messages import header_of
+from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer
 
 __all__ = ["ConcurrentObject", "HostedObject", "Setup"]
 
 _CALL_NUMBER = struct.Struct("<I")
 _NUMBER_AT = 4  # of the header, see `call_messages`
+
+
+class Client(PathClient, current.ActorMaker, Protocol):
+    """What the process of an actor needs of its own side of the cluster."""
+
+    def restored(self, extras: Message) -> list[ObjectRef[Any]]:
+        """Put values that came beside a message where references find them."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,7 @@ class Setup:
         has_gpu: Whether it was given a GPU.
         lease_timeout_s: How long making further actors waits for room.
         address: What the program that made it is connected to.
+        client: Makes the actor's own side of the cluster; `RayClient`, which imports this module.
     """
 
     folder: Folder
@@ -51,6 +61,7 @@ class Setup:
     has_gpu: bool
     lease_timeout_s: float | None
     address: str
+    client: Callable[..., Client]
 
 
 class _Hosted:
@@ -62,8 +73,6 @@ class _Hosted:
     """
 
     def __init__(self, creation: Wire, setup: Setup) -> None:
-        from parl_remote.engines.ray.client import RayClient
-
         self._creation = creation
         self._setup = setup
         os.environ["XPARL"] = "True"
@@ -75,7 +84,7 @@ class _Hosted:
             with contextlib.suppress(OSError):  # what lies there is missed, and said, when it is asked for
                 os.chdir(folder.working_dir)
         passed_on = folder if folder.is_unpacked else None
-        self._client = RayClient(setup.address, lease_timeout_s=setup.lease_timeout_s, folder=passed_on)
+        self._client = setup.client(setup.address, lease_timeout_s=setup.lease_timeout_s, folder=passed_on)
         current.become_actor()
         current.connect_when_needed(lambda: self._client)
         self._host = ActorHost()
@@ -84,15 +93,15 @@ class _Hosted:
             self._create()
 
     def place(self) -> RayPlace:
-        """Where it is; answered as soon as it has room and a process."""
+        """Return where it is; answered as soon as it has room and a process."""
         return RayPlace(str(ray().get_runtime_context().get_actor_id()), isinstance(self, ConcurrentObject))
 
     def description(self) -> str:
-        """What others who find the actor by its name are told, once the object is made."""
+        """Return what others who find the actor by its name are told, once the object is made."""
         return self._setup.description
 
     def created(self) -> Wire:
-        """The answer of the object's constructor."""
+        """Return the answer of the object's constructor."""
         return self._create()
 
     def _create(self) -> Wire:

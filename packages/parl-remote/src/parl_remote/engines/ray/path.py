@@ -12,26 +12,37 @@ import dataclasses
 import threading
 import time
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from parl_remote.data.answers import Answer, read_answer
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.engines.ray.library import cause_of, ray
-from parl_remote.engines.ray.message import extras_of, opened, packed
+from parl_remote.engines.ray.library import Message, cause_of, extras_of, opened, packed, ray
 from parl_remote.errors import ActorLost, RemoteError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import pack
+from parl_remote.object_ref import ObjectRef
 from parl_remote.program.actor_ref import AttributeNames
 from parl_remote.transport import Buffer
-
-if TYPE_CHECKING:
-    from parl_remote.engines.ray.client import RayClient
 
 __all__ = ["RayPath", "lost"]
 
 
 _MOMENT_S = 0.05  # between two looks at an actor that is being restarted, which takes Ray a second or so
+
+
+class Client(Protocol):
+    """What a path needs of the program's side; `RayClient` is one."""
+
+    def stored(self, ref: ObjectRef[Any]) -> Any:
+        """Return Ray's reference to a value of `put`; None where the receiver sees the memory that it is in."""
+
+    def arriving(self, extras: Message) -> AbstractContextManager[None]:
+        """Have handles lead to the actors that came beside them within this block."""
+
+    def in_background(self, action: Callable[[], None]) -> None:
+        """Run something on the thread for results."""
 
 
 class RayPath:
@@ -48,7 +59,7 @@ class RayPath:
 
     def __init__(
         self,
-        client: RayClient,
+        client: Client,
         handle: Any,
         class_name: str,
         names: AttributeNames,
@@ -108,7 +119,7 @@ class RayPath:
         return future
 
     def names_changed(self) -> bool:
-        """Whether there may be news: an answer that nobody has read, or calls of others."""
+        """Return whether there may be news: an answer that nobody has read, or calls of others."""
         return self.shared or self._unread > 0
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
@@ -200,7 +211,7 @@ class RayPath:
         return Answer(error=self._translated(error, method))
 
     def _translated(self, error: Exception, method: str) -> Exception:
-        """What a user is told for an error of Ray's."""
+        """Return what a user is told for an error of Ray's."""
         if not isinstance(error, ray().exceptions.RayError):
             return RemoteError(f"{self._class_name}.{method}() could not be sent: {type(error).__name__}: {error}")
         cause = cause_of(error)
@@ -229,7 +240,7 @@ class RayPath:
 
 
 def lost(cause: DeathCause, running: str, class_name: str) -> ActorLost:
-    """The error of a call that will not be answered."""
+    """Return the error of a call that will not be answered."""
     return ActorLost(dataclasses.replace(cause, last_call=running), class_name=class_name)
 
 
