@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from parl_remote.master.node_pool import GpuShares
+from parl_remote.master.placing import GpuShares
 from parl_remote.system.host import visible_gpus
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from parl_remote.master.cluster_state import ClusterState
 from parl_remote.master.cluster_tables import Instruction, ToClient, ToNode
-from parl_remote.master.node_pool import FreeIndex, GpuShares
+from parl_remote.master.placing import FreeIndex, GpuShares
 from parl_remote.messages import (
     LeaseAssigned,
     LeaseGranted,

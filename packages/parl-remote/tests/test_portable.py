@@ -338,7 +338,7 @@ from parl_remote.system import facilities
 assert not hasattr(os, "fork") and not hasattr(select, "epoll") and not hasattr(socket, "AF_UNIX")
 names = [one.name for one in pkgutil.walk_packages(parl_remote.__path__, "parl_remote.")]
 for name in names:
-    if not name.endswith("__main__") and ".engines.ray" not in name:
+    if not name.endswith("__main__") and ".ray" not in name:
         importlib.import_module(name)
 print(len(names) > 100, "os.fork" in facilities.missing(), facilities.is_portable())
 """

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from parl_remote.cli import main
-from parl_remote.cli.start import Offer
+from parl_remote.cli.start import NodeResources
 from parl_remote.cli.stop import stop_all
 from parl_remote.config import Limits, environment
 from parl_remote.node.run_files import RunFiles
@@ -133,17 +133,17 @@ def test_a_variable_that_cannot_be_read_is_named(xparl: Xparl, command: str, mon
     [("24G", 24 * 2**30), ("512M", 512 * 2**20), ("1.5 GiB", 3 * 2**29), ("1000", 1000), ("2kb", 2048)],
 )
 def test_sizes_are_read_as_people_write_them(text: str, bytes_: int) -> None:
-    assert Offer.of(1, "", text, ()).memory == bytes_
+    assert NodeResources.of(1, "", text, ()).memory == bytes_
 
 
 def test_an_offer_reads_as_a_sentence() -> None:
-    assert str(Offer.of(2, "", None, ())) == "2 CPUs"
-    assert str(Offer.of(1, "0", None, ())) == "1 CPU and 1 GPU"
-    assert str(Offer.of(4, "0,1", None, ("license=2",))) == "4 CPUs, 2 GPUs and 2 license"
+    assert str(NodeResources.of(2, "", None, ())) == "2 CPUs"
+    assert str(NodeResources.of(1, "0", None, ())) == "1 CPU and 1 GPU"
+    assert str(NodeResources.of(4, "0,1", None, ("license=2",))) == "4 CPUs, 2 GPUs and 2 license"
 
 
 def test_zero_cpus_are_none_and_never_all(xparl: Xparl) -> None:
-    assert Offer.of(0, "", None, ()).cpu == 0
+    assert NodeResources.of(0, "", None, ()).cpu == 0
     port = free_port()
     assert "A cluster with 0 CPUs" in xparl("start", "--port", port, "--cpu_num", 0).stdout
     refused = xparl("connect", "--address", f"localhost:{port}", "--cpu_num", 0, "--gpu", "")

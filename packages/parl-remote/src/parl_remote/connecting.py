@@ -219,7 +219,7 @@ def connect(
             Places(distributed_files)  # actors in this process see the files themselves; mistakes show all the same
             current.install(DebugClient(cpu_num or cpu_count()))
         elif _is_ray(address):
-            from parl_remote.engines.ray.client import open_ray
+            from parl_remote.ray.client import open_ray
 
             current.install(open_ray(address, cpu_num, distributed_files, lease_timeout_s, logs=logs))
         else:

@@ -38,7 +38,7 @@ from parl_remote.program.proxy import make_proxy, unpacked
 from parl_remote.program.rendezvous import given_key, publish_manager_key
 from parl_remote.program.restarts import Comeback, NoRestart
 from parl_remote.security import ClusterKey
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import Waker
 from parl_remote.transport import Buffer, Closed, Listener, Opened, Received
 
 __all__ = ["Hello", "PeerChannel", "RemoteManager", "ServedObject", "read_hello"]

@@ -21,7 +21,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from parl_remote.actor.host import ActorHost, Run
-from parl_remote.system.polling import IN, Poller, Waker
+from parl_remote.system.facilities import Waker
+from parl_remote.system.polling import IN, Poller
 from parl_remote.transport import Buffer
 
 __all__ = [

@@ -33,7 +33,7 @@ from parl_remote.system.facilities import cpu_count
 from parl_remote.system.host import usable_memory, visible_gpus
 from parl_remote.transport.addresses import EVERY_INTERFACE, Address, is_loopback, own_address_toward
 
-__all__ = ["Offer", "connect_command", "key_command", "start_command"]
+__all__ = ["NodeResources", "connect_command", "key_command", "start_command"]
 
 
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -42,7 +42,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class NodeResources:
     """What one node gives to actors.
 
     Attributes:
@@ -58,19 +58,19 @@ class Offer:
     labels: Mapping[str, float]
 
     @classmethod
-    def of(cls, cpu_num: float | None, gpu: str | None, memory: str | None, label: Sequence[str]) -> Offer:
+    def of(cls, cpu_num: float | None, gpu: str | None, memory: str | None, label: Sequence[str]) -> NodeResources:
         """From the options.
 
         Raises:
             click.UsageError: One of them cannot be read.
         """
         cpu = float(cpu_count()) if cpu_num is None else round(cpu_num, 3)
-        offer = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
+        resources = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
         try:
-            Resources(offer.cpu, len(offer.gpus), offer.memory, offer.labels)
+            Resources(resources.cpu, len(resources.gpus), resources.memory, resources.labels)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        return offer
+        return resources
 
     def __str__(self) -> str:
         parts = [f"{self.cpu:g} CPU{'s' * (self.cpu != 1)}"] if self.cpu else []
@@ -80,7 +80,7 @@ class Offer:
         return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:]))) or "0 CPUs"
 
 
-def offer_options(command: _Decorated) -> _Decorated:
+def resource_options(command: _Decorated) -> _Decorated:
     """Return the options of both commands that make a node."""
     for option in (
         click.option(
@@ -148,7 +148,7 @@ def _bytes(text: str) -> int:
 
 @click.command("start")
 @click.option("--port", type=click.IntRange(1, 65535), required=True, help="The one TCP port of the cluster.")
-@offer_options
+@resource_options
 @click.option(
     "--host",
     default="127.0.0.1",
@@ -206,7 +206,7 @@ def start_command(
     found = environment()
     run_files = RunFiles(found.run_dirs)
     # Without CPUs it is a master alone, whatever GPUs this host may have; they can still be asked for by name.
-    offer = Offer.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
+    resources = NodeResources.of(cpu_num, "" if cpu_num == 0 and gpu is None else gpu, memory, label)
     check_port(host, port, run_files)
     monitor = plan_monitor(found, monitor_host, monitor_port, port)
     try:
@@ -223,13 +223,15 @@ def start_command(
         known_as="",
         port=port,
         master="",
-        cpu=offer.cpu,
-        gpus=offer.gpus,
-        memory=offer.memory,
-        labels=offer.labels,
+        cpu=resources.cpu,
+        gpus=resources.gpus,
+        memory=resources.memory,
+        labels=resources.labels,
         debug=debug,
     )
-    launch(settings, foreground, found, lambda address: _say_started(address, settings, offer, monitor.start(settings)))
+    launch(
+        settings, foreground, found, lambda address: _say_started(address, settings, resources, monitor.start(settings))
+    )
 
 
 def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
@@ -247,9 +249,9 @@ def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str
         )
 
 
-def _say_started(address: str, settings: NodeSettings, offer: Offer, monitor: str) -> None:
+def _say_started(address: str, settings: NodeSettings, resources: NodeResources, monitor: str) -> None:
     port, key = settings.port, Path(settings.directory) / "key"
-    click.echo(f"A cluster with {offer} runs at {address}.")
+    click.echo(f"A cluster with {resources} runs at {address}.")
     anywhere = is_loopback(settings.host) or settings.host in EVERY_INTERFACE
     here = Address("localhost" if anywhere else settings.host, port)
     click.echo(f'  Use it here        parl.connect("{here}")')
@@ -275,7 +277,7 @@ _LOOK_S = 0.05
 
 @click.command("connect")
 @click.option("--address", required=True, metavar="HOST:PORT", help="The master.")
-@offer_options
+@resource_options
 @click.option("--host", help="Interface to listen on. Default: the one towards the master.")
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="The one TCP port of this worker. Default: a free one."
@@ -316,8 +318,8 @@ def connect_command(
     """
     explain_old_options(log_server_port_range=log_server_port_range)
     found = environment()
-    offer = Offer.of(cpu_num, gpu, memory, label)
-    if not offer.cpu and not offer.gpus and not offer.labels:
+    resources = NodeResources.of(cpu_num, gpu, memory, label)
+    if not resources.cpu and not resources.gpus and not resources.labels:
         raise click.UsageError("a worker without CPUs and GPUs has nothing to offer; --cpu_num must be above 0")
     try:
         master = Address.parse(address)
@@ -343,18 +345,18 @@ def connect_command(
         known_as=known_as,
         port=port,
         master=str(master),
-        cpu=offer.cpu,
-        gpus=offer.gpus,
-        memory=offer.memory,
-        labels=offer.labels,
+        cpu=resources.cpu,
+        gpus=resources.gpus,
+        memory=resources.memory,
+        labels=resources.labels,
         debug=debug,
     )
-    launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, offer))
+    launch(settings, foreground, found, lambda listening: _say_joined(listening, settings, resources))
     _check_reached(cluster.within(_PATIENCE_S), found.limits, settings)
 
 
-def _say_joined(address: str, settings: NodeSettings, offer: Offer) -> None:
-    click.echo(f"This host's {offer} belong to the cluster at {settings.master} (worker at {address}).")
+def _say_joined(address: str, settings: NodeSettings, resources: NodeResources) -> None:
+    click.echo(f"This host's {resources} belong to the cluster at {settings.master} (worker at {address}).")
     click.echo("  It ends with the cluster, or here with xparl stop")
     click.echo(f"  Logs               {shlex.quote(settings.directory)}")
 

@@ -58,7 +58,7 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
         *((where, one) for where, one in run_files.workers() if is_meant(Address.parse(one.master).port)),
         *((where, one) for where, one in run_files.monitors() if is_meant(Address.parse(one.master).port)),
     ]
-    places = {where for where, node in nodes if isinstance(node, ClusterRecord)}
+    clusters = {where for where, node in nodes if isinstance(node, ClusterRecord)}
     family = list(_descendants(node.process for _, node in nodes))
     for _, node in nodes:
         signal_process(node.process, signal.SIGTERM)
@@ -79,7 +79,7 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
                 forget(where)
             with contextlib.suppress(OSError):
                 where.rmdir()
-    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in places)]
+    told = [node for where, node in nodes if not (isinstance(node, MonitorRecord) and where in clusters)]
     return [_line(node, killed) for node in told]
 
 

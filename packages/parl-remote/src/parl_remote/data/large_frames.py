@@ -1,4 +1,4 @@
-"""Large frames: memory to receive them into, and their way between two processes of one host through shared memory.
+"""Large frames on their way between two processes of one host, through shared memory.
 
     Sharing   stow    [header, frame, LARGE FRAME, ...]  -->  [header with Flag.TICKETS, frame, ticket, ..., marks]
               unstow  the way back; marks has one byte for each frame after the first: 1 where it is a ticket
@@ -31,9 +31,8 @@ from parl_core.shared_memory import MemoryAddress, MemoryGone
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.links.call_messages import Flag
 from parl_remote.transport import Buffer, Channel
-from parl_remote.transport.unix import UnixChannel
 
-__all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "allocate", "can_share"]
+__all__ = ["LARGE", "TICKETS", "Mappings", "Segments", "Sharing", "can_share"]
 
 
 LARGE = 2**17  # below it one copy more is cheaper than two more system calls
@@ -247,8 +246,8 @@ class Sharing:
 
     @classmethod
     def through(cls, channel: Channel) -> Sharing | None:
-        """For the peer at the other end of a channel; None if it cannot see this process's memory."""
-        return cls() if isinstance(channel, UnixChannel) and can_share(channel.peer_pid) else None
+        """Return one for the peer at the other end of a channel; None if it cannot see this process's memory."""
+        return cls() if can_share(getattr(channel, "peer_pid", 0)) else None  # which channels on one host have
 
     def stow(self, frames: list[Buffer]) -> list[Buffer]:
         """Put large frames where the receiver finds them; what finds no room there stays in the message."""
@@ -285,10 +284,3 @@ class Sharing:
         """Let the memory go; frames that the receiver has, stay with it."""
         self._segments.close()
         self._mappings.close()
-
-
-def allocate(size: int) -> memoryview:
-    """Writable memory that is not filled with zeros first: every byte is about to be received."""
-    import numpy as np  # here, because a node never needs it and stays small
-
-    return np.empty(size, np.uint8).data

@@ -21,7 +21,7 @@ from parl_remote.links.identity import host_name
 from parl_remote.node.run_files import RunFiles
 from parl_remote.security import ClusterKey, make_private_dir
 from parl_remote.system.facilities import is_portable, missing
-from parl_remote.worker.host_check import shared_memory_free, write_error
+from parl_remote.system.host import shared_memory_free, write_error
 
 __all__ = ["Finding", "Severity", "check_here", "fine", "imports_of", "note", "problem"]
 

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import Waker
 from parl_remote.transport import Pollable
 
 __all__ = ["Loop", "Timer"]

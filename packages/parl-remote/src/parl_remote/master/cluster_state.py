@@ -163,7 +163,7 @@ class ClusterState:
         Raises:
             RemoteError: There is none.
         """
-        return self._finders.ask(client_id, asked)
+        return self._finders.request(client_id, asked)
 
     def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
         """Somebody wants an actor ended; the answer comes once it has.

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
 from parl_remote.death import DeathCause, DeathKind, DeathRecord
-from parl_remote.master.node_pool import Node, NodePool
-from parl_remote.master.placing import LeaseQueue
-from parl_remote.messages import LeaseRequest, Message
+from parl_remote.master.placing import LeaseQueue, Node, NodePool
+from parl_remote.messages.leases import LeaseRequest
 from parl_remote.messages.overview import ActorNumbers
-from parl_remote.records import Record, record
+from parl_remote.records import Message, Record, record
 from parl_remote.resources import Resources
 
 __all__ = ["Client", "ClusterTables", "DropNode", "Instruction", "Lease", "Liveness", "ToClient", "ToNode"]
@@ -160,7 +159,7 @@ class ActorNames:
             return None
         return holder
 
-    def ask(self, client_id: str, request: LeaseRequest) -> None:
+    def request(self, client_id: str, request: LeaseRequest) -> None:
         """A request waits that may have its name."""
         if request.actor_name:
             before = self._holders.get(request.actor_name)

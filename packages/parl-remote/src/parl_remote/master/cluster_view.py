@@ -6,8 +6,7 @@ import itertools
 
 from parl_remote.errors import RemoteError
 from parl_remote.master.cluster_tables import ClusterTables, Lease
-from parl_remote.master.node_pool import Node
-from parl_remote.master.placing import Waiting, reasons
+from parl_remote.master.placing import Node, Waiting, reasons
 from parl_remote.messages import ClientStatus, NodeStatus, Status, WaitingStatus
 from parl_remote.messages.overview import (
     ActorList,

@@ -19,8 +19,7 @@ from collections.abc import Callable
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.master.cluster_tables import ClusterTables, Instruction, Lease, ToClient, ToNode
-from parl_remote.master.node_pool import Node
-from parl_remote.master.placing import Waiting, next_placement, reasons
+from parl_remote.master.placing import Node, Waiting, next_placement, reasons
 from parl_remote.messages import (
     Failed,
     LeaseAssigned,
@@ -61,7 +60,7 @@ class LeaseGrants:
         if tables.names.in_the_way_of(client_id, request) is not None:
             return [ToClient(client_id, self._name_taken(request))]
         waiting = tables.queue.add(client_id, request, now)
-        tables.names.ask(client_id, request)
+        tables.names.request(client_id, request)
         out = self.place_waiting(now)
         if waiting.gone:
             return out
@@ -174,7 +173,7 @@ class ActorFinders:
         self._tables = tables
         self._waiting: dict[str, list[tuple[str, int]]] = {}
 
-    def ask(self, client_id: str, asked: FindActor) -> list[Instruction]:
+    def request(self, client_id: str, asked: FindActor) -> list[Instruction]:
         """Answer at once if that is possible.
 
         Raises:

@@ -21,7 +21,7 @@ from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteError, RemoteProtocolError
 from parl_remote.master.cluster_tables import Client, ClusterTables, Instruction, Lease, ToClient, ToNode
 from parl_remote.master.leases import LeaseEnds, LeaseGrants
-from parl_remote.master.node_pool import Node
+from parl_remote.master.placing import Node
 from parl_remote.messages import Bye, Heartbeat, LeaseRevoked, NodeJoin, RunningLease
 from parl_remote.messages.overview import ActorNumbers, DrainNode, DrainStarted, EndActor, ForgetUnstarted, NodeDraining
 from parl_remote.resources import Resources

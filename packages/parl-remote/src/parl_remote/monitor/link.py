@@ -194,7 +194,7 @@ _NAME = "xparl monitor"
 _NODES_A_PAGE = 100
 _ACTORS_A_PAGE = 250
 _FIRST_DEATHS = 200
-_PLACES_KEPT = 20_000
+_NODES_KEPT = 20_000
 _IDLE_S = 60.0  # how long a connection to a worker is kept after the last question
 _STACK_S = 8.0  # a worker waits some seconds for the actor itself
 
@@ -257,7 +257,7 @@ class ClusterSource:
         self._steering = _Line(self._dial_master)
         self._workers: dict[str, _Line] = {}
         self._addresses: dict[str, tuple[str, ...]] = {}
-        self._places: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
+        self._node_of: OrderedDict[str, str] = OrderedDict()  # by actor: its node, also of those that have ended
         self._deaths_known = -1
         self._lock = threading.Lock()
 
@@ -273,7 +273,7 @@ class ClusterSource:
         at = time.time()
         hosts = {node.host_id: node.name for node in nodes}
         names = {node.node_id: node.name for node in nodes}
-        self._learn_places(nodes, actors)
+        self._learn_node_of(nodes, actors)
         for death in deaths.deaths:
             self._place(death.lease_id, death.node_id)
         late_s = 2 * self._limits.heartbeat_interval_s
@@ -361,7 +361,7 @@ class ClusterSource:
     def _ask_worker(
         self, actor_id: str, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None
     ) -> _Answer:
-        node_id = self._places.get(actor_id)
+        node_id = self._node_of.get(actor_id)
         if node_id is None:
             raise Unknown(f"there is no actor {actor_id}")
         try:
@@ -383,7 +383,7 @@ class ClusterSource:
                 )
             return line
 
-    def _learn_places(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
+    def _learn_node_of(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
         """Note where everyone is, and let go of workers that nobody has asked for a while."""
         for actor in actors:
             self._place(actor.lease_id, actor.node_id)
@@ -400,10 +400,10 @@ class ClusterSource:
             line.close()
 
     def _place(self, actor_id: str, node_id: str) -> None:
-        self._places[actor_id] = node_id
-        self._places.move_to_end(actor_id)
-        while len(self._places) > _PLACES_KEPT:
-            self._places.popitem(last=False)
+        self._node_of[actor_id] = node_id
+        self._node_of.move_to_end(actor_id)
+        while len(self._node_of) > _NODES_KEPT:
+            self._node_of.popitem(last=False)
 
     def _reached(self, node: NodeDetail) -> str:
         return str(advertised_by(node.addresses[0], self._cluster.address)) if node.addresses else ""

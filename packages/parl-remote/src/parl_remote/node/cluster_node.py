@@ -198,13 +198,13 @@ class ClusterNode:
                 gpus=self._gpu_meter.latest,
             )
             return
-        first = self._dial()
+        first = self._connect_master()
         greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # to hear now if we are not wanted
         first.close()
         self._link = RejoiningLink(
             self._loop,
-            self._dial(),
-            connect=self._dial,
+            self._connect_master(),
+            connect=self._connect_master,
             joined=self._joined,
             on_message=worker.on_master,
             on_end=self._ended,
@@ -212,7 +212,7 @@ class ClusterNode:
             gpus=self._gpu_meter.latest,
         )
 
-    def _dial(self) -> Channel:
+    def _connect_master(self) -> Channel:
         return ZmqChannel.connect(self._settings.master, self._key, limits=self._limits)
 
     def _tell_master(self, message: Message) -> None:

@@ -32,8 +32,7 @@ from threading import Thread
 from typing import Any
 
 from parl_core.atomic_write import atomic_write
-from parl_remote.system.facilities import NO_FOLLOW
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import NO_FOLLOW, Waker
 
 __all__ = [
     "DONT_WAIT",

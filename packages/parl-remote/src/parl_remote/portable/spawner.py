@@ -27,7 +27,7 @@ from pathlib import Path
 
 from parl_remote.actor.reports import STACK_SIGNAL, ignore_stack_signal
 from parl_remote.portable.processes import descendants
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import Waker
 from parl_remote.system.thread_counts import chosen_by_user, set_variables
 
 __all__ = ["Spawner", "main"]

@@ -24,9 +24,9 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from parl_remote.data.answers import read_answer, unreadable
+from parl_remote.data.large_frames import TICKETS, Sharing
 from parl_remote.data.object_places import reading_from
 from parl_remote.data.serialize import loads
-from parl_remote.data.large_frames import TICKETS, Sharing
 from parl_remote.errors import ChannelClosed, ClusterUnreachable, RemoteError, RemoteProtocolError, ResultTimeout
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import HEADER_BYTES, Flag, Kind, header_of, pack

@@ -13,6 +13,7 @@ for the portable one on Linux, too, which is how it is tested.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import os
@@ -22,7 +23,7 @@ import socket
 
 from parl_remote.config import portable_wanted
 
-__all__ = ["BINARY", "CLOSE_ON_EXEC", "NO_FOLLOW", "cpu_count", "is_portable", "missing", "own_user"]
+__all__ = ["BINARY", "CLOSE_ON_EXEC", "NO_FOLLOW", "Waker", "cpu_count", "is_portable", "missing", "own_user"]
 
 # Flags for os.open where they exist. Elsewhere descriptors are not inherited anyway, and links need privileges.
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write two bytes for an end of line
@@ -37,6 +38,7 @@ _NEEDED = (
     (socket, ("AF_UNIX", "SO_PEERCRED", "SOCK_SEQPACKET", "MSG_DONTWAIT", "MSG_NOSIGNAL")),
 )
 _NEEDED_MODULES = ("fcntl", "resource", "termios")
+_MANY = 4096
 
 
 @functools.cache
@@ -73,3 +75,63 @@ def cpu_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+class Waker:
+    """Readable from `wake` to `clear`; a pipe that closes itself when nobody refers to it any more.
+
+    Where pipes cannot be waited for (Windows) it is a pair of sockets.
+    """
+
+    def __init__(self) -> None:
+        self._pair: tuple[socket.socket, socket.socket] | None = None
+        if is_portable():
+            self._pair = socket.socketpair()
+            for end in self._pair:
+                end.setblocking(False)
+            self._read, self._write = (end.fileno() for end in self._pair)
+        else:
+            self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken = False
+
+    def fileno(self) -> int:
+        """Return the end to wait for; -1 once the waker is closed."""
+        return self._read
+
+    def wake(self) -> None:
+        """Make it readable; any thread and any signal handler may."""
+        if not self._woken and self._write >= 0:
+            self._woken = True
+            with contextlib.suppress(BlockingIOError):  # a full pipe is readable enough
+                if self._pair is None:
+                    os.write(self._write, b"\0")
+                else:
+                    self._pair[1].send(b"\0")
+
+    def clear(self) -> None:
+        """Make it unreadable again. What it was woken for has to be looked at after this, or it may be missed."""
+        with contextlib.suppress(BlockingIOError):
+            if self._pair is None:
+                os.read(self._read, _MANY)
+            else:
+                self._pair[0].recv(_MANY)
+        self._woken = False  # last: a wake before this is looked at by whoever called, one after it writes again
+
+    def close(self) -> None:
+        """Give the descriptors back; a second call does nothing.
+
+        Where other threads may wake it, drop the reference instead: a closed number may belong to another file.
+        """
+        read, self._read = self._read, -1
+        write, self._write = self._write, -1
+        if self._pair is not None:
+            for end in self._pair:
+                end.close()
+            return
+        for descriptor in (read, write):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_write"):  # pipe2 may have failed
+            self.close()

@@ -1,4 +1,4 @@
-"""This host: how busy its CPUs are, how much memory it has left, which GPUs it has for actors.
+"""This host: how busy its CPUs are, how much memory it has left, which GPUs it has for actors, where it can write.
 
 The cause of a SIGKILL by the kernel is told to nobody. What can be seen is that its counter of such kills went up, or
 that there was next to nothing left just before: `OutOfMemoryHint` says so, and messages say "probably".
@@ -9,6 +9,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,16 @@ from typing import NamedTuple
 from parl_remote.portable import processes as portable
 from parl_remote.system.facilities import is_portable
 
-__all__ = ["HostLoad", "OutOfMemoryHint", "host_memory", "load_average", "usable_memory", "visible_gpus"]
+__all__ = [
+    "HostLoad",
+    "OutOfMemoryHint",
+    "host_memory",
+    "load_average",
+    "shared_memory_free",
+    "usable_memory",
+    "visible_gpus",
+    "write_error",
+]
 
 
 _MIB = 2**20
@@ -151,3 +162,27 @@ def visible_gpus(environment: Mapping[str, str]) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(sorted((m[1] for d in devices if (m := re.fullmatch(r"nvidia(\d+)", d))), key=int))
+
+
+def write_error(directory: Path) -> str:
+    """Return why a small file cannot be written to a directory; empty if it can."""
+    path = directory / f".parl-check-{os.getpid()}-{threading.get_ident()}"
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            os.write(descriptor, bytes(4096))
+            os.fsync(descriptor)  # some file systems promise room that they do not have
+        finally:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def shared_memory_free() -> int:
+    """Return bytes free in /dev/shm, -1 if there is none."""
+    try:
+        return shutil.disk_usage("/dev/shm").free
+    except OSError:
+        return -1

@@ -1,6 +1,5 @@
-"""Waiting for descriptors, and waking a thread that waits: with epoll and pipes (Linux), or what every system has.
+"""Waiting for descriptors: with epoll (Linux), or with what every system has.
 
-    Waker            a descriptor that another thread, or a signal handler, makes readable
     new_poller()     epoll, or a `PortablePoller` with epoll's methods
     wait_once(...)   one descriptor, or several, once
 
@@ -12,7 +11,6 @@ that descriptor readable, then rests until `poll` has looked. What is registered
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import selectors
 import socket
@@ -21,14 +19,13 @@ import weakref
 from collections.abc import Sequence
 from typing import Protocol
 
-from parl_remote.system.facilities import is_portable
+from parl_remote.system.facilities import Waker, is_portable
 
 __all__ = [
     "IN",
     "OUT",
     "Poller",
     "PortablePoller",
-    "Waker",
     "is_raised_by_handler",
     "new_poller",
     "wait_for_input",
@@ -162,7 +159,7 @@ def _ready(masks: dict[int, int], timeout_s: float | None, *, but: int) -> bool:
                     selector.register(fd, _events(mask))
         try:
             return any(key.fd != but for key, _ in selector.select(timeout_s))
-        except (OSError, ValueError):  # one was closed meanwhile, and its owner has rung `but` before
+        except (OSError, ValueError):  # one was closed meanwhile, and its owner has woken `but` before
             return False
 
 
@@ -172,69 +169,6 @@ def _events(mask: int) -> int:
 
 def _mask(events: int) -> int:
     return (IN if events & selectors.EVENT_READ else 0) | (OUT if events & selectors.EVENT_WRITE else 0)
-
-
-_MANY = 4096
-
-
-class Waker:
-    """Readable from `wake` to `clear`; a pipe that closes itself when nobody refers to it any more.
-
-    Where pipes cannot be waited for (Windows) it is a pair of sockets.
-    """
-
-    def __init__(self) -> None:
-        self._pair: tuple[socket.socket, socket.socket] | None = None
-        if is_portable():
-            self._pair = socket.socketpair()
-            for end in self._pair:
-                end.setblocking(False)
-            self._read, self._write = (end.fileno() for end in self._pair)
-        else:
-            self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._woken = False
-
-    def fileno(self) -> int:
-        """Return the end to wait for; -1 once the waker is closed."""
-        return self._read
-
-    def wake(self) -> None:
-        """Make it readable; any thread and any signal handler may."""
-        if not self._woken and self._write >= 0:
-            self._woken = True
-            with contextlib.suppress(BlockingIOError):  # a full pipe is readable enough
-                if self._pair is None:
-                    os.write(self._write, b"\0")
-                else:
-                    self._pair[1].send(b"\0")
-
-    def clear(self) -> None:
-        """Make it unreadable again. What it was woken for has to be looked at after this, or it may be missed."""
-        with contextlib.suppress(BlockingIOError):
-            if self._pair is None:
-                os.read(self._read, _MANY)
-            else:
-                self._pair[0].recv(_MANY)
-        self._woken = False  # last: a wake before this is looked at by whoever called, one after it writes again
-
-    def close(self) -> None:
-        """Give the descriptors back; a second call does nothing.
-
-        Where other threads may wake it, drop the reference instead: a closed number may belong to another file.
-        """
-        read, self._read = self._read, -1
-        write, self._write = self._write, -1
-        if self._pair is not None:
-            for end in self._pair:
-                end.close()
-            return
-        for descriptor in (read, write):
-            if descriptor >= 0:
-                os.close(descriptor)
-
-    def __del__(self) -> None:
-        if hasattr(self, "_write"):  # pipe2 may have failed
-            self.close()
 
 
 def new_poller() -> Poller:

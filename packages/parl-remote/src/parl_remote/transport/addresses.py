@@ -39,12 +39,12 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def advertised_by(node_address: str, dialled: Address) -> Address:
-    """Return where a node is reached that the master at `dialled` told of.
+def advertised_by(node_address: str, master: Address) -> Address:
+    """Return where a node is reached that the master at `master` told of.
 
     A node without a host of its own (":8037") is on the master's host, wherever that is for the one who asks.
     """
-    return Address(dialled.host, int(node_address[1:])) if node_address.startswith(":") else Address.parse(node_address)
+    return Address(master.host, int(node_address[1:])) if node_address.startswith(":") else Address.parse(node_address)
 
 
 def own_address_toward(address: Address) -> str:

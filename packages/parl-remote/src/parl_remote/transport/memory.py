@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from parl_remote.errors import ChannelClosed, ResultTimeout
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import Waker
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
 
 __all__ = ["MemoryChannel", "MemoryListener"]

@@ -26,12 +26,13 @@ from parl_remote.links.loop import Loop
 from parl_remote.messages import Failed, Message
 from parl_remote.messages.parts import CheckHost, HostReport, NodeReached, ReachNode
 from parl_remote.system.facilities import missing
+from parl_remote.system.host import shared_memory_free, write_error
 from parl_remote.transport.addresses import Address
 
 with contextlib.suppress(ImportError):  # not on Windows
     import resource
 
-__all__ = ["HostCheck", "missing_modules", "versions_that_matter", "write_error"]
+__all__ = ["HostCheck", "missing_modules", "versions_that_matter"]
 
 _MOST_AT_ONCE = 8
 _MOST_MODULES = 500
@@ -146,35 +147,11 @@ def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ..
     return tuple(missing)
 
 
-def write_error(directory: Path) -> str:
-    """Return why a small file cannot be written to a directory; empty if it can."""
-    path = directory / f".parl-check-{os.getpid()}-{threading.get_ident()}"
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            os.write(descriptor, bytes(4096))
-            os.fsync(descriptor)  # some file systems promise room that they do not have
-        finally:
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        return error.strerror or str(error)
-    return ""
-
-
 def _most_descriptors() -> int:
     """Return how many files a process may have open, -1 where that is not limited one by one."""
     if "resource" in missing():  # on Windows
         return -1
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-def shared_memory_free() -> int:
-    """Return bytes free in /dev/shm, -1 if there is none."""
-    try:
-        return shutil.disk_usage("/dev/shm").free
-    except OSError:
-        return -1
 
 
 def _reach(request_id: int, addresses: Sequence[str]) -> NodeReached:

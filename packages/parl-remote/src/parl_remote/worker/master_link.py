@@ -257,13 +257,13 @@ class RejoiningLink:
         if not self._ended:
             _log.warning("the master is gone: %s; actors go on, trying to reach it again", reason)
             self._lost_at = self._loop.now()
-            self._knock_later()
+            self._try_later()
 
-    def _knock_later(self) -> None:
-        thread = threading.Thread(target=self._knock, name="parl-rejoin", daemon=True)
+    def _try_later(self) -> None:
+        thread = threading.Thread(target=self._try, name="parl-rejoin", daemon=True)
         self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
 
-    def _knock(self) -> None:
+    def _try(self) -> None:
         """Try once, on a thread of its own."""
         try:
             channel = self._connect()
@@ -285,7 +285,7 @@ class RejoiningLink:
         if away_s > self._limits.rejoin_timeout_s and not self._joined().leases:
             self._end(f"the master has not answered for {away_s:.0f} s: {reason}")
         elif not self._ended:
-            self._knock_later()
+            self._try_later()
 
     def _end(self, reason: str) -> None:
         self._link = None

@@ -118,7 +118,9 @@ class _Zygote:
             _kill_group(pid)
 
     def _dump(self, number: int) -> None:
-        pid = self._pids.get(number)  # as above; from anybody else the signal could reach a stranger, and end it
+        pid = self._pids.get(
+            number
+        )  # as above; from any other process the signal could reach, and end, one that is not ours
         if pid is not None:
             os.kill(pid, STACK_SIGNAL)
 

@@ -19,13 +19,13 @@ from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, ResultTimeout
 from parl_remote.system.polling import IN, OUT, is_raised_by_handler, wait_once
 from parl_remote.transport import Buffer
-from parl_remote.transport.framing import FrameReader
 from parl_remote.transport.unix.sockets import (
     DONT_WAIT,
     JOIN_BELOW,
     NONE_LEFT,
     NOW,
     PARTS_AT_ONCE,
+    FrameReader,
     after,
     connect_to,
     peer_pid,

@@ -15,11 +15,11 @@ from parl_remote.config import Limits
 from parl_remote.errors import ChannelClosed, RemoteProtocolError
 from parl_remote.system.polling import IN, OUT, new_poller
 from parl_remote.transport import Buffer, Closed, Event, Opened, Received
-from parl_remote.transport.framing import FrameReader
 from parl_remote.transport.unix.sockets import (
     NONE_LEFT,
     NOW,
     PARTS_AT_ONCE,
+    FrameReader,
     Listening,
     after,
     connect_to,

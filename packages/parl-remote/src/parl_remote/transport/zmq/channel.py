@@ -99,7 +99,7 @@ class ZmqChannel:
         while True:
             host, port = candidates[0]
             try:
-                return cls(*_dial(context, curve, limits, host, port, address, deadline), address)
+                return cls(*_connected(context, curve, limits, host, port, address, deadline), address)
             except AuthenticationFailed:
                 refusals += 1
                 if refusals == _REFUSALS:
@@ -266,7 +266,7 @@ def _resolve(address: str) -> list[tuple[str, int]]:
     return [(str(target[0]), parsed.port) for *_, target in found]
 
 
-def _dial(
+def _connected(
     context: Context, curve: Curve, limits: Limits, host: str, port: int, address: str, deadline: float
 ) -> tuple[Socket, Socket]:
     """Return a connected and authenticated socket with its monitor."""

@@ -28,8 +28,7 @@ from zmq.utils.monitor import recv_monitor_message
 from parl_remote.config import Limits
 from parl_remote.errors import RemoteProtocolError
 from parl_remote.security import ClusterKey
-from parl_remote.system.facilities import is_portable
-from parl_remote.system.polling import Waker
+from parl_remote.system.facilities import Waker, is_portable
 from parl_remote.transport import Buffer
 
 __all__ = [

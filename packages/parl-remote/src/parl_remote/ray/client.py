@@ -27,10 +27,6 @@ from parl_remote.data import serialize
 from parl_remote.data.answers import read_answer
 from parl_remote.data.class_spec import ClassSpec, description_of, dumps_class, read_description
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.engines.ray.folder import Folder, copied, visible
-from parl_remote.engines.ray.hosted import ConcurrentObject, HostedObject, Setup
-from parl_remote.engines.ray.library import NAMESPACE, Message, RayPlace, Wire, cause_of, extras_of, opened, packed, ray
-from parl_remote.engines.ray.path import RayPath, lost
 from parl_remote.errors import (
     ClusterUnreachable,
     NameTaken,
@@ -44,6 +40,10 @@ from parl_remote.links.call_messages import Kind, pack
 from parl_remote.object_ref import ObjectRef, received
 from parl_remote.options import ActorOptions
 from parl_remote.program.actor_ref import ActorRef, AttributeNames, kind_of_reference, settled
+from parl_remote.ray.folder import Folder, copied, visible
+from parl_remote.ray.hosted import ConcurrentObject, HostedObject, Setup
+from parl_remote.ray.library import NAMESPACE, Message, RayPlace, Wire, cause_of, extras_of, opened, packed, ray
+from parl_remote.ray.path import RayPath, lost
 
 __all__ = ["open_ray"]
 

@@ -23,11 +23,11 @@ from parl_remote import current
 from parl_remote.actor.host import ActorHost, HoldingReply
 from parl_remote.actor.runners import Job
 from parl_remote.debug_client import LocalCalls
-from parl_remote.engines.ray.folder import Folder
-from parl_remote.engines.ray.library import Message, RayPlace, Wire, extras_of, opened, packed, ray
-from parl_remote.engines.ray.path import Client as PathClient
 from parl_remote.links.call_messages import header_of
 from parl_remote.object_ref import ObjectRef
+from parl_remote.ray.folder import Folder
+from parl_remote.ray.library import Message, RayPlace, Wire, extras_of, opened, packed, ray
+from parl_remote.ray.path import Client as PathClient
 from parl_remote.transport import Buffer
 
 __all__ = ["ConcurrentObject", "HostedObject", "Setup"]

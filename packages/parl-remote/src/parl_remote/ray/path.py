@@ -18,12 +18,12 @@ from typing import Any, Protocol
 
 from parl_remote.data.answers import Answer, read_answer
 from parl_remote.death import DeathCause, DeathKind
-from parl_remote.engines.ray.library import Message, cause_of, extras_of, opened, packed, ray
 from parl_remote.errors import ActorLost, RemoteError
 from parl_remote.future import RemoteFuture
 from parl_remote.links.call_messages import pack
 from parl_remote.object_ref import ObjectRef
 from parl_remote.program.actor_ref import AttributeNames
+from parl_remote.ray.library import Message, cause_of, extras_of, opened, packed, ray
 from parl_remote.transport import Buffer
 
 __all__ = ["RayPath", "lost"]

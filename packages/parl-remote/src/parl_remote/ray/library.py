@@ -16,9 +16,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from parl_remote.data.large_frames import allocate
 from parl_remote.death import DeathCause, DeathKind
 from parl_remote.errors import RemoteError
+from parl_remote.links.call_messages import allocate
 from parl_remote.object_ref import ObjectRef
 from parl_remote.transport import Buffer
 
