@@ -35,7 +35,7 @@ class CallLink:
 
     @property
     def reuses_arrays(self) -> bool:
-        """Whether a step's arrays are overwritten by the next one."""
+        """True if a step's arrays are overwritten by the next one."""
         return False
 
     def begin(self, method: str, *arguments: Any) -> None:
@@ -98,7 +98,7 @@ class SharedLink(CallLink):
 
     @property
     def reuses_arrays(self) -> bool:
-        """Whether a step's arrays are overwritten by the next one."""
+        """True if a step's arrays are overwritten by the next one."""
         return True
 
     def step(self, actions: Any) -> GroupStep:

@@ -42,7 +42,7 @@ _NUMBERS = frozenset("?bBhHiIlLqQefd")
 
 
 class Answer(bytes, enum.Enum):
-    """What the actor's byte says."""
+    """The meanings of the actor's byte."""
 
     STEPPED = b"s"
     """the arrays are there"""
@@ -55,7 +55,7 @@ class Answer(bytes, enum.Enum):
 
 
 class StepTicket(NamedTuple):
-    """What leads another process of this host to the memory."""
+    """The address of the memory and the pipes, for another process of this host."""
 
     token: bytes
     """the memory's first bytes; a process with the same number on another host does not have them"""
@@ -70,7 +70,7 @@ class StepTicket(NamedTuple):
 
 
 class StepArrays(NamedTuple):
-    """What a step writes, arrays over the group's environments; see `GroupStep` and `Ending`."""
+    """The arrays that a step writes, over the group's environments; see `GroupStep` and `Ending`."""
 
     observations: Any
     rewards: npt.NDArray[np.float64]

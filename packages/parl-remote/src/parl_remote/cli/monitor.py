@@ -28,7 +28,7 @@ _ABOVE = 100  # PARL's own monitor was there, and people look for it there
 
 @dataclass(frozen=True, slots=True)
 class MonitorPlan:
-    """What was decided before the cluster started.
+    """The decision about a cluster's monitor, taken before the cluster starts.
 
     Attributes:
         found: The environment.

@@ -43,7 +43,7 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclass(frozen=True, slots=True)
 class NodeResources:
-    """What one node gives to actors.
+    """The resources that one node gives to actors.
 
     Attributes:
         cpu: CPUs.

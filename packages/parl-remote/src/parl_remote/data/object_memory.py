@@ -43,14 +43,14 @@ _MOST_KEPT = 2**28  # bytes that may idle
 
 
 class FrameKind:
-    """How a frame may be used: READ_ONLY, or OWN_COPY where writing must work and stay within the process."""
+    """The permitted use of a frame: READ_ONLY, or OWN_COPY where writing must work and stay within the process."""
 
     READ_ONLY = 0
     OWN_COPY = 1
 
 
 class Place(NamedTuple):
-    """Where a process of this host finds a value.
+    """The address of a value, for processes of this host.
 
     Attributes:
         pid: A process that has the file open.
@@ -219,7 +219,7 @@ def _layout_of(frames: Sequence[Buffer]) -> int:
 
 
 class MemoryPool:
-    """What a process has stored; any thread may use it.
+    """The values that a process has stored; any thread may use it.
 
     Args:
         on_first: Called once, in `store`, before there can be anything to `tidy`.
@@ -265,7 +265,7 @@ class MemoryPool:
         return memory
 
     def give_back(self, memory: Memory) -> None:
-        """Nobody in this process refers to it any more; finalizers may call this."""
+        """Return memory that this process does not refer to any more; finalizers may call this."""
         if os.getpid() == self._pid:
             self._returned.put(memory)
         else:  # a forked copy: the memory is the parent's

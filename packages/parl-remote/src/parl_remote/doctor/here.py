@@ -1,4 +1,4 @@
-"""What can be wrong with this host, and what a program needs: disk, limits, keys, leftovers of crashes, imports.
+"""Checks of this host, and of what a program needs: disk, limits, keys, leftovers of crashes, imports.
 
 Every check of the doctor yields `Finding`s, which are defined here.
 """
@@ -27,7 +27,7 @@ __all__ = ["Finding", "Severity", "check_here", "fine", "imports_of", "note", "p
 
 
 class Severity(Enum):
-    """How bad it is.
+    """The severity of a finding.
 
     FINE: as it should be. NOTE: worth knowing; what runs now is not hindered. PROBLEM: something does not work.
     """
@@ -39,7 +39,7 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found, and what to do.
+    """A result of a check, and its remedy.
 
     Attributes:
         check: The check, one word.

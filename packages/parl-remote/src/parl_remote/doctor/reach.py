@@ -29,7 +29,7 @@ _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to whoever connects
 
 
 class Seen(Enum):
-    """What was seen.
+    """The result of a probe.
 
     UNKNOWN_NAME: the host's name means nothing here. NO_ROUTE: there is no way to it. NO_ANSWER: nothing came back in
     time. REFUSED: the host is there, and nobody listens at the port. SILENT: something takes connections and does not

@@ -1,4 +1,4 @@
-r"""Where everything lies in a job's folder, where an actor runs, and what it has in `sys.path`.
+r"""The layout of a job's folder, the directory that an actor runs in, and its `sys.path`.
 
     <folder>/work/...      the directory that actors run in: what distributed_files names, at the same relative paths,
                            and code whose root is the program's own directory or lies below it
@@ -81,7 +81,7 @@ def _place(root: str, number: int, base: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an actor runs.
+    """The directory that an actor runs in, and its `sys.path`.
 
     Attributes:
         working_dir: The directory; empty for that of its worker.

@@ -1,4 +1,4 @@
-"""What a job's folder holds: paths, sizes and hashes, as text that can be checked before anything is written.
+"""The content of a job's folder: paths, sizes and hashes, as text that is checked before anything is written.
 
 An actor that runs in such a folder finds its manifest there, and passes all of it on to the actors that it makes.
 
@@ -64,7 +64,7 @@ class Entry:
 
     @property
     def is_directory(self) -> bool:
-        """Whether it is a directory."""
+        """True for a directory."""
         return not self.digest
 
 
@@ -172,7 +172,7 @@ class Inherited:
 
     @property
     def sys_path(self) -> tuple[str, ...]:
-        """Where this process looks for modules in the folder, relative to that."""
+        """The directories of the folder that are in `sys.path`, relative to it."""
         return tuple(
             os.path.relpath(entry, self.folder).replace(os.sep, "/") for entry in sys.path if self.holds(str(entry))
         )

@@ -1,4 +1,4 @@
-"""Where an actor runs and what it can import: the program's own directories where they can be seen, else a folder.
+"""The place of each actor: the program's own directories where its worker sees them, else a folder.
 
 `sending` is imported by programs that need it: hashlib costs 5 ms of a program's start.
 """

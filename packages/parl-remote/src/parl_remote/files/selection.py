@@ -1,4 +1,4 @@
-"""What `distributed_files` names: patterns to files.
+"""Files that the patterns of `distributed_files` select.
 
     ["data/*.csv", "configs", "!*.log"]  -->  {"data/a.csv": file, "configs": None, "configs/x.yaml": file, ...}
 

@@ -92,7 +92,7 @@ def _mib(size: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """What changes when a file is written to."""
+    """The properties of a file that change when it is written to."""
 
     size: int
     changed_ns: int
@@ -105,7 +105,7 @@ class _State:
 
 
 class Contents:
-    """What is known of files; one thread at a time."""
+    """Known hashes of files; one thread at a time."""
 
     def __init__(self) -> None:
         self._hashed: dict[str, tuple[_State, str]] = {}
@@ -177,7 +177,7 @@ _MOST_ATTEMPTS = 3  # at sending one content; the third loss is no accident
 
 
 class Worker(Protocol):
-    """How workers are asked; `WorkerClients` is one."""
+    """A way to send requests to workers; `WorkerClients` is one."""
 
     def ask(
         self,

@@ -158,7 +158,7 @@ class ClusterState:
     # -- from outside (see `messages.overview`, `messages.parts`) -----------------------------------------------
 
     def find_requested(self, client_id: str, asked: FindActor) -> list[Instruction]:
-        """Somebody looks for an actor by its name, or for the one that took the place of another.
+        """Look for an actor by its name, or for the one that replaced another.
 
         Raises:
             RemoteError: There is none.
@@ -166,7 +166,7 @@ class ClusterState:
         return self._finders.request(client_id, asked)
 
     def kill_requested(self, client_id: str, asked: KillActor) -> list[Instruction]:
-        """Somebody wants an actor ended; the answer comes once it has.
+        """End an actor; the answer follows when it has ended.
 
         Raises:
             RemoteError: There is no such actor.
@@ -174,7 +174,7 @@ class ClusterState:
         return self._ends.kill(client_id, asked)
 
     def drain_requested(self, client_id: str, asked: DrainNode, now: float) -> list[Instruction]:
-        """Somebody wants a node to leave.
+        """Drain a node, so that it leaves.
 
         Raises:
             RemoteError: There is no such node, or more than one of that name.

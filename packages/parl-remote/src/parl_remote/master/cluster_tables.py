@@ -28,7 +28,7 @@ _Peer = TypeVar("_Peer", bound=Hashable)
 
 
 class Liveness(Generic[_Peer]):
-    """When each peer was heard last.
+    """The time of each peer's last sign of life.
 
     Peers are kept in the order in which they were heard, so that a sign of life and the search for silent ones cost
     the same with ten peers as with ten thousand.
@@ -117,7 +117,7 @@ class DeathLog:
 
 @dataclass(slots=True)
 class NameHolder:
-    """Who has a name.
+    """The holder of a name.
 
     Attributes:
         client_id: The client that asked for it.
@@ -264,7 +264,7 @@ class Lease:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether its client would make the actor again."""
+        """True if its client would make the actor again."""
         return self.max_restarts < 0 or self.restarts < self.max_restarts
 
 

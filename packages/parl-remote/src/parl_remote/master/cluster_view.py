@@ -33,7 +33,7 @@ _LONGEST_QUEUE = 100
 
 
 class ClusterView:
-    """What can be asked about a cluster.
+    """Answers to questions about a cluster.
 
     Args:
         tables: What the master knows.

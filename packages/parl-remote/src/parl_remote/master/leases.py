@@ -1,4 +1,4 @@
-"""How requests for room become leases or are refused, how leases end, and who is told.
+"""Leases: requests for room that are granted or refused, ends, and the messages to those concerned.
 
 LeaseRequest --room now--> LeaseAssigned to the worker, LeaseGranted to the client
              --no room---> the queue --room--> the same
@@ -257,7 +257,7 @@ class LeaseEnds:
         return self.lose(lease_id, cause) if lease is not None and lease.node.node_id == node_id else []
 
     def kill(self, client_id: str, asked: KillActor) -> list[Instruction]:
-        """Somebody wants an actor ended; the answer comes once it has.
+        """End an actor; the answer follows when it has ended.
 
         Raises:
             RemoteError: There is no such actor.

@@ -324,7 +324,7 @@ class MasterOverview:
                 raise RemoteProtocolError(f"the master cannot take {type(message).__name__}")
 
     def closed(self, link: Link) -> None:
-        """Nothing: an answer to a peer that is gone goes nowhere."""
+        """Do nothing: answers to a peer that is gone are dropped."""
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Do nothing: a part without resources."""

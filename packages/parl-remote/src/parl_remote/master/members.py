@@ -33,7 +33,7 @@ _LOST_LEASES_KEPT = 10_000  # a node that was cut off comes back within minutes,
 
 
 class KnownNodes:
-    """What happens to nodes.
+    """The life of nodes in a cluster.
 
     Args:
         tables: What the master knows.
@@ -149,7 +149,7 @@ def _sum(amounts: Iterable[Resources]) -> Resources:
 
 
 class KnownClients:
-    """What happens to programs.
+    """The life of programs in a cluster.
 
     Args:
         tables: What the master knows.

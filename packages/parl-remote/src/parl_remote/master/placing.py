@@ -95,7 +95,7 @@ _THOUSANDTHS = 1000
 
 
 class GpuShares:
-    """What is free of each GPU of a node, in thousandths.
+    """The free share of each GPU of a node, in thousandths.
 
     Args:
         names: The GPUs, as CUDA_VISIBLE_DEVICES names them.
@@ -152,7 +152,7 @@ class GpuShares:
 
 
 class Shape(NamedTuple):
-    """What requests must have in common to be served alike.
+    """The properties that requests have in common if they are served alike.
 
     Attributes:
         resources: What the actor needs.
@@ -200,12 +200,12 @@ class Node:
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Its name for people."""
         return self.joined.name or self.joined.node_id
 
     @property
     def total(self) -> Resources:
-        """What it offered when it joined."""
+        """Its resources when it joined."""
         return self.joined.resources
 
     @property
@@ -504,7 +504,7 @@ class LeaseQueue:
 
 @dataclass(slots=True)
 class _Held:
-    """What older requests hold back.
+    """The kinds and nodes that older requests hold back.
 
     Attributes:
         kinds: For whom: the first request that is short of each kind.

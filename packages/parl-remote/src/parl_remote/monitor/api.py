@@ -48,7 +48,7 @@ class BadQuery(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a query asks for.
+    """A parsed query.
 
     Attributes:
         text: Words that must all occur in a row's texts, in any case.
@@ -80,7 +80,7 @@ class Page(Generic[Row]):
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[Row]):
-    """How one kind of row is searched and sorted.
+    """The search and sort keys of one kind of row.
 
     Attributes:
         texts: What words are looked for in.

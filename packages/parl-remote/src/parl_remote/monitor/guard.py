@@ -139,7 +139,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 @dataclass(frozen=True, slots=True)
 class Visitor:
-    """Who asks.
+    """The sender of a request.
 
     Attributes:
         session: The browser session, None without one.
@@ -153,12 +153,12 @@ class Visitor:
 
     @property
     def known(self) -> bool:
-        """Whether the token was shown, now or at a login."""
+        """True if the token was shown, now or at a login."""
         return self.by_token or self.session is not None
 
     @property
     def may_look(self) -> bool:
-        """Whether what the monitor knows is for this visitor."""
+        """True if this visitor may see what the monitor knows."""
         return self.known or self.is_owner
 
 

@@ -15,7 +15,7 @@ __all__ = ["HOW_TO_INSTALL", "MonitorSettings", "check_installed", "is_installed
 
 @dataclass(frozen=True, slots=True)
 class MonitorSettings:
-    """What a monitor is told; it goes over a command line, so no secret is among it.
+    """The settings of a monitor; they go over a command line, so no secret is among them.
 
     Attributes:
         address: The master, "host:port".
@@ -37,12 +37,12 @@ class MonitorSettings:
 
     @property
     def token_file(self) -> Path:
-        """Where the token is."""
+        """The file with the token."""
         return Path(self.directory) / "monitor.token"
 
     @property
     def log_file(self) -> Path:
-        """Where a detached monitor writes its log."""
+        """The log of a detached monitor."""
         return Path(self.directory) / "monitor.log"
 
 

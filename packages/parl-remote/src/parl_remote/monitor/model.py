@@ -1,4 +1,4 @@
-"""What the monitor knows of a cluster at one moment, and the interface by which it is asked.
+"""A cluster at one moment as the monitor knows it, and the interface of where that comes from.
 
     Store, API  -->  Source  <--  ClusterSource (a client of the master)  |  a fake one in tests
 
@@ -267,7 +267,7 @@ class SourceError(Exception):
 
 
 class Unreachable(SourceError):
-    """Whoever had to answer does not; trying again later may help."""
+    """A node did not answer; trying again later may help."""
 
 
 class Unknown(SourceError):

@@ -1,4 +1,4 @@
-"""Who may look and who may act: the token, sessions after a login, tries that are limited. Pure, no flask.
+"""Authorization of visitors: the token, sessions after a login, limited attempts. Pure, no flask.
 
 token file (0600) --typed into the login page--> Sessions.open --cookie--> Sessions.of(cookie) -> Session
                   `-Authorization: Bearer------> Sessions.knows
@@ -25,7 +25,7 @@ _MOST_SESSIONS = 1000  # each took the token to open; more than that is a script
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody who has shown the token.
+    """A browser session, opened with the token.
 
     Attributes:
         csrf: What every request that changes something must carry besides the cookie.
@@ -77,7 +77,7 @@ class Sessions:
 
 
 class Tries:
-    """How often somebody may be wrong: some tries at once, then one every few seconds.
+    """A limit on wrong tokens: some attempts at once, then one every few seconds.
 
     Args:
         now: Any clock in seconds.

@@ -1,4 +1,4 @@
-"""What the monitor remembers: the last snapshot, numbers over time, deaths, and counts that only grow.
+"""The monitor's memory: the last snapshot, numbers over time, deaths, and counts that only grow.
 
     Collector --add(snapshot) | failed(why)--> Store --latest, histories, deaths, health--> API, pages, metrics
 
@@ -23,7 +23,7 @@ __all__ = ["History", "Keep", "Store", "View", "totals_of"]
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """How much a history keeps.
+    """The size of a history.
 
     Attributes:
         fine: Entries as they come.
@@ -185,7 +185,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether the monitor knows what it shows; `age_s` is the age of the last snapshot, None before the first."""
+    """The state of the monitor's knowledge; `age_s` is the age of the last snapshot, None before the first."""
 
     ok: bool
     age_s: float | None

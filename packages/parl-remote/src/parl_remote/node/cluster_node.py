@@ -114,7 +114,7 @@ class ClusterNode:
 
     @property
     def address(self) -> str:
-        """Where it listens, "host:port"."""
+        """Its address, "host:port"."""
         return self._tcp.address
 
     def run(self) -> None:

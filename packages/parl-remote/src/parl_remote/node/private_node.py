@@ -53,7 +53,7 @@ class _OneProgram:
 
     @property
     def came(self) -> bool:
-        """Whether the driver has connected."""
+        """True if the driver has connected."""
         return self._driver is not None
 
     def opened(self, link: Link) -> None:
@@ -72,7 +72,7 @@ class _OneProgram:
             self._on_gone()
 
     def closed(self, link: Link, reason: str) -> None:
-        """Somebody is gone; without the driver or the worker there is nothing left to do."""
+        """Note that a peer is gone; without the driver or the worker the node ends."""
         self._master.closed(link, reason)
         if link is self._driver or link.hello.role is not Role.CLIENT:
             self._on_gone()

@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 class PrivateNodeSettings(NamedTuple):
-    """What the driver tells its node.
+    """The settings that the driver gives its node.
 
     Attributes:
         directory: The node's private directory, which exists.

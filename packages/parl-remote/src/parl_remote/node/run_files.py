@@ -1,4 +1,4 @@
-"""What `xparl` writes down about the processes it starts on this host, so that they can be found, asked and ended.
+"""Records of the processes that `xparl` starts on this host, by which they are found and ended.
 
     <run directory>/<host>-<port>/cluster.json, key, node.log, actors/       a cluster
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere

@@ -34,7 +34,7 @@ _LOG_LINES = 15
 
 @dataclass(frozen=True, slots=True)
 class NodeSettings:
-    """What `xparl` decided for a node.
+    """The settings that `xparl` gives a node.
 
     Attributes:
         directory: Its run directory, with the cluster's key in the file `key`.
@@ -66,12 +66,12 @@ class NodeSettings:
 
     @property
     def has_worker(self) -> bool:
-        """Whether actors can run here."""
+        """True if actors can run here."""
         return bool(self.cpu or self.gpus or self.labels)
 
     @property
     def resources(self) -> Resources:
-        """What the node offers."""
+        """The resources that the node offers."""
         return Resources(cpu=self.cpu, gpu=len(self.gpus), memory=self.memory, labels=self.labels)
 
 

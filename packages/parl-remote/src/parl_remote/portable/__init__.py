@@ -1,1 +1,1 @@
-"""What stands in for Linux's own facilities elsewhere, see `facilities`; tested on Linux with `PARL_PORTABLE=1`."""
+"""Substitutes for Linux's own facilities on other systems, chosen by `system`; tested on Linux with `PARL_PORTABLE=1`."""

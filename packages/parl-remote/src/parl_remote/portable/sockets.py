@@ -69,11 +69,11 @@ class LoopbackSocket(socket.socket):
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def setblocking(self, flag: bool, /) -> None:
-        """Whether calls that do not say otherwise wait."""
+        """Set whether calls that do not say otherwise wait."""
         self._patience_s = None if flag else 0.0
 
     def settimeout(self, value: float | None, /) -> None:
-        """How long they wait."""
+        """Set how long such calls wait."""
         self._patience_s = value
 
     def gettimeout(self) -> float | None:

@@ -91,12 +91,12 @@ class RayClient:
 
     @property
     def address(self) -> str:
-        """What `connect` was asked for."""
+        """The address that `connect` was given."""
         return self._address
 
     @property
     def actor_num(self) -> int:
-        """How many actors this program has now."""
+        """The number of actors that this program has now."""
         return len(self._own)
 
     def create(

@@ -1,4 +1,4 @@
-"""Where actors on Ray run and what they can import, and the program's files on their way there.
+"""The place of actors on Ray, and the program's files on their way there.
 
 "ray"    actors run where the program does, or, with distributed_files, in a copy of these files
 ray://   everything is copied into one folder, which Ray packs and unpacks on its nodes
@@ -23,7 +23,7 @@ __all__ = ["Folder", "copied", "visible"]
 
 @dataclass(frozen=True)
 class Folder:
-    """What an actor's process is told.
+    """The settings of an actor's process.
 
     Attributes:
         working_dir: The directory to run in; relative to where Ray has unpacked the program's files, or absolute.
@@ -37,7 +37,7 @@ class Folder:
 
     @property
     def is_unpacked(self) -> bool:
-        """Whether Ray unpacks it, on each node somewhere else."""
+        """True if Ray unpacks it, on each node somewhere else."""
         return not os.path.isabs(self.working_dir)
 
 

@@ -37,7 +37,7 @@ _NUMBER_AT = 4  # of the header, see `call_messages`
 
 
 class Client(PathClient, current.ActorMaker, Protocol):
-    """What the process of an actor needs of its own side of the cluster."""
+    """The part of its own client that an actor's process needs."""
 
     def restored(self, extras: Message) -> list[ObjectRef[Any]]:
         """Put values that came beside a message where references find them."""
@@ -45,7 +45,7 @@ class Client(PathClient, current.ActorMaker, Protocol):
 
 @dataclass(frozen=True)
 class Setup:
-    """What the process of an actor needs to know.
+    """The settings of an actor's process.
 
     Attributes:
         folder: Where it runs.
@@ -65,7 +65,7 @@ class Setup:
 
 
 class _Hosted:
-    """What both kinds have in common.
+    """The common part of both kinds.
 
     Args:
         creation: The message that makes the object.
@@ -192,7 +192,7 @@ class _Calls(LocalCalls):
             self._runner.take(Job(run, self))
 
     def stop(self, number: int) -> None:
-        """Nobody wants the reply of a call any more."""
+        """Drop the reply of a call."""
         self._takers.pop(number, None)
         if self._runner is not None:
             self._runner.cancel(self, number)

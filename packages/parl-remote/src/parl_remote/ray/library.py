@@ -69,7 +69,7 @@ _LARGE = 8192  # what `serialize` keeps out of pickles is at least this long
 
 
 class RayPlace:
-    """Where an actor is, for all who are connected to its cluster.
+    """The address of an actor within its cluster.
 
     Attributes:
         actor_id: Its id.

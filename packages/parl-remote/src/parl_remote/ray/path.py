@@ -33,7 +33,7 @@ _MOMENT_S = 0.05  # between two looks at an actor that is being restarted, which
 
 
 class Client(Protocol):
-    """What a path needs of the program's side; `RayClient` is one."""
+    """The part of the program's client that a path needs; `RayClient` is one."""
 
     def stored(self, ref: ObjectRef[Any]) -> Any:
         """Return Ray's reference to a value of `put`; None where the receiver sees the memory that it is in."""
@@ -170,7 +170,7 @@ class RayPath:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def close(self, cause: DeathCause) -> None:
-        """Nothing can be sent any more; the first cause counts."""
+        """Send nothing any more; the first cause counts."""
         if self._cause is None:
             self._cause = cause
 

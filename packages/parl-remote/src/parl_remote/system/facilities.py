@@ -1,4 +1,4 @@
-"""What this operating system offers: all that the fast ways need, as Linux has it, or only what every system has.
+"""The facilities of this operating system: all that Linux has, or only those that every system has.
 
                      everything is there (Linux)             something is missing: the portable fill
     local sockets    unix, checked by the peer's user        TCP on loopback, checked by a secret    portable.sockets

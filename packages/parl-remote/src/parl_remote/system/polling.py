@@ -37,7 +37,7 @@ IN, OUT = 1, 4  # as epoll's EPOLLIN and EPOLLOUT
 
 
 class Poller(Protocol):
-    """What `select.epoll` and `PortablePoller` have in common."""
+    """The methods that `select.epoll` and `PortablePoller` have in common."""
 
     def register(self, fd: int, eventmask: int, /) -> None:
         """Begin to watch a descriptor."""
@@ -59,7 +59,7 @@ class Poller(Protocol):
 
 
 class _Watch:
-    """What a poller and its thread share; it refers to no poller, so that one nobody uses can go."""
+    """State that a poller and its thread share; it refers to no poller, so that an unused one is freed."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

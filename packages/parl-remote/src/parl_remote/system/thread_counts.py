@@ -1,4 +1,4 @@
-"""How many threads numeric libraries of an actor may use: as many as the actor has CPUs.
+"""Thread counts of numeric libraries in an actor: as many as the actor has CPUs.
 
 Otherwise eight actors on eight cores would start sixty-four threads that take turns. Libraries read the environment
 when they are loaded, and that is all that those need which the actor loads itself: torch, paddle, MKL, numexpr, numba.

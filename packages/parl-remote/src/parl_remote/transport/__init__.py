@@ -96,7 +96,7 @@ class Listener(Pollable, Protocol):
 
     @property
     def address(self) -> str:
-        """Where peers connect: "host:port", a path, or a name within this process."""
+        """The address for peers: "host:port", a path, or a name within this process."""
 
     def poll(self) -> list[Event]:
         """Return what happened since the last call, in order for each peer; never waits."""

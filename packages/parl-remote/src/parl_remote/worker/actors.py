@@ -235,12 +235,12 @@ class WorkerLease:
 
     @property
     def client_id(self) -> str:
-        """Who asked for it."""
+        """The client that requested it."""
         return self.assigned.client_id
 
     @property
     def outlives_its_client(self) -> bool:
-        """Whether its actor goes on when its client is gone."""
+        """True if its actor goes on when its client is gone."""
         return self.assigned.detached and self.actor is not None
 
     def as_running(self, now: float) -> RunningLease:

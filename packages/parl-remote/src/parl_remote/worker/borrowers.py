@@ -101,7 +101,7 @@ class Borrowers:
             link.tell(ActorWatched(request.request_id, cause=cause))
 
     def close(self) -> None:
-        """Nothing: actors and links end with the node."""
+        """Do nothing: actors and links end with the node."""
 
     def attached(self, client_id: str, lease_id: str) -> None:
         """A client on another host has its way to an actor, through the worker's relay."""

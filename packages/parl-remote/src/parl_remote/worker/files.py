@@ -47,7 +47,7 @@ __all__ = ["Blobs", "DamagedBlob", "WorkerFiles", "make_folder"]
 
 
 class DamagedBlob(RemoteError):
-    """What was kept is not any more what it was: somebody or something has changed the worker's files.
+    """A kept content has changed: the worker's files were modified.
 
     Attributes:
         digest: Its hash.
@@ -149,12 +149,12 @@ class Blobs:
             (self._directory / digest).unlink()
 
     def forget(self, who: str) -> None:
-        """Somebody will send nothing any more."""
+        """Drop the unfinished contents of a sender that is gone."""
         for known, digest in [key for key in self._incoming if key[0] == who]:
             self._give_up(known, digest)
 
     def close(self) -> None:
-        """Nothing will be sent any more."""
+        """Drop all unfinished contents."""
         for who, digest in list(self._incoming):
             self._give_up(who, digest)
 

@@ -1,4 +1,4 @@
-"""How busy a node's GPUs are, looked at in a thread: the driver may take a second to answer, and the node cannot wait.
+"""Use of a node's GPUs, read in a thread: the driver may take a second to answer, and the node cannot wait.
 
 thread --every two seconds--> Nvml.look --> latest() --> Heartbeat
 
@@ -28,7 +28,7 @@ _INTERVAL_S = 2.0
 
 
 class Gpus(Protocol):
-    """What tells of GPUs; see `Nvml`."""
+    """A source of GPU use; see `Nvml`."""
 
     def look(self) -> tuple[GpuUse, ...]:
         """Return the GPUs as they are now."""

@@ -72,10 +72,10 @@ class HostCheck:
                 raise RemoteProtocolError(f"this node does not take {type(message).__name__}")
 
     def closed(self, link: Link) -> None:
-        """Nothing: what was found out then goes nowhere."""
+        """Do nothing: answers to a peer that is gone are dropped."""
 
     def close(self) -> None:
-        """Nothing: the threads end by themselves, and do not keep the process."""
+        """Do nothing: the threads end by themselves, and do not keep the process."""
 
     def _find_out(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
         if self._busy >= _MOST_AT_ONCE:

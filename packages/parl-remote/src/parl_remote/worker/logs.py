@@ -64,7 +64,7 @@ class LogEntry:
 
     @property
     def before_path(self) -> Path:
-        """What was cut from the file last."""
+        """The file with the part that was cut off last."""
         return self.path.with_name(self.path.name + ".1")
 
     @property
@@ -261,7 +261,7 @@ def last_lines(entry: LogEntry, lines: int, most_bytes: int) -> tuple[int, bytes
 
 
 class Lines:
-    """What `next_lines` found.
+    """The result of `next_lines`.
 
     Attributes:
         data: Whole lines; the last one may lack its end if the log has ended or the line is very long.
@@ -348,7 +348,7 @@ _BACKLOG = 2**20  # bytes that a program may be behind, then it gets the latest
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """Somebody who waits for the next piece of one log."""
+    """A reader that waits for the next piece of one log."""
 
     link: Link
     asked: ReadLog
@@ -393,12 +393,12 @@ class WorkerLogs:
                 raise RemoteProtocolError(f"{type(message).__name__} is no question about logs")
 
     def closed(self, link: Link) -> None:
-        """Whoever waits there does not any more."""
+        """Drop the requests of a peer that is gone."""
         self._followers.pop(link, None)
         self._readers = [reader for reader in self._readers if reader.link is not link]
 
     def close(self) -> None:
-        """Nothing: files are opened only while they are read."""
+        """Do nothing: files are opened only while they are read."""
 
     # -- one log -------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a worker sees of its running actors from outside: memory, whether they are stopped, what they do, their stacks.
+"""A worker's view of its running actors from outside: memory, state, calls, stacks.
 
     page of each actor's calls --\
     /proc of its process        ---> ActorNumbers --changed--> NodeNumbers --> master, every two seconds
@@ -42,7 +42,7 @@ _KEPT = 60
 
 @dataclass(slots=True)
 class Watched:
-    """What was seen of one actor.
+    """Observations of one actor.
 
     Attributes:
         pid: Its process.
@@ -114,7 +114,7 @@ class ActorWatch:
 
     @property
     def _patience_s(self) -> float:
-        """How long one may be seen stopped: it may have been that for a whole sample before, and telling takes time."""
+        """The longest observed stop: it may have begun a whole sample earlier, and reporting takes time."""
         limit_s = self._limits.liveness_limit_s
         return limit_s - 1.5 * _SAMPLE_S if limit_s > 3 * _SAMPLE_S else limit_s
 
@@ -340,12 +340,12 @@ class WorkerStacks:
         dump.asked.append((link, message.request_id))
 
     def closed(self, link: Link) -> None:
-        """Whoever waits there does not any more."""
+        """Drop the requests of a peer that is gone."""
         for dump in self._dumps.values():
             dump.asked = [one for one in dump.asked if one[0] is not link]
 
     def close(self) -> None:
-        """Nothing: files are opened only while they are read."""
+        """Do nothing: files are opened only while they are read."""
 
     def _look(self, dump: _Dump) -> None:
         """Answer once there is something and it has stopped growing."""

@@ -56,7 +56,7 @@ __all__ = ["ActorEnds", "Worker"]
 
 
 class ActorEquipment:
-    """What all actors of a node have in common.
+    """Settings that all actors of a node have in common.
 
     Args:
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
@@ -420,7 +420,7 @@ class ActorEnds:
         )
 
     def _by_itself(self, cause: DeathCause, said: ExitReport | None, actor: ActorProcess) -> DeathCause:
-        """Nobody here wanted it to end."""
+        """Return the cause of an end that this worker did not request."""
         if said is not None and cause.exit_code == 0:
             return dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         if cause.kind is DeathKind.SIGNAL and cause.signal == _SIGKILL and not cause.detail:

@@ -208,7 +208,7 @@ def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...]
 
 
 def _tell_place(directory: str) -> None:
-    """What all actors would otherwise find out by themselves."""
+    """Find out, once for all actors, where values of `put` are."""
     from parl_remote.data import object_places  # here, because a node imports this module and does not need that one
 
     object_places.look_in(directory)

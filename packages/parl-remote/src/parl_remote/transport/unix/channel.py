@@ -248,7 +248,7 @@ class UnixChannel:
 
     @property
     def has_read_ahead(self) -> bool:
-        """Whether messages were read while sending had to wait."""
+        """True if messages were read while sending had to wait."""
         return bool(self._inbox)
 
     def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
@@ -280,7 +280,7 @@ class UnixChannel:
 
     @property
     def unread_by_peer(self) -> bool:
-        """Whether the peer has not yet read everything that was sent."""
+        """True if the peer has not yet read everything that was sent."""
         return unread_bytes(self._socket) > 0
 
     def close(self) -> None:
@@ -309,7 +309,7 @@ class UnixChannel:
 
 
 class _NothingMore(FrameReader):
-    """What an interrupted reader is replaced by: where the next message begins is not known any more."""
+    """The reader after an interrupted one: the beginning of the next message is not known any more."""
 
     def next(self) -> None:
         """Nothing."""

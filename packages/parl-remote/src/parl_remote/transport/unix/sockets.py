@@ -168,7 +168,7 @@ class FrameReader:
 
     @property
     def inside_message(self) -> bool:
-        """Whether a part of a message is there and the rest is not."""
+        """True if a part of a message is there and the rest is not."""
         return bool(self._missing) or self._end > self._start
 
     def fill(self, source: socket.socket, flags: int = 0) -> None:

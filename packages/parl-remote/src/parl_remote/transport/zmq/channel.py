@@ -171,7 +171,7 @@ class ZmqChannel:
             self._waker.close()
 
     def __del__(self) -> None:
-        """Nobody has closed it: give zmq's sockets back without a word."""
+        """Close zmq's sockets of a channel that was not closed, without a goodbye."""
         if not getattr(self, "_closed", True):
             self._closed = True
             self._poller.close()

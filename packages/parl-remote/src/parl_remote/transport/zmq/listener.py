@@ -146,7 +146,7 @@ class ZmqListener:
 
     @property
     def refused(self) -> int:
-        """How many connections came without the key."""
+        """The number of connections that came without the key."""
         return self._zap.refused
 
     def poll(self) -> list[Event]:

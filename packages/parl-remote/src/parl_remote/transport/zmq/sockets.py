@@ -53,7 +53,7 @@ __all__ = [
 
 
 class Kind(IntEnum):
-    """What a message is for."""
+    """The purpose of a message."""
 
     INLINE = 0
     PARTS = 1
