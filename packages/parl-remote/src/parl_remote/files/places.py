@@ -1,6 +1,6 @@
 """The place of each actor: the program's own directories where its worker sees them, else a folder.
 
-`sending` is imported by programs that need it: hashlib costs 5 ms of a program's start.
+`sending` is imported by programs that need it: it costs 14 ms of a program's start.
 """
 
 from __future__ import annotations

@@ -177,7 +177,7 @@ class ClusterNode:
 
     def _health_part(self, state: ClusterState | None = None) -> Part:
         """Return what answers `xparl doctor`; a master knows its nodes' addresses."""
-        from parl_remote.worker.host_check import HostCheck  # asked for by people, now and then
+        from parl_remote.worker.host_check import HostCheck  # 14 ms of a node's start; people ask for it now and then
 
         def addresses(node_id: str) -> tuple[str, ...]:
             nodes = state.status(0, self._loop.now(), detail=True, dropped=0).nodes if state is not None else ()

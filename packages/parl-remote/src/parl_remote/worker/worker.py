@@ -47,7 +47,6 @@ from parl_remote.transport.unix import UnixChannel
 from parl_remote.worker.actors import ActorProcess, ActorProcesses, WorkerLease, WorkerLeases
 from parl_remote.worker.borrowers import Borrowers
 from parl_remote.worker.logs import LogBook, WorkerLogs, bytes_in
-from parl_remote.worker.objects import WorkerObjects
 from parl_remote.worker.relay import Relay
 from parl_remote.worker.watch import ActorWatch, Watched, WorkerNumbers, WorkerStacks
 from parl_remote.worker.zygote import ActorSource
@@ -271,9 +270,14 @@ class Worker:
     # -- parts ---------------------------------------------------------------------------------------------------
 
     def _file_part(self) -> Part:
-        from parl_remote.worker.files import WorkerFiles  # hashlib costs a node's start 5 ms; few programs send files
+        from parl_remote.worker.files import WorkerFiles  # 10 ms of a node's start; few programs send files
 
         return WorkerFiles(self._loop, self._directory / "files", self._leases.directories_in_use)
+
+    def _object_part(self) -> Part:
+        from parl_remote.worker.objects import WorkerObjects  # 6 ms of a node's start; for `put` between hosts alone
+
+        return WorkerObjects(self._loop, self._directory)
 
     def _actor_on(self, lease_id: str) -> ActorProcess | None:
         lease = self._leases.get(lease_id)
