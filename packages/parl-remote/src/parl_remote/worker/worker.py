@@ -153,9 +153,7 @@ class Worker:
         self.parts.add(("SeeFiles", "PrepareFolder", "StoreParts"), self._file_part)
         self.parts.add(("ReadLog", "FollowActors"), lambda: WorkerLogs(loop, self.logs))
         self.parts.add(("DumpStack",), lambda: WorkerStacks(loop, self._actor_on, self._processes.dump_stack))
-        self.parts.add(
-            ("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), lambda: WorkerObjects(loop, directory)
-        )
+        self.parts.add(("StoreObject", "HoldObject", "FetchObject", "ReleaseObject"), self._object_part)
         self.parts.add(("WatchActor", "ActorReached", "UnwatchActor", "DescribeActor"), lambda: self._borrowers)
         self._processes = ActorProcesses(
             loop,
