@@ -230,6 +230,7 @@ def test_a_peer_that_is_stopped_is_lost_after_the_liveness_limit() -> None:
     try:
         assert child.stdout is not None
         assert child.stdout.readline() == "up\n"
+        served.wait_for(lambda: any(isinstance(event, Opened) for event in served.events))
         psutil.Process(child.pid).suspend()
         served.wait_for(lambda: any(isinstance(event, Closed) for event in served.events))
     finally:
