@@ -84,11 +84,11 @@ class ActorHandle(Protocol):
 
 
 class ActorSystem(Protocol):
-    """Where actors can be made. Closing it closes every actor that it made."""
+    """A system in which actors are made. Closing it closes every actor that it made."""
 
     @property
     def slots(self) -> int | None:
-        """How many actors can live at the same time; None when only the cluster knows."""
+        """Maximum number of live actors; None when only the cluster knows."""
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> ActorHandle:
         """Construct `cls(*args, **kwargs)` in a new actor; an exception of the constructor is raised here."""

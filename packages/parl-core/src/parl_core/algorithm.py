@@ -131,7 +131,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class AlgorithmState:
-    """Everything that has to be saved to go on later as if nothing had happened.
+    """All state that an exact continuation needs.
 
     Attributes:
         arrays: `<attribute>/<name>` -> array: every model (targets included) and every optimizer of the algorithm.

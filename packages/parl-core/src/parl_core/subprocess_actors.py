@@ -83,7 +83,7 @@ class SubprocessActors:
 
     @property
     def slots(self) -> int:
-        """How many actors were planned; more can be made."""
+        """Number of planned actors; more can be made."""
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> "_Process":
@@ -280,7 +280,7 @@ class _Process:
         self.close()
 
     def fileno(self) -> int:
-        """Where answers arrive."""
+        """Return the descriptor on which answers arrive."""
         return self._socket.fileno()
 
     def receive(self, future: Future[Any], timeout: float | None) -> None:

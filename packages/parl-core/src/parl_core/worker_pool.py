@@ -202,7 +202,7 @@ class WorkerPool:
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are still to come."""
+        """Whether calls are under way."""
         return any(slot.calls for slot in self._slots)
 
     @property

@@ -342,7 +342,7 @@ class AsyncConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """Everything that can be set.
+    """All settings of a search.
 
     Attributes:
         solver: Algorithm, optimizer, sampling, update.

@@ -89,7 +89,7 @@ class NoiseDataError(EvolutionError):
 
 
 class NothingToUpdate(EvolutionError):
-    """None of the samples could be used, or too few; the model and the solver are as they were.
+    """Too few samples were usable; the model and the solver are unchanged.
 
     Attributes:
         report: The outcome for each sample (`report.UpdateReport`), or None.

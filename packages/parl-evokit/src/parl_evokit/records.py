@@ -108,7 +108,7 @@ TWO_HALVES = struct.Struct("12B")
 
 
 class SamplingInfo:
-    """Which noise a sample had: all that must be logged beside its reward.
+    """A sample's noise: all that must be logged beside its reward.
 
     Attributes:
         key: The key's two 31-bit halves; may be assigned. Empty means no noise.

@@ -11,7 +11,7 @@ __all__ = ["SetAside", "UpdateReport", "vector_digest"]
 
 @dataclass
 class SetAside:
-    """How many samples were not used, by reason.
+    """Numbers of samples that were not used, by reason.
 
     Attributes:
         too_old: Their model is more than `max_age` updates old.

@@ -102,7 +102,7 @@ class Sampler:
         noise: Where noise comes from.
         std: Its standard deviation, one for all parameters or `[n]`.
         parameters: The model's parameters `[n]`, read-only.
-        model_iter_id: How many updates the model has seen.
+        model_iter_id: Number of updates that the model has seen.
         fingerprint: Of noise and model.
         transform: For full CMA, float64 `[n, n]`: the noise is `std` times this matrix times normal numbers.
         parents: For the genetic algorithm, float32 `[k, n]`: a sample's key says which of them it is a child of, in

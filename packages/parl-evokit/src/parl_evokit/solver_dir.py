@@ -55,7 +55,7 @@ _KEPT = 10_000  # lines of some 400 bytes; all are written anew at each save
 
 @dataclass(frozen=True)
 class Progress:
-    """How far logs have been used.
+    """The progress of reading logs.
 
     Attributes:
         ledger: Which segments, up to which byte.
@@ -72,7 +72,7 @@ def write(directory: Path, strategy: Strategy, progress: Progress | None = None,
     Args:
         directory: Where.
         strategy: Whose state.
-        progress: How far logs have been used.
+        progress: The progress of reading logs.
         model: Name of a built-in model (see `built_in`), if it is one.
     """
     progress = progress or Progress()
@@ -102,7 +102,7 @@ def read(directory: Path, strategy: Strategy) -> Progress:
     """Load into `strategy`, which must hold the model's parameters already, what `write` wrote.
 
     Returns:
-        How far logs have been used.
+        The progress of reading logs.
 
     Raises:
         SolverError: A file is missing, damaged, of another version, or does not belong to the model.

@@ -255,7 +255,7 @@ class Strategy(ABC):
 
     @property
     def takes_stale_samples(self) -> bool:
-        """Whether samples of older models are of use; those of CMA are not."""
+        """Whether samples of older models can be used; those of CMA cannot."""
         return self._max_age > 0
 
     @property

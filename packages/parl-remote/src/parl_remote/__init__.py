@@ -1,4 +1,4 @@
-"""Plain parallel Python: any class becomes a remote one, on this machine or on many.
+"""Remote classes for plain parallel Python: objects of any class run in processes, on one machine or many.
 
     import parl_remote
 
@@ -10,7 +10,7 @@
     parl_remote.connect()       # a private cluster of this machine; or "host:port"
     Actor().add(1, 2)           # 3, computed in a process of its own
 
-Names are imported when they are first used, so that `import parl_remote` costs next to nothing.
+Names are imported on first use, so that `import parl_remote` takes almost no time.
 """
 
 from __future__ import annotations

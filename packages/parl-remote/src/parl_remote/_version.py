@@ -1,3 +1,3 @@
-"""The version, read by the build and by nothing heavier than itself."""
+"""The package version, without imports, so that the build can read it."""
 
 __version__ = "0.1.0"

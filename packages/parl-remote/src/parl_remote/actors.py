@@ -1,8 +1,8 @@
-"""The fill of `parl_core.actors` whose actors are processes: what training loops use, on a private or a real cluster.
+"""The implementation of `parl_core.actors` with processes, for training loops on a private or a shared cluster.
 
     open_actors("remote", cpu_num=2) ──> RemoteActors ── create ──> one actor, as `@remote_class` makes them
 
-The class that is handed in need not be decorated, and stays as it is.
+The class passed in need not be decorated, and is not changed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class RemoteActors:
 
     @property
     def slots(self) -> int | None:
-        """Return how many actors fit into a private cluster; None where the cluster has other users."""
+        """The number of actors that fit into a private cluster; None if the cluster has other users."""
         return self._slots
 
     def create(self, cls: type[object], /, *args: Any, **kwargs: Any) -> _RemoteHandle:
@@ -98,7 +98,7 @@ class _RemoteHandle(Reference):
         ref = self._open(method)
         try:
             return ref.submit(method, args, kwargs)
-        except ClusterUnreachable as error:  # its node does not answer: whoever can do without it takes another one
+        except ClusterUnreachable as error:  # its node does not answer: a caller may be able to use another actor
             lost = ActorLost(DeathCause(DeathKind.NODE_LOST, detail=str(error)), class_name=ref.spec.name)
             future: RemoteFuture[Any] = RemoteFuture(None)
             future.method = method
@@ -114,7 +114,7 @@ class _RemoteHandle(Reference):
         self.close()
 
     def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """As an argument of another actor's call, or its result, it leads to the same actor."""
+        """Pickle the handle, as an argument or result of a call, so that it leads to the same actor."""
         ref = self._open("pickle")
         return _arrive, (ref.place, ref.spec.shipped())
 

@@ -1,7 +1,7 @@
-"""Frozen dataclasses to JSON objects and back, checked against their annotations.
+"""Conversion of frozen dataclasses to JSON objects and back, checked against their annotations.
 
-Only what the control plane needs: None, bool, int, float, str, enums by value, tuples of one type, string-keyed
-mappings, other dataclasses, and unions with None. Nothing here can run code of a peer.
+It supports the types that the control plane needs: None, bool, int, float, str, enums by value, tuples of one type,
+string-keyed mappings, other dataclasses, and unions with None. Decoding never runs code of a peer.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _SAFE_LEAST, _SAFE_MOST = -(2**62), 2**62  # no whole number or float between th
 
 
 def to_json(value: Any) -> Any:
-    """Turn a dataclass instance, or a field's value, into what `json.dumps` takes."""
+    """Return a dataclass instance, or a field's value, in the form that `json.dumps` takes."""
     return _writer(cast(Hashable, type(value)))(value)
 
 
 @cache
 def _writer(hashable: Hashable) -> _Writer:
-    """Return how to write values of one type; built once for each, because a master writes some thousands a second."""
+    """Return the writer of one type's values; cached, because a master writes some thousands a second."""
     kind = cast(type[Any], hashable)
     if issubclass(kind, Enum):
         return attrgetter("_value_")
@@ -69,12 +69,12 @@ def _dataclass_writer(kind: type[Any]) -> _Writer:
 
 
 def from_json(kind: type[Any], value: object, path: str) -> Any:
-    """Build a `kind` from decoded JSON.
+    """Return a `kind` built from decoded JSON.
 
     Args:
         kind: A frozen dataclass.
         value: What `json.loads` returned.
-        path: How errors name the place, for example "Hello".
+        path: The name of the value in error messages, for example "Hello".
 
     Raises:
         RemoteProtocolError: A field is missing, unknown, or not of its type; the message names field and value.
@@ -84,7 +84,7 @@ def from_json(kind: type[Any], value: object, path: str) -> Any:
 
 @cache
 def _reader(hint: Hashable) -> _Reader:
-    """Return how to read one annotation; built once for each."""
+    """Return the reader of one annotation; cached."""
     origin = typing.get_origin(hint)
     arguments = typing.get_args(hint)
     if origin in {types.UnionType, typing.Union}:
@@ -183,7 +183,7 @@ def _dataclass_reader(kind: type[Any]) -> _Reader:
         arguments = {}
         for name, item in value.items():
             if plain.get(name) is type(item) and (type(item) is str or _SAFE_LEAST < item < _SAFE_MOST):
-                arguments[name] = item  # the quick way for most of what comes; the other one says what is wrong
+                arguments[name] = item  # the fast path for most fields; the slow one reports what is wrong
                 continue
             read = readers.get(name)
             if read is None:

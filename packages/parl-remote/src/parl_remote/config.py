@@ -1,6 +1,6 @@
-"""Every timeout and limit of parl-remote with its reason, and the only place that reads the environment.
+"""All timeouts and limits of parl-remote with their reasons, and the only module that reads the environment.
 
-Nothing is read at import: `environment()` looks when it is called, so that a program may set variables first.
+Nothing is read at import: `environment()` reads when it is called, so that a program may set variables first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["BadVariable", "Environment", "Limits", "environment", "portable_want
 
 
 class BadVariable(ValueError):
-    """An environment variable holds something that it cannot hold."""
+    """An environment variable has an invalid value."""
 
 
 @dataclass(frozen=True)
@@ -25,16 +25,16 @@ class Limits:
     Attributes:
         connect_timeout_s: A TCP and CURVE handshake takes milliseconds, a second over a bad line; after five the
             address is wrong or the host is down, and a person is waiting.
-        hello_timeout_s: A peer that connected but has not said Hello by then is no peer of ours.
-        liveness_limit_s: How long a node may be silent before it is lost. Long enough for a swapping host or a
+        hello_timeout_s: A connection that has not sent Hello by then is closed.
+        liveness_limit_s: How long a node may be silent before it counts as lost. Long enough for a swapping host or a
             paused virtual machine, short enough that a training run does not stand still (PARL's was 30).
-        heartbeat_interval_s: Three beats within the limit, so that one that is late does not matter.
+        heartbeat_interval_s: Three beats within the limit, so that a late one does not matter.
         start_timeout_s: Time for a started daemon to answer. Imports on a cold network disk take most of it.
-        shutdown_grace_s: Time between the polite request to end and SIGKILL; `xparl stop` promises three seconds.
-        linger_s: How long a closing connection may take to hand over what was sent last.
-        rejoin_interval_s: How often a worker knocks at the address of a master that went away.
-        rejoin_timeout_s: How long it does so before it gives up and ends; a restart by hand or systemd fits in.
-        log_tail_lines: Lines of an actor's log that travel with its death.
+        shutdown_grace_s: Time between the request to end and SIGKILL; `xparl stop` promises three seconds.
+        linger_s: How long a closing connection may take to deliver the messages sent last.
+        rejoin_interval_s: The interval at which a worker tries to reach a master that went away.
+        rejoin_timeout_s: How long it tries before it gives up and ends; long enough for a restart by hand or systemd.
+        log_tail_lines: Lines of an actor's log in its death report.
         max_control_bytes: A control message is some hundred bytes; status of a thousand nodes less than this.
         max_frame_bytes: Largest single frame that is accepted from a peer that holds the key.
         max_pending_hellos: Connections without a Hello at once; more are closed, oldest first.
@@ -57,19 +57,20 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What parl-remote takes from environment variables.
+    """The settings that parl-remote takes from environment variables.
 
     Attributes:
-        run_dirs: Where run files of clusters are looked for; the first that can be had is where new ones are written.
+        run_dirs: The directories searched for run files of clusters; new ones are written to the first usable one.
             `PARL_RUN_DIR` alone if set, else `$XDG_RUNTIME_DIR/parl` and `~/.parl`.
-        socket_parent: Below which nodes make their private directory of unix sockets (the temporary directory).
+        socket_parent: The directory below which nodes make their private directory of unix sockets (the temporary
+            directory).
         key: The cluster's key as text, from `PARL_KEY`.
         key_file: A file with the cluster's key, from `PARL_KEY_FILE`.
         same_host_shortcut: Whether peers on one host use unix sockets; `PARL_FORCE_TCP=1` turns that off for tests.
-        inside_actor: Whether this process is an actor, which `XPARL=True` says.
+        inside_actor: Whether this process is an actor, as `XPARL=True` states.
         launcher: The command that `xparl` starts nodes with in place of its own Python, from `XPARL_PYTHON`.
-        monitor: Whether `xparl start` starts a web monitor unasked; `PARL_MONITOR=0` says that it shall not.
-        debug: Whether nodes and programs write down more, which `DEBUG` says unless it is empty, 0 or false.
+        monitor: Whether `xparl start` starts a web monitor by default; `PARL_MONITOR=0` disables that.
+        debug: Whether nodes and programs log more; set by `DEBUG` unless it is empty, 0 or false.
         limits: Defaults, with `PARL_CONNECT_TIMEOUT`, `PARL_LIVENESS_LIMIT` and `PARL_SHUTDOWN_GRACE`
             (seconds) applied.
     """
@@ -90,10 +91,10 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
     """Read the environment.
 
     Args:
-        variables: What to read instead of `os.environ`.
+        variables: The variables to read instead of `os.environ`.
 
     Raises:
-        BadVariable: A variable holds something that is no number of seconds above zero, or no command.
+        BadVariable: A variable is not a number of seconds above zero, or not a command.
     """
     read = os.environ if variables is None else variables
     defaults = Limits()
@@ -118,7 +119,7 @@ def environment(variables: Mapping[str, str] | None = None) -> Environment:
 
 
 def portable_wanted(variables: Mapping[str, str] | None = None) -> bool:
-    """Return whether `PARL_PORTABLE=1` asks to do without what only Linux offers, see `facilities`."""
+    """Return whether `PARL_PORTABLE=1` disables the facilities that only Linux has, see `facilities`."""
     read = os.environ if variables is None else variables
     return read.get("PARL_PORTABLE", "").lower() not in {"", "0", "false", "no", "off"}
 

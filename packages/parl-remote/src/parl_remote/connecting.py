@@ -36,7 +36,7 @@ __all__ = ["connect", "disconnect", "get_actor", "get_global_client", "kill", "m
 
 @functools.cache
 def write_debug_log() -> None:
-    """Write down everything from now on; a second call does nothing."""
+    """Write debug logs from now on; a second call does nothing."""
     log = logging.getLogger("parl.remote")
     try:
         handler = logging.FileHandler("parl_debug.log")
@@ -62,7 +62,7 @@ def open_private(
     """Start a private cluster and connect to it; the arguments are those of `connect`.
 
     Raises:
-        ClusterUnreachable: It did not start.
+        ClusterUnreachable: The private cluster did not start.
     """
     places = Places(files)
     found = environment()
@@ -84,7 +84,7 @@ def open_cluster(
     """Connect to the cluster at an address; the arguments are those of `connect`.
 
     Raises:
-        RemoteError: It cannot be reached, has another key or speaks another version.
+        RemoteError: The cluster cannot be reached, has another key or speaks another protocol version.
     """
     from parl_remote.program.client import Client
     from parl_remote.program.rendezvous import ClusterAddress, RealCluster
@@ -119,8 +119,8 @@ if TYPE_CHECKING:
 _LOCAL = PRIVATE
 _DEBUG = "debug"
 _RAY = "ray"
-# How long creating an object waits for a free slot by default: a program that gives slots back does so in seconds,
-# and one that never does should say so before its user goes to lunch.
+# How long creating an object waits for a free slot by default: a program that frees slots does so in seconds, and one
+# that never does should fail while its user is still watching.
 _LEASE_TIMEOUT_S = 30.0
 
 _changing = threading.RLock()
@@ -138,7 +138,7 @@ def connect(
     log_dir: str | os.PathLike[str] | None = None,
     logs: bool = False,
 ) -> None:
-    """Connect this program to a cluster, or give it a private one that ends with it.
+    """Connect this program to a cluster, or to a private one that ends with the program.
 
     A second call with the same address does nothing.
 
@@ -146,17 +146,17 @@ def connect(
         master_address: "host:port" of a cluster that `xparl start` made; None or "local" is a private cluster of this
             machine, without any daemon. "ray" and "ray://host:port" run actors on Ray (`parl-remote[ray]`): on one of
             this machine that ends with the program, or on one that runs elsewhere.
-        distributed_files: Patterns of files that actors shall find at the same relative paths, for example
+        distributed_files: Patterns of files that actors find at the same relative paths, for example
             `["data/*.csv", "configs", "!*.log"]`: relative to the current directory, directories with all that is in
             them; `!` takes matches away. Actors then run in a directory of their own, which holds these files as they
-            are now. The program's own modules need no mention.
+            are now. The program's own modules need not be listed.
         cpu_num: CPUs of a private cluster to give to actors (default: those that this process may use). It may be more
             than there are.
         preload: Modules that a private cluster imports once for all actors, for example `["torch"]`.
-        debug: Make actors within this process, for breakpoints; everything else stays the same.
-        lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits for ever.
-        key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and what this user's own
-            `xparl start` on this machine has written are looked at.
+        debug: Make actors within this process, for breakpoints; everything else is the same.
+        lease_timeout_s: Seconds that creating an object waits for free resources, 0 or more; None waits without limit.
+        key_file: File with the cluster's key. By default `PARL_KEY_FILE`, `PARL_KEY`, and the key file of this user's
+            own `xparl start` on this machine.
         log_dir: Where actors of a private cluster write their output, one file each; by default their files are gone
             once the program has ended.
         logs: Show what actors print, and what they write to stderr, as lines of this program's own output that begin
@@ -164,7 +164,7 @@ def connect(
 
     Raises:
         RemoteError: This program is connected to another cluster; `disconnect` first.
-        ClusterUnreachable: Nobody answers at the address, or the private cluster did not start.
+        ClusterUnreachable: Nothing answers at the address, or the private cluster did not start.
         AuthenticationFailed: The key is missing or wrong.
         VersionMismatch: The cluster speaks another version of the protocol.
         ModuleNotFoundError: There is no module of a name in `preload`.
@@ -236,7 +236,7 @@ def connect(
 
 
 def disconnect() -> None:
-    """End this program's actors and its connection; without a connection it does nothing."""
+    """End this program's actors and close its connection; without a connection it does nothing."""
     with _changing:
         old = current.clear()
         if old is not None:
@@ -245,10 +245,10 @@ def disconnect() -> None:
 
 
 def get_global_client() -> current.ActorMaker:
-    """Return the connection itself, by PARL's name for it; its `actor_num` says how many actors it has.
+    """Return the connection, under PARL's name for it; its `actor_num` is the number of its actors.
 
     Raises:
-        NotConnected: There is none.
+        NotConnected: There is no connection.
     """
     return current.client()
 
@@ -283,13 +283,13 @@ def _refuse_on_ray(address: str, cpu_num: int | None, **options: object) -> None
 
 @functools.cache
 def mind_forks() -> None:
-    """From the first connection on, forked children let go of it; importing alone registers nothing."""
+    """Register the fork handler, on the first connection; importing alone registers nothing."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
 
 
 def _after_fork() -> None:
-    """A forked child has copies of the connections of its parent, which only the parent may use."""
+    """Drop the copies of the parent's connections in a forked child, because only the parent may use them."""
     global _changing
     _changing = threading.RLock()  # whoever held it was not copied
     old = current.clear()
@@ -302,15 +302,15 @@ _LOOK_UP_S = 30.0  # as long as making an actor may wait for a slot: one that is
 
 
 def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
-    """Return a handle of the actor that was made with this name, by this program or another one of the cluster.
+    """Return a handle of the actor with this name, made by this program or another one of the cluster.
 
     Args:
         name: The name.
-        timeout_s: Seconds to wait for an actor that is just being made; None waits as long as that takes.
+        timeout_s: Seconds to wait for an actor that is just being made; None waits without limit.
 
     Raises:
-        NoSuchActor: Nobody has that name; the message names a similar one.
-        ActorLost: It ended while it was being looked up.
+        NoSuchActor: No actor has the name; the message has a similar name.
+        ActorLost: The actor ended during the look-up.
         ResultTimeout: It was not made in time.
         NotConnected: There is no connection.
         TypeError: The name is no text.
@@ -324,15 +324,15 @@ def get_actor(name: str, *, timeout_s: float | None = _LOOK_UP_S) -> Any:
 
 
 def kill(actor: object) -> None:
-    """End an actor at once, whatever it does and whoever has made it; it is not restarted.
+    """End an actor at once, regardless of its state and owner; it is not restarted.
 
     Args:
-        actor: A handle of it, or its name.
+        actor: A handle of the actor, or its name.
 
     Raises:
-        NoSuchActor: Nobody has that name.
+        NoSuchActor: No actor has the name.
         NotConnected: There is no connection.
-        TypeError: It is neither.
+        TypeError: The argument is neither.
     """
     if isinstance(actor, str):
         current.client().kill(actor)

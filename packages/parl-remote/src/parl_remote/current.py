@@ -1,7 +1,7 @@
-"""The one place that knows which cluster this process is connected to.
+"""This process's current connection to a cluster.
 
-`parl_remote.connect` opens the connection, `disconnect` or the end of the program closes it. An actor's process is
-connected to the cluster that it belongs to, when it first needs that. Everything else gets the client passed in.
+`parl_remote.connect` opens it, `disconnect` or the end of the program closes it. An actor's process is connected to the
+cluster that it belongs to, when it first needs that. All other code gets the client passed in.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 
 class FoundActor(NamedTuple):
-    """What a name leads to.
+    """The result of a look-up by name.
 
     Attributes:
         place: Where the actor is, for `borrow`.
         shipped: Its class.
-        wait: What methods do.
+        wait: Whether its methods wait for their results.
     """
 
     place: object
@@ -54,11 +54,11 @@ class FoundActor(NamedTuple):
 
 
 class ActorMaker(Protocol):
-    """Where actors are made: a cluster, or this process."""
+    """A place where actors are made: a cluster, or this process."""
 
     @property
     def address(self) -> str:
-        """What `connect` was asked for, in its normal form."""
+        """The address given to `connect`, in its normal form."""
 
     def create(
         self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -69,30 +69,30 @@ class ActorMaker(Protocol):
         """Return the reference to an actor that somebody else has made, or this program before; see `proxy`.
 
         Args:
-            place: What that one's reference has as its `place`.
+            place: The `place` of the sender's reference.
             spec: Its class.
-            attributes: Names of its attributes as far as they are known; None if they are not.
+            attributes: Names of its attributes; None if they are not known.
         """
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor that has a name; see `connecting.get_actor`."""
+        """Return the actor with a name; see `named_actors.get_actor`."""
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `connecting.kill`."""
+        """End the actor with a name; see `named_actors.kill`."""
 
     @property
     def actor_num(self) -> int:
-        """How many actors this program has now."""
+        """The number of actors that this program has now."""
 
     def close(self) -> None:
-        """End all actors of this client and the connection."""
+        """End all actors of this client, and close the connection."""
 
     def abandon(self) -> None:
-        """Let go of the connection without a word, in the child of a fork."""
+        """Drop the connection without sending anything, in the child of a fork."""
 
 
 class _State:
-    """What this process knows."""
+    """The connection state of this process."""
 
     def __init__(self) -> None:
         self.client: ActorMaker | None = None
@@ -123,7 +123,7 @@ def client() -> ActorMaker:
     """Return the connection.
 
     Raises:
-        NotConnected: There is none.
+        NotConnected: There is no connection.
     """
     if _state.client is None:
         if _state.make is None:
@@ -135,35 +135,35 @@ def client() -> ActorMaker:
 
 
 def peek() -> ActorMaker | None:
-    """Return the connection if there is one."""
+    """Return the connection, or None if there is none."""
     return _state.client
 
 
 def install(new: ActorMaker) -> None:
-    """Make `new` the connection."""
+    """Set the connection."""
     _state.client = new
 
 
 def clear() -> ActorMaker | None:
-    """Forget the connection and give it back to be closed."""
+    """Forget the connection and return it, to be closed."""
     old, _state.client = _state.client, None
     return old
 
 
 def become_actor() -> None:
-    """This process is an actor; until it knows its cluster, objects of remote classes are ordinary ones in it."""
+    """Mark this process as an actor; until its cluster is known, remote classes make ordinary objects in it."""
     _state.client = None
     _state.inside_actor = True
 
 
 def connect_when_needed(make: Callable[[], ActorMaker]) -> None:
-    """Have the connection made by `make` when `client` is called for the first time."""
+    """Register `make` to make the connection on the first call of `client`."""
     _state.make = make
 
 
 @contextlib.contextmanager
 def acting() -> Iterator[None]:
-    """Within this block this thread runs the code of an actor that lives in this process."""
+    """Mark this thread as running the code of an actor that lives in this process, within the block."""
     before = getattr(_state.local, "acting", False)
     _state.local.acting = True
     try:
@@ -173,12 +173,12 @@ def acting() -> Iterator[None]:
 
 
 def inside_actor() -> bool:
-    """Return whether the code that runs is that of an actor."""
+    """Return whether the running code is that of an actor."""
     return _state.inside_actor or getattr(_state.local, "acting", False)
 
 
 def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """Make the object that this actor is; remote objects that its constructor makes become actors of their own."""
+    """Construct this actor's own object; remote objects that its constructor makes become actors of their own."""
     before = getattr(_state.local, "constructed", None)
     _state.local.constructed = cls
     try:
@@ -189,7 +189,7 @@ def construct_here(cls: type, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 
 @contextlib.contextmanager
 def local_objects() -> Iterator[None]:
-    """Within this block objects of remote classes are ordinary ones in this thread."""
+    """Make remote classes create ordinary objects in this thread, within the block."""
     before = getattr(_state.local, "active", False)
     _state.local.active = True
     try:

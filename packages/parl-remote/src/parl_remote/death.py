@@ -1,10 +1,10 @@
-"""Why an actor ended: one typed record, made where the death is seen and carried unchanged to the caller.
+"""The cause of an actor's end: a record made where the death is detected and passed unchanged to the caller.
 
     worker: a process ended (exit code, signal, memory) --\
-    master: a node was lost                            ----> DeathCause --> ActorLost, to whoever called it
+    master: a node was lost                            ----> DeathCause --> ActorLost, to the callers
                                                               `-> DeathRecord --> master, for xparl and the monitor
 
-`DeathCause` says what happened; `DeathRecord` adds whose end it was.
+`DeathCause` has the cause; `DeathRecord` adds the actor's identity.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _MIB = 2**20
 
 
 class DeathKind(Enum):
-    """What ended the actor.
+    """The kinds of an actor's end.
 
-    EXIT: its process exited by itself. SIGNAL: a signal killed it that parl-remote did not send. MEMORY: it passed its
-    `max_memory`. OUT_OF_MEMORY: SIGKILL, just when its host ran out of memory. NODE_LOST: nobody knows, its node does
-    not answer. CLIENT_GONE: the program that owned it ended or broke off. STOPPED: program or cluster were closed.
+    EXIT: its process exited by itself. SIGNAL: it was killed by a signal that parl-remote did not send. MEMORY: it
+    passed its `max_memory`. OUT_OF_MEMORY: SIGKILL, just when its host ran out of memory. NODE_LOST: unknown, its node
+    does not answer. CLIENT_GONE: the program that owned it ended or broke off. STOPPED: program or cluster were closed.
     CONSTRUCTOR: `__init__` raised. IMPORT: its class could not be loaded in the actor. KILLED_BY_USER: `destroy`,
-    `xparl kill` and the like. DRAINED: its node was drained. RELEASED: nobody held it any more.
+    `xparl kill` and the like. DRAINED: its node was drained. RELEASED: it had no holders any more.
     """
 
     EXIT = "exit"
@@ -44,13 +44,13 @@ class DeathKind(Enum):
 
     @property
     def is_loss(self) -> bool:
-        """Return whether somebody may miss the actor: not so where its program let go of it, or ended."""
+        """Return whether the end counts as a loss: not if the actor's program released it or ended."""
         return self not in (DeathKind.RELEASED, DeathKind.CLIENT_GONE, DeathKind.STOPPED)
 
 
 @record
 class MemorySample(Record):
-    """How large a process was: `resident` bytes of it were in memory at the Unix time `at`."""
+    """A process's memory size: `resident` bytes at the Unix time `at`."""
 
     at: float
     resident: int
@@ -58,25 +58,25 @@ class MemorySample(Record):
 
 @record
 class DeathCause(Record):
-    """One actor's end.
+    """The cause of one actor's end.
 
     Attributes:
-        kind: What ended it.
+        kind: The kind of end.
         exit_code: The process's exit status, where it exited by itself.
         signal: The number of the signal that ended it, where one did.
-        detail: One sentence for people: limits and sizes, the node's name, the constructor's error.
+        detail: One sentence for display: limits and sizes, the node's name, the constructor's error.
         log_tail: The last lines that the actor wrote, oldest first.
         last_call: The method that ran last, empty if none did.
-        memory: How large its process was in its last minute, oldest first; the last one is the size it died with.
-        memory_peak: The most bytes of its process that were ever in memory, as the kernel counted them; 0 if not known.
-        memory_limit: Bytes that it was allowed to grow by; None for no limit.
-        node: The name of the node that it ran on, empty where that is not known.
-        pid: Its process there, 0 where that is not known or there was none.
-        at: When it ended, Unix time in seconds; 0 where that is not known.
-        lease_id: The actor's id in its cluster; this and the rest is empty where only the connection to it broke.
+        memory: Samples of its process's size in its last minute, oldest first; the last one is the size at its end.
+        memory_peak: The peak size of its process in bytes, as the kernel counted it; 0 if not known.
+        memory_limit: The growth that it was allowed, in bytes; None for no limit.
+        node: The name of the node that it ran on, empty if not known.
+        pid: Its process id there, 0 if not known or if there was none.
+        at: When it ended, Unix time in seconds; 0 if not known.
+        lease_id: The actor's id in its cluster; this and the following are empty where only the connection broke.
         class_name: Its class.
-        name: What `get_actor` found it by, empty for none.
-        restarts: How often it had been made again before.
+        name: Its name for `get_actor`, empty for none.
+        restarts: The number of its restarts.
     """
 
     kind: DeathKind
@@ -100,7 +100,7 @@ class DeathCause(Record):
         """Return the cause in one line, without the log."""
         text = _WHAT_HAPPENED[self.kind]
         if self.kind is DeathKind.KILLED_BY_USER and self.detail:
-            text = "it was destroyed"  # by whom and why is said there
+            text = "it was destroyed"  # the detail has by whom and why
         if self.kind is DeathKind.EXIT and self.exit_code is not None:
             text += f" with status {self.exit_code}"
         if self.signal is not None:
@@ -112,7 +112,7 @@ class DeathCause(Record):
         return text
 
     def describe_memory(self) -> str:
-        """Return how its size went, in one line; empty if nobody has looked."""
+        """Return the memory samples in one line; empty if there are none."""
         if not self.memory:
             return ""
         end = self.memory[-1].at
@@ -124,16 +124,16 @@ class DeathCause(Record):
 
 @record
 class DeathRecord(Record):
-    """Whose end it was.
+    """The record of one actor's end, for status displays.
 
     Attributes:
         lease_id: The actor's id.
         class_name: Its class.
-        name: What `get_actor` found it by, empty for none.
-        client_id: The client that had made it.
-        owner: That client for people: its program's name and process number.
+        name: Its name for `get_actor`, empty for none.
+        client_id: The client that made it.
+        owner: That client for display: its program's name and process id.
         node_id: The worker that it ran on.
-        restarts: How often it had been made again before.
+        restarts: The number of its restarts.
         cause: Why it ended, where and when.
     """
 

@@ -39,11 +39,11 @@ __all__ = ["DebugClient", "DebugPlace", "LocalCalls"]
 
 
 class LocalCalls(Announced):
-    """Runs calls, is the carrier of their futures, and takes their answers.
+    """Runs calls, carries their futures, and receives their answers.
 
     Args:
         host: The object.
-        on_names: Told the object's attributes when they have changed.
+        on_names: Called with the names of the object's attributes when they have changed.
     """
 
     def __init__(self, host: ActorHost, on_names: Callable[[tuple[str, ...]], None]) -> None:
@@ -61,7 +61,7 @@ class LocalCalls(Announced):
         return self._runner is not None
 
     def submit(self, frames: Sequence[memoryview], future: RemoteFuture[Any]) -> None:
-        """Have a call run; the future is settled when it is answered."""
+        """Run a call; the future is settled when it is answered."""
         if self._runner is None:
             raise RuntimeError("this object runs one call at a time")
         run = self._host.accept(frames)
@@ -70,7 +70,7 @@ class LocalCalls(Announced):
         self._runner.take(Job(run, self))
 
     def close(self, error: Callable[[], Exception]) -> None:
-        """Give up all calls that are not answered."""
+        """Fail all calls that are not answered."""
         if self._runner is not None:
             self._runner.close()
         while self._pending:
@@ -79,11 +79,11 @@ class LocalCalls(Announced):
     # -- runners.Answerer ----------------------------------------------------------------------------------------------
 
     def answer(self, reply: list[Buffer]) -> None:
-        """Keep a reply."""
+        """Buffer a reply."""
         self._held.append(reply)
 
     def flush(self) -> None:
-        """Settle the futures whose replies are kept."""
+        """Settle the futures of the buffered replies."""
         while self._held:
             try:
                 reply = self._held.popleft()
@@ -129,7 +129,7 @@ class LocalCalls(Announced):
 
 
 class _LocalPath:
-    """The way to a host in this process."""
+    """The path to a host in this process."""
 
     def __init__(self, spec: ClassSpec, names: AttributeNames) -> None:
         self._host = ActorHost(lambda _: spec.cls)  # the class itself, where breakpoints are set
@@ -186,17 +186,17 @@ class _LocalPath:
 
 
 class DebugPlace(NamedTuple):
-    """Where an actor is: in this process, under a number."""
+    """The address of an actor in this process, by its number."""
 
     client: int
     number: int
 
 
 class DebugClient:
-    """Makes actors in this process, as many as there are slots.
+    """Makes actors in this process, limited by its slots.
 
     Args:
-        slots: CPUs to give away, so that a program that asks for too much finds out here as well.
+        slots: CPUs to give to actors, so that a program that requests too much fails here as well.
     """
 
     def __init__(self, slots: int) -> None:
@@ -210,18 +210,18 @@ class DebugClient:
 
     @property
     def address(self) -> str:
-        """What `connect` was asked for."""
+        """The address given to `connect`."""
         return "debug"
 
     @property
     def actor_num(self) -> int:
-        """How many actors there are now."""
+        """The number of actors now."""
         return len(self._paths)
 
     def create(
         self, spec: ClassSpec, options: ActorOptions, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> ActorRef:
-        """Make an actor; see `Client.create`. Nobody can free a slot meanwhile, so it does not wait for one."""
+        """Make an actor; see `Client.create`. It does not wait for a slot, because none can be freed meanwhile."""
         if self._closed:
             raise NotConnected("the connection is closed; call parl.connect() again")
         if options.detached:
@@ -233,7 +233,7 @@ class DebugClient:
         arguments = serialize.dumps_arguments(
             args, kwargs, f"{spec.name}.__init__", partial(spec.parameters, "__init__")
         )
-        dumps_class(spec.cls)  # what could not be sent to an actor shall not work here either
+        dumps_class(spec.cls)  # a class that could not be sent to an actor must not work here either
         creation = Creation(
             tuple(sys.path),
             tuple(sys.argv),
@@ -245,7 +245,7 @@ class DebugClient:
             options.max_concurrency,
         )
         if not self._free.fits(need):
-            gc.collect()  # what is garbage already may hold actors, in circles that an exception's traceback closed
+            gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
         with self._lock:
             if not self._free.fits(need):
                 available = f"{self._total}, {self._free} free"
@@ -288,8 +288,8 @@ class DebugClient:
         """Return the reference to an actor of this process; see `current.ActorMaker`.
 
         Raises:
-            ActorLost: It has ended.
-            NotConnected: The handle comes from elsewhere.
+            ActorLost: The actor has ended.
+            NotConnected: The handle belongs to another cluster.
         """
         ref = self._refs.get(place) if isinstance(place, DebugPlace) else None
         if ref is not None:
@@ -299,7 +299,7 @@ class DebugClient:
         raise NotConnected("this handle belongs to another cluster; with debug=True there is none but this process")
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:  # noqa: ARG002  # they are made at once
-        """Return the actor that has a name; see `connecting.get_actor`."""
+        """Return the actor with a name; see `named_actors.get_actor`."""
         ref, wait = self._names.get(name, (None, True))
         alive = ref() if ref is not None else None
         if alive is None:
@@ -307,7 +307,7 @@ class DebugClient:
         return FoundActor(alive.place, alive.spec.shipped(), wait)
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `connecting.kill`."""
+        """End the actor with a name; see `named_actors.kill`."""
         self._refs[self.find(name, None).place].destroy()
 
     def close(self) -> None:
@@ -318,5 +318,5 @@ class DebugClient:
         self._paths.clear()
 
     def abandon(self) -> None:
-        """In the child of a fork: the objects were copied with the process and belong to the parent's run."""
+        """Mark the client as closed in the child of a fork, whose copied objects belong to the parent."""
         self._closed = True

@@ -1,10 +1,10 @@
-"""`@remote_class`: the same class, whose objects are made in actors.
+"""`@remote_class`, which makes the objects of a class in actors.
 
     @remote_class               A(1)                    a proxy; the object itself is made in a process of its own
     class A: ...                A.options(n_cpu=2)(1)   the same with other options
 
-The class stays the class that was written: its name, docstring, pickling, `isinstance` and, for type checkers, its
-type. Only its `__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote` added:
+The class itself stays the same: its name, docstring, pickling, `isinstance` and, for type checkers, its type. Only its
+`__new__` is replaced, by one that decides where an object is made, and `options` and `as_remote` added:
 
     A(1)  -->  RemoteNew --remote--> the client makes an actor, the program holds a proxy
                          --local---> an ordinary object: in actors that cannot reach their cluster, and for subclasses
@@ -43,11 +43,11 @@ __all__ = ["remote_class", "submit", "with_options"]
 
 
 class RemoteNew:
-    """A decorated class's `__new__`.
+    """The `__new__` of a decorated class.
 
     Args:
         cls: The class.
-        options: What its objects are made with unless something else is said.
+        options: The default options of its objects.
     """
 
     def __init__(self, cls: type, options: ActorOptions) -> None:
@@ -68,11 +68,11 @@ class RemoteNew:
         return self.remote(maker, self.options, args, kwargs)
 
     def local(self, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return an ordinary object; `__init__` follows from Python itself."""
+        """Return an ordinary object; Python itself calls `__init__` next."""
         if self.original is None:
             inherited = super(self.cls, cls).__new__  # type: ignore[arg-type]  # a subclass is an instance of nothing here
             if inherited is object.__new__:  # it takes no arguments; __init__ does
-                if (args or kwargs) and inspect.getattr_static(cls, "__init__") is object.__init__:  # it would trust us
+                if (args or kwargs) and inspect.getattr_static(cls, "__init__") is object.__init__:  # it ignores them
                     raise TypeError(f"{cls.__name__}() takes no arguments")
                 return inherited(cls)
             return inherited(cls, *args, **kwargs)
@@ -97,13 +97,13 @@ class RemoteNew:
 
 
 def _rebuild(cls: type, options: ActorOptions, original: Any) -> RemoteNew:
-    """For classes that travel by value; one that comes home is as it was."""
+    """Rebuild the hook of a class pickled by value; a class known here keeps its own."""
     known = cls.__dict__.get("__new__")
     if isinstance(known, RemoteNew):
         return known
     hook = RemoteNew.__new__(RemoteNew)
     hook.cls, hook.options, hook.original = cls, options, original
-    hook.__signature__ = inspect.Signature()  # the class has no methods yet, and nobody in an actor asks
+    hook.__signature__ = inspect.Signature()  # the class has no methods yet, and no code in an actor needs it
     hook._spec = hook._proxies = hook._unconnected = None
     return hook
 
@@ -119,7 +119,7 @@ def _own_new(cls: type) -> Callable[..., Any] | None:
 
 
 def _new_signature(cls: type) -> inspect.Signature:
-    """Return the constructor's parameters, as `help` and `inspect.signature` show them for the class."""
+    """Return the constructor's signature, as `help` and `inspect.signature` show it for the class."""
     try:
         signature = inspect.signature(cls)
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def _new_signature(cls: type) -> inspect.Signature:
 
 
 def reduce_object(self: Any, protocol: Any) -> Any:
-    """Pickle an object of a decorated class, in an actor, so that it comes out as an object and not as an actor."""
+    """Pickle an object of a decorated class, in an actor, so that it is rebuilt as an object and not as an actor."""
     decorated: Any = next(c for c in type(self).__mro__ if is_decorated(c))
     reduced = super(decorated, self).__reduce_ex__(protocol)
     if isinstance(reduced, tuple) and reduced[0] is copyreg.__newobj__:  # type: ignore[attr-defined]  # unknown to its stub
@@ -143,12 +143,12 @@ def _make_local(cls: type, *args: Any) -> Any:
 
 
 def is_decorated(cls: type) -> bool:
-    """Return whether this very class is decorated, not only one that it inherits from."""
+    """Return whether this class itself is decorated, not only a base class."""
     return isinstance(cls.__dict__.get("__new__"), RemoteNew)
 
 
 def hook_of(cls: type) -> RemoteNew:
-    """Return what makes a decorated class's objects.
+    """Return the `__new__` hook of a decorated class.
 
     Raises:
         TypeError: The class is not decorated.
@@ -163,11 +163,11 @@ _NAME = "options"
 
 
 class ChosenClass:
-    """A remote class together with options: calling it makes an object, everything else is the class's.
+    """A remote class with options bound: calling it makes an object, other attributes are the class's.
 
     Args:
         hook: The class's `__new__`.
-        options: What objects are made with.
+        options: The options of the objects made.
     """
 
     def __init__(self, hook: RemoteNew, options: ActorOptions) -> None:
@@ -184,11 +184,11 @@ class ChosenClass:
         return self._hook.remote(maker, self._options, args, kwargs)
 
     def options(self, **options: Any) -> ChosenClass:
-        """The same with some options changed further; raises as `with_options` does."""
+        """Return the class with some options changed further; raise what `with_options` raises."""
         return ChosenClass(self._hook, self._options.changed(options))
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # of copying and pickling, which ask before the object is whole
+        if name.startswith("__"):  # looked up by copying and pickling before the object is complete
             raise AttributeError(name)
         return getattr(self._hook.cls, name)
 
@@ -207,7 +207,7 @@ def _choose(cls: type, options: ActorOptions) -> ChosenClass:
 
 
 class OptionsAttribute(ClassAttribute):
-    """What a decorated class has under the name `options`."""
+    """The attribute `options` of decorated classes."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is not None or not is_decorated(owner):
@@ -218,7 +218,7 @@ class OptionsAttribute(ClassAttribute):
 
 
 def add_options(cls: type) -> None:
-    """Give a decorated class its `options`, unless it has something of that name itself."""
+    """Add the attribute `options` to a decorated class, unless it defines one itself."""
     for base in cls.__mro__:
         own = base.__dict__.get(_NAME)
         if own is not None and not isinstance(own, OptionsAttribute):
@@ -274,7 +274,7 @@ def remote_class(
     lease_timeout_s: float | None = None,
 ) -> Callable[[type[Any]], Any]: ...  # what methods return then, no type checker can be told; `submit` is typed
 def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
-    """Make a class whose objects live in actors: processes of their own, on this machine or another of the cluster.
+    """Make the objects of a class actors, in processes of their own on this machine or another of the cluster.
 
     Use it with or without parentheses. Within an actor, objects of decorated classes are actors as well, of the same
     cluster; they belong to the actor that makes them and end with it.
@@ -290,24 +290,24 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
         n_gpu: GPUs that an actor takes (default 0).
         memory: MiB of its node's memory that are set aside for an actor (default 0).
         max_memory: MiB that the actor's process may grow by before it is ended (default: no limit).
-        labels: Amounts of what the cluster's owner has named, for example `{"license": 1}` (default: none).
+        labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}` (default: none).
         placement: "spread" puts an actor on the node with the most free resources (default), "pack" on the fullest with
             enough.
         node: The only node that an actor may go to, by its name or id (default: any).
-        name: What `get_actor` finds the actor by, unique in the cluster (default: none).
+        name: The actor's name for `get_actor`, unique in the cluster (default: none).
         detached: Whether the actor outlives the program that made it (default False).
-        max_restarts: How often an actor that was lost is made again with the same arguments, -1 for as often as
-            needed (default 0). Calls that were on their way raise `ActorLost`, later ones wait for the new actor.
+        max_restarts: How often a lost actor is restarted with the same arguments, -1 for no limit (default 0). Calls
+            that were in flight raise `ActorLost`, later ones wait for the new actor.
         max_concurrency: How many calls run in the actor at once. Default: 1, in order; 1000 for a class that has
             `async def` methods, which run on an event loop in the actor. Above 1, methods of other classes run in
             threads, started in order.
         max_pending_calls: How many calls of one caller may be unanswered (default: no limit, all are kept in memory).
         when_full: What a call above `max_pending_calls` does: "wait" for a slot (default), or "raise"
             `TooManyPendingCalls`.
-        lease_timeout_s: Seconds that creating an object waits for free resources (default: what `connect` was given).
+        lease_timeout_s: Seconds that creating an object waits for free resources (default: that of `connect`).
 
     Raises:
-        TypeError: An option is unknown, or what is decorated is not a class.
+        TypeError: An option is unknown, or the decorated object is not a class.
         ValueError: An option is out of its range.
     """
     chosen = ActorOptions.of(options)
@@ -315,7 +315,7 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
     def decorate(decorated: type[Any]) -> type[Any]:
         if not isinstance(decorated, type):
             raise TypeError(f"@remote_class decorates classes, not {decorated!r}")
-        # setattr, because a type checker rightly thinks that a class's __new__ is none of our business
+        # setattr, because type checkers rightly reject assigning to a class's __new__
         setattr(decorated, "__new__", RemoteNew(decorated, chosen))  # noqa: B010
         if "__reduce_ex__" not in decorated.__dict__:
             setattr(decorated, "__reduce_ex__", reduce_object)  # noqa: B010
@@ -328,14 +328,14 @@ def remote_class(cls: type[Any] | None = None, /, **options: Any) -> Any:
 
 
 class ServeAttribute(ClassAttribute):
-    """The method `as_remote` of objects; a class that has one of that name keeps its own."""
+    """The method `as_remote` of objects; a class with a method of that name keeps its own."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         if instance is None:
             return self
 
         def as_remote(*args: Any, **kwargs: Any) -> Serving:
-            """Serve this object to the program that has a `RemoteManager` there; see `parl_remote.as_remote`."""
+            """Serve this object to the program with a `RemoteManager` at that address; see `parl_remote.as_remote`."""
             from parl_remote.serving import as_remote  # 15 ms, the actor's side; few programs need it
 
             return as_remote(instance, *args, **kwargs)
@@ -344,10 +344,10 @@ class ServeAttribute(ClassAttribute):
 
 
 def with_options(cls: type[T], /, **options: Any) -> type[T]:
-    """The same remote class with other options, for the objects that are made through the returned callable.
+    """Return a remote class with other options, which apply to objects made through the returned callable.
 
-    `Actor.options(...)` is the same; this function is for classes with an `options` of their own and for type
-    checkers, which know nothing of an attribute that a decorator adds.
+    `Actor.options(...)` is the same; this function is for classes with an `options` of their own and for type checkers,
+    which do not know an attribute that a decorator adds.
 
     Example:
         `fast = with_options(Actor, wait=False); actor = fast(1)`
@@ -361,7 +361,7 @@ def with_options(cls: type[T], /, **options: Any) -> type[T]:
 
 
 def submit(method: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> RemoteFuture[R]:
-    """Call a remote object's method without waiting, whatever its class's `wait` says; typed as the method is.
+    """Call a remote object's method without waiting, whatever its class's `wait` says; typed like the method.
 
     Example:
         `futures = [submit(actor.run, n) for actor in actors]`

@@ -1,4 +1,4 @@
-"""What can go wrong between a program and its remote actors.
+"""The exceptions of parl-remote.
 
     ParlError
     └─ RemoteError
@@ -20,7 +20,7 @@
        ├─ TooManyPendingCalls
        ├─ ChannelClosed (ConnectionError)
        └─ ProtocolError
-          ├─ LocalProtocolError        we broke the protocol: a bug here
+          ├─ LocalProtocolError        this side broke the protocol: a bug here
           └─ RemoteProtocolError       the peer did
 
 PARL's other public names are aliases: `RemoteSerializeError` and `RemoteDeserializeError` are `SerializationError`,
@@ -70,7 +70,7 @@ __all__ = [
 
 
 class RemoteError(ParlError):
-    """Anything that parl-remote reports."""
+    """Base class of all errors of parl-remote."""
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return _rebuild, (type(self), self.args, dict(self.__dict__))
@@ -84,17 +84,16 @@ def _rebuild(kind: type[RemoteError], args: tuple[Any, ...], attributes: dict[st
 
 
 class NotConnected(RemoteError):
-    """A remote object was asked for before `parl.connect`, after `parl.disconnect` or when the cluster is gone."""
+    """A remote object was used before `parl.connect`, after `parl.disconnect` or when the cluster is gone."""
 
 
 class ClusterUnreachable(NotConnected, ConnectionError):
-    """Nobody answered at an address, or the connection to the master was lost.
+    """Nothing answers at an address, or the connection to the master was lost.
 
-    It is a `NotConnected`, because whoever asks a cluster that is gone learns of it at either moment: while the request
-    is under way, or before.
+    It is a `NotConnected`, because the loss of a cluster may show at either moment: during a request, or before it.
 
     Attributes:
-        address: What was tried, "host:port".
+        address: The address tried, "host:port".
     """
 
     def __init__(self, message: str, *, address: str = "") -> None:
@@ -103,7 +102,7 @@ class ClusterUnreachable(NotConnected, ConnectionError):
 
 
 class VersionMismatch(RemoteError):
-    """Both sides answered but speak no common protocol version.
+    """The two sides have no common protocol version.
 
     Attributes:
         ours: The versions this side speaks, (lowest, highest).
@@ -117,15 +116,15 @@ class VersionMismatch(RemoteError):
 
 
 class AuthenticationFailed(RemoteError):
-    """The cluster's key is missing, unreadable or not the one that the peer holds."""
+    """The cluster's key is missing, unreadable or different from the peer's."""
 
 
 class NoResources(RemoteError):
-    """The cluster cannot give what an actor asked for, at all or within the time that the caller allowed.
+    """The cluster cannot provide the resources of an actor, at all or within the time allowed.
 
     Attributes:
-        asked: What was asked for, in words.
-        available: What the cluster has, in words.
+        asked: The requested resources, as text.
+        available: The cluster's resources, as text.
     """
 
     def __init__(self, message: str, *, asked: str = "", available: str = "") -> None:
@@ -135,29 +134,29 @@ class NoResources(RemoteError):
 
 
 class NameTaken(RemoteError, ValueError):
-    """The name that an actor was to get belongs to another one of the cluster."""
+    """The requested name of an actor belongs to another actor of the cluster."""
 
 
 class NoSuchActor(RemoteError, LookupError):
-    """No actor of the cluster has that name."""
+    """No actor of the cluster has the name."""
 
 
 class ActorError(RemoteError):
-    """Something happened to an actor or within it."""
+    """Base class of errors of an actor or its calls."""
 
 
 _FROM_OUTSIDE = (DeathKind.NODE_LOST, DeathKind.DRAINED, DeathKind.KILLED_BY_USER, DeathKind.STOPPED)
 
 
 class ActorLost(ActorError, LostActor):
-    """The actor does not live any more; calls that waited and all later ones raise this.
+    """The actor has ended; pending calls and all later ones raise this.
 
     Attributes:
         cause: Why it ended.
-        from_outside: Whether what it was doing cannot have ended it.
+        from_outside: Whether the cause lies outside the actor, so that its work cannot have ended it.
         log_tail: The last lines that it wrote, oldest first.
         class_name: The actor's class.
-        is_restarting: Whether the actor is made again, so that a later call reaches the new one.
+        is_restarting: Whether the actor is restarted, so that a later call reaches the new one.
     """
 
     def __init__(
@@ -178,10 +177,10 @@ class ActorLost(ActorError, LostActor):
 
 
 class ItemLost(ActorError):
-    """An actor pool has given an item up, because actors kept dying while they worked on it; the cause is the last one.
+    """An actor pool has given up an item after several actors died working on it; the cause is the last error.
 
     Attributes:
-        index: Which item, from 0.
+        index: The item's index, from 0.
         attempts: How many actors died.
     """
 
@@ -222,10 +221,10 @@ class RemoteAttributeError(RemoteCallError, AttributeError):
 
 
 class SerializationError(RemoteError):
-    """An argument, a return value or a class could not be turned into bytes, or back.
+    """An argument, a return value or a class could not be serialized or deserialized.
 
     Attributes:
-        what: Which one, for example "argument 'lock' of Worker.run".
+        what: The name of the object, for example "argument 'lock' of Worker.run".
     """
 
     def __init__(self, message: str, *, what: str = "") -> None:
@@ -238,14 +237,14 @@ class ObjectLost(RemoteError):
 
 
 class ResultTimeout(RemoteError, TimeoutError):
-    """The time that the caller allowed has passed; the call itself may still finish."""
+    """A result did not arrive in the time allowed; the call itself may still finish."""
 
 
 class TooManyPendingCalls(RemoteError):
     """A call was refused because `max_pending_calls` are unanswered, and `when_full="raise"` was chosen.
 
     Attributes:
-        limit: How many may be.
+        limit: The maximum number of unanswered calls.
     """
 
     def __init__(self, message: str, *, limit: int = 0) -> None:
@@ -254,22 +253,22 @@ class TooManyPendingCalls(RemoteError):
 
 
 class ChannelClosed(RemoteError, ConnectionError):
-    """The connection to a peer is closed; nothing more will come.
+    """The connection to a peer is closed; no more messages will arrive.
 
     Callers of actors never see it: the client turns it into `ActorLost` or `ClusterUnreachable`.
     """
 
 
 class ProtocolError(RemoteError):
-    """A message that the protocol does not allow, named with its state, field and value."""
+    """A message violates the protocol; the text names state, field and value."""
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to break the protocol: a bug of parl-remote."""
+    """This side violated the protocol: a bug of parl-remote."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent something malformed or out of order."""
+    """The peer sent a malformed message, or one out of order."""
 
 
 RemoteSerializeError = SerializationError
@@ -279,7 +278,7 @@ FutureFunctionError = RemoteCallError
 
 
 def from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict[str, object]) -> Exception:
-    """Return an exception from what makes it up, also where its constructor wants other arguments than it keeps."""
+    """Return an exception built from its parts, even if its constructor takes other arguments than it stores."""
     try:
         error = kind(*args)
     except Exception:
@@ -290,7 +289,7 @@ def from_parts(kind: type[Exception], args: tuple[object, ...], attributes: dict
 
 
 def unraised(error: BaseException) -> BaseException:
-    """The same exception without what raising it leaves behind; itself if its class allows no second one."""
+    """Return a copy of the exception without traceback and context, or itself if its class cannot be copied."""
     try:
         other: BaseException = copy.copy(error)
     except Exception:

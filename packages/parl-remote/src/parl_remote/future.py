@@ -1,4 +1,4 @@
-"""The result of a call that may still be on its way.
+"""Futures of remote calls.
 
 It is a `concurrent.futures.Future`, so that `wait`, `as_completed`, `asyncio.wrap_future` and callbacks work. One
 that is only asked for its result costs next to nothing: the condition that such machinery waits on is made when
@@ -23,37 +23,37 @@ from parl_remote.system.polling import wait_for_input
 __all__ = ["Announced", "Carrier", "FutureTravels", "RemoteFuture", "wait_any"]
 
 
-_LOOK_AGAIN_S = 1.0  # in case that another thread closed a connection just before it was waited for
+_LOOK_AGAIN_S = 1.0  # in case another thread closed a connection just before the wait
 
 
 class Readable(Protocol):
-    """A carrier of which one thread at a time reads for all."""
+    """A carrier whose messages one thread at a time reads for all."""
 
     def is_led_here(self) -> bool:
-        """Return whether this thread reads it already, and calls from a callback."""
+        """Return whether this thread leads already, that is, calls from a callback."""
 
     def lead(self) -> bool:
-        """Begin to read for everybody; False if another thread does."""
+        """Start reading for all threads; return False if another thread does."""
 
     def leave(self) -> None:
-        """Let others read, unless this thread did not."""
+        """Stop reading for all threads, if this thread does."""
 
     def drain(self) -> None:
-        """Settle what has arrived; of a thread that leads."""
+        """Settle the answers that have arrived; called by the leading thread."""
 
     def has_read_ahead(self) -> bool:
-        """Return whether something has arrived that the descriptor does not tell of."""
+        """Return whether data has arrived that the descriptor does not signal."""
 
     def fileno(self) -> int:
-        """Readable when something arrives."""
+        """Return a descriptor that is readable when data arrives."""
 
 
 def wait_any(futures: Sequence[RemoteFuture[Any]], timeout_s: float | None = None) -> None:
-    """Sleep until one of several calls has ended, or the time has passed.
+    """Block until one of several calls has ended, or the time has passed.
 
     Args:
-        futures: Of the calls, at least one.
-        timeout_s: How long to wait; None waits as long as it takes.
+        futures: The futures of the calls, at least one.
+        timeout_s: How long to wait; None waits without limit.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     carriers = list(dict.fromkeys(future._carrier for future in futures))
@@ -97,27 +97,27 @@ _making_condition = threading.Lock()
 
 
 class FutureTravels(SerializationError):
-    """A future was to be pickled; who sends a call then waits for its value, and nobody else can do anything."""
+    """A future was pickled; as a call's own argument it is awaited instead, anywhere else this is an error."""
 
 
 class Carrier(Protocol):
-    """What brings results: the connection that a call went out on."""
+    """The source of results: the connection that a call was sent on."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """Wait until the future is settled; False once the time has passed."""
+        """Wait until the future is settled; return False once the time has passed."""
 
     def look(self) -> None:
-        """Settle whatever has arrived, without waiting."""
+        """Settle the futures whose answers have arrived, without waiting."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """Settle the future in the background, because somebody waits who does not call `wait_for`."""
+        """Settle the future in the background, for waiters that do not call `wait_for`."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
-        """Settle the future as cancelled unless its result is there, and tell the actor."""
+        """Settle the future as cancelled unless its result has arrived, and tell the actor."""
 
 
 class RemoteFuture(concurrent.futures.Future[T]):
-    """A call's result, made by methods of `wait=False` actors and by `parl_remote.submit`.
+    """The future of a call, returned by methods of `wait=False` actors and by `parl_remote.submit`.
 
     Everything of `concurrent.futures.Future` works, `await` too, and PARL's `get`, `get_nowait` and `empty`.
     """
@@ -157,14 +157,14 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
     @property
     def settled(self) -> bool:
-        """Return whether the result, the exception or the cancellation is known here."""
+        """Return whether the result, the exception or the cancellation has been set."""
         return self._state is not PENDING
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result.
+        """Wait for the result and return it.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
             ResultTimeout: The time has passed; the call goes on.
@@ -189,7 +189,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait for the end of the call and give what it raised, None if nothing.
+        """Wait for the end of the call and return its exception, None if it raised none.
 
         Raises:
             ResultTimeout: The time has passed; the call goes on.
@@ -202,7 +202,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._exception
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """PARL's name for `result`; `block=False` does not wait.
+        """Return the result; PARL's name for `result`. With `block=False` it does not wait.
 
         Raises:
             ResultTimeout: The result is not there yet.
@@ -212,21 +212,21 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self.get_nowait()
 
     def get_nowait(self) -> T:
-        """Return the result if it is there.
+        """Return the result without waiting.
 
         Raises:
-            ResultTimeout: It is not.
+            ResultTimeout: The result is not there yet.
         """
         if not self.done():
             raise ResultTimeout(f"the result of {self.method}() is not there yet")
         return self.result()
 
     def empty(self) -> bool:
-        """Return whether the result is still to come."""
+        """Return whether the result is not there yet."""
         return not self.done()
 
     def done(self) -> bool:
-        """Return whether the call has ended or was cancelled; looks, but does not wait."""
+        """Return whether the call has ended or was cancelled; reads arrived answers, but does not wait."""
         if self._state is PENDING:
             carrier = self._carrier
             if carrier is not None:
@@ -234,17 +234,17 @@ class RemoteFuture(concurrent.futures.Future[T]):
         return self._state is not PENDING
 
     def running(self) -> bool:
-        """Return whether the result is still to come; the call may be queued or running."""
+        """Return whether the result is not there yet; the call may be queued or running."""
         return not self.done()
 
     def cancelled(self) -> bool:
-        """Return whether `cancel` came in time."""
+        """Return whether the call was cancelled."""
         return self._state is CANCELLED_AND_NOTIFIED
 
     def cancel(self) -> bool:
-        """Give up the result.
+        """Cancel the call.
 
-        The actor drops the call if it has not started; a call that runs is not interrupted, its result is thrown away.
+        The actor drops the call if it has not started; a running call is not interrupted, its result is discarded.
 
         Returns:
             False if the result is already there.
@@ -274,7 +274,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
             raise ResultTimeout(f"{self.method}() did not answer within {timeout} s; it goes on in the actor")
 
     def settle(self, result: T | None, exception: BaseException | None = None, *, cancelled: bool = False) -> None:
-        """Set the outcome and wake whoever waits; for the carrier, once."""
+        """Set the outcome and wake all waiters; called once, by the carrier."""
         self._result = result
         self._exception = exception
         self._state = CANCELLED_AND_NOTIFIED if cancelled else FINISHED
@@ -302,7 +302,7 @@ class RemoteFuture(concurrent.futures.Future[T]):
 
 
 class _Waiter:
-    """A thread that waits."""
+    """A waiting thread."""
 
     def __init__(self) -> None:
         event = threading.Event()
@@ -322,7 +322,7 @@ class Announced:
         self.future.method = what
 
     def settle(self) -> None:
-        """Wake everybody; a second call does nothing."""
+        """Settle the future and wake all waiting threads; a second call does nothing."""
         if not self.future.settled:
             self.future.settle(None)
 
@@ -339,11 +339,11 @@ class Announced:
         return True
 
     def look(self) -> None:
-        """See `Carrier.look`; there is nothing to look at."""
+        """Do nothing: no answer has to be read. See `Carrier.look`."""
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`; whoever settles it does not have to be asked to."""
+        """Do nothing: the future is settled without being read. See `Carrier.watch`."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:  # noqa: ARG002  # as the protocol has it
-        """See `Carrier.cancel`; it cannot be."""
+        """Return False: such a future cannot be cancelled. See `Carrier.cancel`."""
         return False

@@ -1,12 +1,12 @@
-"""`put`: a value is stored once on each host that needs it, and a reference to it travels in its stead.
+"""`put`: values stored once on each host that needs them, and sent by reference.
 
     ref = put(weights)         the value is in shared memory (see `object_memory`), or in the reference if it is small
     actor.set(ref)             the method gets the value itself; its arrays are read-only views of that memory
-    actor.keep([ref])          within something else it arrives as the reference, with `ref.get()`
+    actor.keep([ref])          inside another object it arrives as the reference, with `ref.get()`
 
-A process that has a reference has the memory's file open, so a value lives as long as any process refers to it,
-whatever becomes of the one that stored it. Where the memory cannot be seen, on another host, `object_transfer` brings a
-copy there, one for each worker.
+A process that has a reference has the memory's file open, so a value lives as long as any process refers to it, even if
+the one that stored it ends. On another host, where the memory cannot be mapped, `object_transfer` stores a copy, one
+for each worker.
 
 `freeze` pickles a value so that every array's elements are in a frame of their own; `thaw` makes read-only views of the
 frames. Arrays that pickle in other ways (of objects, of subclasses, of elements without size) are copies, read-only as
@@ -50,7 +50,7 @@ def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[
     """Return the value as frames, the pickle first, and each frame's kind.
 
     Args:
-        value: What to pickle.
+        value: The value to pickle.
         references: Filled as by `serialize.dumps`.
 
     Raises:
@@ -80,7 +80,7 @@ def freeze(value: object, references: list[object]) -> tuple[list[Buffer], list[
 
 
 def thaw(frames: Sequence[memoryview], kinds: Sequence[int]) -> Any:
-    """Return the value that `freeze` took apart.
+    """Return the value of a `freeze`.
 
     Raises:
         Exception: Whatever unpickling raised.
@@ -116,17 +116,17 @@ def _set_state(array: Any, state: Any) -> None:
 
 T = TypeVar("T")
 
-_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # values travel in their references then, as small ones do
+_NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})  # values are then sent in their references, like small ones
 _TIDY_S = 0.5  # see `MemoryPool.tidy`
-_SMALL = 2**16  # bytes that travel in the reference: a file, a mapping and its page faults cost more than the copy
+_SMALL = 2**16  # bytes sent within the reference: a file, a mapping and its page faults cost more than the copy
 
 
 class ObjectRef(serialize.Reference, Generic[T]):
-    """A value that `put` has stored. It may be an argument of a call, be part of one, and be returned.
+    """A reference to a value stored by `put`. It can be an argument of a call, part of one, or a result.
 
     Attributes:
-        id: The same wherever the reference travels.
-        nbytes: What the stored value takes.
+        id: The value's id, the same in all processes.
+        nbytes: The size of the stored value in bytes.
     """
 
     __slots__ = ("__weakref__", "_companions", "_frames", "_memory", "_source", "id", "nbytes")
@@ -141,14 +141,14 @@ class ObjectRef(serialize.Reference, Generic[T]):
 
     @property
     def is_here(self) -> bool:
-        """Return whether `get` needs nobody else."""
+        """Return whether `get` works without another process."""
         return bool(self._frames) or self._memory is not None
 
     def get(self, timeout: float | None = None) -> T:
-        """Return the value: arrays are read-only, each call makes new containers around them.
+        """Return the value: arrays are read-only, and each call makes new containers around them.
 
         Args:
-            timeout: Seconds to wait for a value that is on another host; None waits as long as it takes.
+            timeout: Seconds to wait for a value that is on another host; None waits without limit.
 
         Raises:
             ObjectLost: Every process that had the value has ended.
@@ -176,7 +176,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         return self._memory
 
     def _bring(self, timeout_s: float | None) -> None:
-        """Get hold of a value that another process has."""
+        """Fetch a value that another process has."""
         if self._source is None:
             raise ObjectLost(f"the value of {self!r} is gone: every process that had it has ended, or dropped it")
         self._own(_pool().store_image(self._source.fetch(self.id, timeout_s)))
@@ -190,7 +190,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
         weakref.finalize(self, memory.close).atexit = False
 
     def _find(self, host: str, place: Place) -> None:
-        """Open what a message says: where its sender has it, else what was brought to this node, else afar."""
+        """Find the value's memory: at its sender on this host, else the copy on this node, else a remote source."""
         if host and host == _host():
             with contextlib.suppress(MemoryGone):
                 self._borrow(adopt(place))
@@ -211,14 +211,14 @@ class ObjectRef(serialize.Reference, Generic[T]):
         return self
 
     def _passport(self) -> tuple[Any, ...]:
-        """Return what travels: where the value is, or the value, and the references within it.
+        """Return the pickled state: the value or its location, and its references with their current locations.
 
-        Those that were stored with the value only know where theirs were then, and that process may have ended.
+        The copies stored with the value have the locations of that time, whose process may have ended.
         """
         within = tuple(one for one in self._companions if isinstance(one, ObjectRef))
         if self._frames:
             return self.id, self.nbytes, self._frames, "", None, within
-        if getattr(current.peek(), "values_travel", False):  # to hosts that no worker of ours is on
+        if getattr(current.peek(), "values_travel", False):  # to hosts without a worker of this cluster
             frames, kinds = read(self._here(None).place())
             return self.id, self.nbytes, tuple(zip(map(bytes, frames), kinds, strict=True)), "", None, within
         return self.id, self.nbytes, (), _host(), tuple(self._here(None).place()), within
@@ -240,7 +240,7 @@ class ObjectRef(serialize.Reference, Generic[T]):
 
 
 class _DirectArgument(serialize.Reference):
-    """A reference that is an argument by itself: what arrives is the value."""
+    """A reference that is an argument by itself, and arrives as the value."""
 
     __slots__ = ("ref",)
 
@@ -255,19 +255,19 @@ class _DirectArgument(serialize.Reference):
 
 
 def put(value: T) -> ObjectRef[T]:
-    """Store a value once, to be given to many actors.
+    """Store a value once, to be passed to many actors.
 
-    The arrays of what actors get are read-only views of one memory; `array.copy()` makes one that can be written to.
+    The arrays that actors get are read-only views of the same memory; `array.copy()` makes one that can be written to.
     Tensors can be written to, which changes nothing for others.
 
     Args:
-        value: Anything that could be an argument. Later changes of it do not change what is stored.
+        value: Anything that could be an argument. Later changes to it do not affect the stored value.
 
     Raises:
         NotConnected: There is no connection.
         SerializationError: The value cannot be sent.
         TypeError: It is a reference already, or a future.
-        MemoryError: There is no memory for it.
+        MemoryError: There is not enough memory.
 
     Example:
         `weights = parl.put(model.get_weights()); [actor.set_weights(weights) for actor in actors]`
@@ -286,7 +286,7 @@ def put(value: T) -> ObjectRef[T]:
         raise SerializationError(f"{what} cannot be stored: {type(error).__name__}: {error}", what=what) from error
     size = sum(map(len, frames))
     ref: ObjectRef[T] = ObjectRef(new_id("object"), size)
-    if size >= _SMALL and not is_portable():  # elsewhere than on Linux values travel in their references
+    if size >= _SMALL and not is_portable():  # except on Linux, values are sent within their references
         try:
             ref._own(_pool().store(frames, kinds))
         except OSError as error:
@@ -301,7 +301,7 @@ def put(value: T) -> ObjectRef[T]:
 
 serialize.stand_in(ObjectRef, _DirectArgument)
 
-# What this process has of values, so that a reference that comes home finds the memory that is already there.
+# The references of this process, so that one that returns finds the memory that is already mapped.
 _known: weakref.WeakValueDictionary[str, ObjectRef[Any]] = weakref.WeakValueDictionary()
 
 
@@ -313,7 +313,7 @@ def _arrive(
     place: tuple[int, ...] | None,
     within: tuple[ObjectRef[Any], ...] = (),
 ) -> ObjectRef[Any]:
-    """Make a reference from its pickle; what is wrong with it is said when its value is asked for."""
+    """Rebuild a reference from its pickle; errors are raised when its value is requested."""
     ref = _known.get(object_id)
     if ref is None:
         ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
@@ -334,7 +334,7 @@ def _arrive_value(
     place: tuple[int, ...] | None,
     within: tuple[ObjectRef[Any], ...] = (),
 ) -> Any:
-    """Return the value of a reference that is an argument by itself."""
+    """Rebuild the value of a reference that is an argument by itself."""
     if place is not None and host and host == _host() and object_id not in _known:
         with contextlib.suppress(MemoryGone):
             return thaw(*read(Place(*place)))
@@ -342,12 +342,12 @@ def _arrive_value(
 
 
 def received(object_id: str, nbytes: int, fetch: Callable[[], memoryview]) -> ObjectRef[Any]:
-    """Return a value that came beside a message: its reference, which others of its id will find.
+    """Return the reference of a value received beside a message; later references with its id find it.
 
     Args:
         object_id: Its id.
-        nbytes: What it takes.
-        fetch: Gives its image if it is not here yet.
+        nbytes: Its size in bytes.
+        fetch: Returns its image; called if this process lacks it.
     """
     ref = _known.setdefault(object_id, ObjectRef(object_id, nbytes))
     if not ref.is_here:

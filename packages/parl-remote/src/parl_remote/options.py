@@ -1,4 +1,4 @@
-"""What can be asked for a remote class or one of its objects, checked when it is written down."""
+"""Options of a remote class or one of its objects, validated on construction."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ class ActorOptions:
         n_gpu: GPUs that an actor takes, 0 or more; fractions share one. Without any it sees no GPU.
         memory: MiB of its node's memory that are set aside for an actor, 0 or more.
         max_memory: MiB that the actor's process may grow by; it is ended when it passes that. None has no limit.
-        labels: Amounts of what the cluster's owner has named, for example `{"license": 1}`; an actor takes them.
+        labels: Amounts of resources that the cluster's owner has named, for example `{"license": 1}`; an actor takes
+            them.
         placement: "spread" puts an actor on the node with the most free resources, "pack" on the
             fullest one that has enough.
         node: The only node that an actor may go to, by its name or id as `xparl list nodes` shows them; empty for any.
-        name: What `get_actor` finds the actor by, unique in the cluster; empty for none.
+        name: The actor's name for `get_actor`, unique in the cluster; empty for none.
         detached: Whether the actor outlives the program that made it; it ends by `kill` or with the cluster.
-        max_restarts: How often an actor that was lost is made again, -1 for as often as needed.
+        max_restarts: How often a lost actor is restarted, -1 for no limit.
         max_concurrency: How many calls run in the actor at once; None is 1, or many where methods are `async def`.
         max_pending_calls: How many calls of one caller may be unanswered. None has no limit.
         when_full: What a call above that limit does: "wait" for a slot, or "raise" `TooManyPendingCalls`.
-        lease_timeout_s: Seconds to wait for free resources; None takes what `connect` was given.
+        lease_timeout_s: Seconds to wait for free resources; None takes the value given to `connect`.
 
     Raises:
         TypeError: An option is of the wrong type.
@@ -75,7 +76,7 @@ class ActorOptions:
             if self.max_memory == 0:
                 raise ValueError("max_memory is in MiB and must be above 0; leave it out for no limit")
         for name in ("memory", "max_memory"):
-            if (getattr(self, name) or 0) > _MOST_MIB:  # somebody thinks in bytes
+            if (getattr(self, name) or 0) > _MOST_MIB:  # most likely given in bytes
                 raise ValueError(f"{name} is in MiB, and no node has {getattr(self, name)!r} of them")
         _check_labels(self.labels)
         if self.placement not in _PLACEMENTS:
@@ -96,7 +97,7 @@ class ActorOptions:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> ActorOptions:
-        """Options from keyword arguments.
+        """Return options from keyword arguments.
 
         Raises:
             TypeError: One has an unknown name, or a value of the wrong type.
@@ -105,7 +106,7 @@ class ActorOptions:
         return cls().changed(given)
 
     def changed(self, given: Mapping[str, Any]) -> ActorOptions:
-        """The same options with some of them changed; raises as `of` does."""
+        """Return a copy with some options changed; raise what `of` raises."""
         if not given:
             return self
         known = [field.name for field in dataclasses.fields(self)]
@@ -120,7 +121,7 @@ class ActorOptions:
 
     @functools.cached_property
     def resources(self) -> Resources:
-        """What to ask the cluster for."""
+        """The resources to request from the cluster."""
         return Resources(
             cpu=round(self.n_cpu, 3),
             gpu=round(self.n_gpu, 3),
@@ -130,7 +131,7 @@ class ActorOptions:
 
     @functools.cached_property
     def memory_limit(self) -> int | None:
-        """Bytes that the actor's process may grow by."""
+        """The maximum growth of the actor's process in bytes; None for no limit."""
         return None if self.max_memory is None else int(self.max_memory * _MIB)
 
 

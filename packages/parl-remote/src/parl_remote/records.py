@@ -23,7 +23,7 @@ _set = object.__setattr__
 
 
 class Record:
-    """Base of what `record` decorates."""
+    """Base class of classes decorated with `record`."""
 
     __slots__ = ()
 
@@ -55,7 +55,7 @@ class Message(Record):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def record(cls: type[T]) -> type[T]:
-    """Make a subclass of `Record`, written as a dataclass, a frozen one with slots; it has no `__post_init__`."""
+    """Turn a subclass of `Record`, written like a dataclass, into a frozen one with slots; without `__post_init__`."""
     made = dataclasses.dataclass(init=False, repr=False, eq=False, slots=True)(cls)
 
     def first(self: Any, /, *args: Any, **kwargs: Any) -> None:
@@ -68,7 +68,7 @@ def record(cls: type[T]) -> type[T]:
 
 
 def _constructor(cls: type[Any]) -> Callable[..., None]:
-    """Return the `__init__` of a frozen dataclass, made as the standard library makes it."""
+    """Return the `__init__` of a frozen dataclass, generated like the standard library's."""
     parameters: list[str] = []
     lines = ["pass"]
     names: dict[str, Any] = {"_set": _set, "_MISSING": dataclasses.MISSING}

@@ -1,4 +1,4 @@
-"""`parl.RemoteManager`: objects of programs that connect to this one, as handles.
+"""`parl.RemoteManager`: handles of objects that other programs serve over reverse connections.
 
     program elsewhere: obj.as_remote("host:port") --> RemoteManager(port) --get_remote()--> a handle, as of an actor
 
@@ -6,7 +6,7 @@
     ServedObject    one object: its class, the way to it, and whether it comes back when its connection breaks
     PeerChannel     the seam of a channel over one peer of the listener
 
-Nothing has to be reachable but the manager's one port. Whoever connects must hold the same key.
+Only the manager's port has to be reachable. Connecting programs must hold the same key.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ __all__ = ["Hello", "PeerChannel", "RemoteManager", "ServedObject", "read_hello"
 
 
 class PeerChannel:
-    """Fills `transport.Channel`.
+    """A channel to a peer of a listener; implements `transport.Channel`.
 
     Args:
-        loop: Where the listener is served.
-        listener: Where the peer has connected.
-        peer: Its number there.
+        loop: The loop that serves the listener.
+        listener: The listener of the peer.
+        peer: The peer's number there.
     """
 
     def __init__(self, loop: Loop, listener: Listener, peer: int) -> None:
@@ -63,18 +63,18 @@ class PeerChannel:
         self._over = ""
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:  # noqa: ARG002  # it never waits
-        """Send one message: it is copied, because it leaves a moment later."""
+        """Send one message, copied because it is sent later in the loop."""
         if self._over:
             raise ChannelClosed(self._over)
         copied = [bytes(frame) for frame in frames]
         self._loop.call_soon(lambda: self._send(copied))
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
-        """Wait for one message."""
+        """Wait for one message and return it."""
         return self._take(timeout_s)[0]
 
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
-        """Wait for one message and take all that are there."""
+        """Wait for one message and return all that have arrived."""
         return self._take(timeout_s, most=len(self._inbox) or 1)
 
     def _take(self, timeout_s: float | None, most: int = 1) -> list[list[memoryview]]:
@@ -89,15 +89,15 @@ class PeerChannel:
         return taken
 
     def fileno(self) -> int:
-        """Readable while there are messages, and for good once the peer is gone."""
+        """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
         return self._waker.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def close(self) -> None:
-        """Close; what was sent before still leaves."""
+        """Close the channel; messages sent before still arrive."""
         if not self._over:
             self.hang_up("this channel was closed")
             self._loop.call_soon(lambda: self._listener.drop(self._peer))
@@ -105,14 +105,14 @@ class PeerChannel:
     # -- in the listener's loop --------------------------------------------------------------------------------------
 
     def deliver(self, frames: list[memoryview]) -> None:
-        """Take a message from the peer."""
+        """Queue a message from the peer."""
         with self._changed:
             self._inbox.append(frames)
             self._waker.wake()
             self._changed.notify_all()
 
     def hang_up(self, reason: str) -> None:
-        """The peer is gone."""
+        """Record that the peer is gone."""
         with self._changed:
             self._over = self._over or reason
             self._waker.wake()
@@ -129,10 +129,10 @@ _PROTOCOL = 1
 
 
 class Hello(NamedTuple):
-    """Which object is served.
+    """The identity of a served object.
 
     Attributes:
-        object_id: Unique in time and space, the same when it comes back.
+        object_id: Globally unique, the same after a reconnection.
         host_id: The host of its program.
         shipped: Its class.
         names: The names of its attributes.
@@ -145,10 +145,10 @@ class Hello(NamedTuple):
 
 
 def read_hello(frames: Sequence[memoryview]) -> Hello:
-    """Read the first message of a connection; only who holds the key can have sent it.
+    """Read the first message of a connection, which only a holder of the key can have sent.
 
     Raises:
-        RemoteProtocolError: It is none.
+        RemoteProtocolError: The message is no Hello.
     """
     try:
         told = json.loads(bytes(frames[0]))
@@ -159,22 +159,22 @@ def read_hello(frames: Sequence[memoryview]) -> Hello:
     except RemoteProtocolError:
         raise
     except Exception as error:
-        raise RemoteProtocolError(f"this is a RemoteManager, and what came is no object: {error}") from error
+        raise RemoteProtocolError(f"this is a RemoteManager, and the message announces no object: {error}") from error
 
 
 class ServedObject:
-    """One object.
+    """One served object.
 
     Args:
-        hello: Which.
-        channel: The way to it.
-        background: Gives the loop that reads for futures with callbacks.
-        free: Runs something in the manager's loop; any thread may call it, at any time.
-        available: Told when nobody has its handle any more.
-        reconnect_s: How long it may take to come back.
+        hello: Its identity.
+        channel: The channel to it.
+        background: Returns the loop that reads for futures with callbacks.
+        free: Runs a function in the manager's loop; callable from any thread at any time.
+        available: Called when its handle has been dropped.
+        reconnect_s: The time in which it may reconnect.
 
     Attributes:
-        object_id: Which.
+        object_id: Its id.
         shipped: Its class.
         is_over: Whether it is gone for good.
     """
@@ -214,11 +214,11 @@ class ServedObject:
 
     @property
     def is_connected(self) -> bool:
-        """Return whether it is there now."""
+        """Return whether the object is connected now."""
         return self._channel is not None
 
     def reference(self, options: ActorOptions) -> ActorRef:
-        """Return a reference for handles of it."""
+        """Return a reference for handles of the object."""
         self._given = given = self._given + 1
         return kind_of_reference(options)(
             ClassSpec.of_shipped(self.shipped),
@@ -230,14 +230,14 @@ class ServedObject:
         )
 
     def connection_lost(self, channel: PeerChannel, reason: str) -> None:
-        """The way to it is closed; in the manager's loop."""
+        """Handle a closed connection to the object; called in the manager's loop."""
         if self._channel is channel:
             self._channel = None
         self._lose(DeathCause(DeathKind.NODE_LOST, detail=f"the connection to its program: {reason}"))
         channel.hang_up(reason)
 
     def ended(self, why: str) -> None:
-        """It is gone for good; in the manager's loop."""
+        """Handle the final end of the object; called in the manager's loop."""
         self.is_over = True
         channel, self._channel = self._channel, None
         self._lose(DeathCause(DeathKind.CLIENT_GONE, detail=why))
@@ -246,7 +246,7 @@ class ServedObject:
             channel.hang_up(why)
 
     def connected_again(self, channel: PeerChannel) -> None:
-        """Its program has connected again; in the manager's loop."""
+        """Handle a reconnection of the object's program; called in the manager's loop."""
         if self._channel is not None:  # it noticed before this side did
             self.connection_lost(self._channel, "its program has connected again")
         self._channel = channel
@@ -281,7 +281,7 @@ class ServedObject:
         self._made = made
 
     def _given_back(self, given: int) -> None:
-        """Nobody has the handle any more that was given out then: the next one who asks may have one."""
+        """Make the object available again once the handle returned with number `given` has been dropped."""
         if self.is_connected and self._given == given:
             self._available(self)
 
@@ -300,14 +300,14 @@ _SHUTDOWN_S = 1.0  # for the last messages to leave
 
 
 class RemoteManager:
-    """Waits for objects that other programs serve with `as_remote`.
+    """A listener for objects that other programs serve with `as_remote`.
 
     Args:
         port: The port to listen on; 0 for a free one, see `address`.
         host: The interface: "127.0.0.1" for programs on this host only, "0.0.0.0" for those on others, too.
         key_file: The key that both ends must have. By default it is taken from `PARL_KEY_FILE` or `PARL_KEY`; without
-            those a new one is made, which programs of the same user on this host find by themselves.
-        reconnect_s: How long an object whose connection broke may take to come back.
+            those a new one is made, which programs of the same user on this host find automatically.
+        reconnect_s: The time in which an object whose connection broke may reconnect.
 
     Raises:
         AuthenticationFailed: The key file is missing, not private or holds no key.
@@ -340,7 +340,7 @@ class RemoteManager:
         self._loop = Loop()
         self._background: Loop | None = None
         self._lock = threading.Lock()
-        self._waiting: dict[int, PeerChannel] = {}  # peers that have not said who they are
+        self._waiting: dict[int, PeerChannel] = {}  # peers that have not sent a Hello
         self._peers: dict[int, tuple[PeerChannel, ServedObject]] = {}
         self._objects: dict[str, ServedObject] = {}
         self._available: queue.SimpleQueue[ServedObject | None] = queue.SimpleQueue()
@@ -350,21 +350,21 @@ class RemoteManager:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the manager listens on."""
         return int(self.address.rpartition(":")[2])
 
     def get_remote(
         self, timeout_s: float | None = None, *, wait: bool = True, max_pending_calls: int | None = None
     ) -> Any:
-        """Return the next object that somebody serves, each once; one whose handle is dropped is given out again.
+        """Return the next served object, each once; one whose handle was dropped is returned again.
 
         Args:
-            timeout_s: How long to wait for one; None waits as long as it takes.
+            timeout_s: How long to wait for one; None waits without limit.
             wait: Whether its methods wait for their results, as for `remote_class`.
             max_pending_calls: How many calls may be unanswered, as for `remote_class`.
 
         Raises:
-            ResultTimeout: None has come in time.
+            ResultTimeout: No object was served in time.
             NotConnected: The manager is closed.
         """
         options = ActorOptions.of({"wait": wait, "max_pending_calls": max_pending_calls})
@@ -385,7 +385,7 @@ class RemoteManager:
                 return make_proxy(proxies, served.reference(options), wait=options.wait)
 
     def close(self) -> None:
-        """Let all objects go, which ends their serving; a second call does nothing."""
+        """Release all objects, which ends their serving; a second call does nothing."""
         if self._closed or os.getpid() != self._pid:
             return
         self._closed = True
@@ -398,7 +398,7 @@ class RemoteManager:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def __len__(self) -> int:
-        """Return how many objects are connected now."""
+        """Return the number of objects connected now."""
         return sum(served.is_connected for served in list(self._objects.values()))
 
     def __enter__(self) -> Self:
@@ -441,7 +441,7 @@ class RemoteManager:
             channel.deliver(frames)
 
     def _meet(self, peer: int, channel: PeerChannel, frames: list[memoryview]) -> None:
-        """Somebody says which object it serves."""
+        """Process the Hello of a new connection, with the object that it serves."""
         try:
             hello = read_hello(frames)
         except RemoteError as error:
@@ -467,7 +467,7 @@ class RemoteManager:
         self._peers[peer] = channel, known
 
     def _background_loop(self) -> Loop:
-        """Return the loop that reads for futures with callbacks."""
+        """Return the loop that reads for futures with callbacks; starts it on first use."""
         with self._lock:
             if self._background is None:
                 self._background = Loop()

@@ -1,8 +1,8 @@
-"""What a node has and what an actor needs: one frozen vector of amounts.
+"""Resource amounts of nodes and actors as one frozen vector.
 
-    has.fits(need)    may the actor go there?
-    has - need        what is left, never below zero
-    has + need        given back
+    has.fits(need)    whether the actor fits there
+    has - need        the remaining amounts, never below zero
+    has + need        the amounts after release
 
 Amounts count in thousandths (a third of a CPU is 0.333), so that sums of fractions come out exact.
 """
@@ -26,7 +26,7 @@ _LARGEST = 1e15  # beyond it a float no longer tells thousandths apart
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """Amounts of everything that can be shared out.
+    """Amounts of all resources that can be allocated.
 
     Attributes:
         cpu: CPUs, 0 or more, in steps of 0.001.
@@ -62,24 +62,24 @@ class Resources:
         return Resources, (self.cpu, self.gpu, self.memory, dict(self.labels))
 
     def amount(self, kind: str) -> float:
-        """Return how much of "cpu", "gpu", "memory" or a label."""
+        """Return the amount of "cpu", "gpu", "memory" or a label."""
         if kind in _OWN_KINDS:
             own: float = getattr(self, kind)
             return own
         return self.labels.get(kind, 0.0)
 
     def kinds(self) -> frozenset[str]:
-        """Return the names of what there is any of."""
+        """Return the names of the nonzero amounts."""
         return frozenset((*(kind for kind in _OWN_KINDS if getattr(self, kind)), *self.labels))
 
     def only(self, kinds: frozenset[str]) -> Resources:
-        """The same amounts of these kinds, and nothing of others."""
+        """Return the amounts of these kinds, with all others zero."""
         labels = {name: amount for name, amount in self.labels.items() if name in kinds}
         cpu, gpu, memory = (self.amount(kind) if kind in kinds else 0 for kind in _OWN_KINDS)
         return Resources(cpu, gpu, int(memory), labels)
 
     def fits(self, need: Resources) -> bool:
-        """Return whether `need` can be taken from this."""
+        """Return whether `need` can be taken from these amounts."""
         return (
             need.cpu <= self.cpu
             and need.gpu <= self.gpu
@@ -122,7 +122,7 @@ class Resources:
 
 
 def _are_sound(*amounts: float) -> bool:
-    """Return whether all are whole and moderate, which most are; others are looked at one by one."""
+    """Return whether all amounts are whole and moderate; most are, others are checked one by one."""
     return all(0 <= amount <= _LARGEST and amount == int(amount) for amount in amounts)
 
 
@@ -138,10 +138,10 @@ def _check_amount(name: str, amount: float) -> None:
 
 
 class Placement(Enum):
-    """Which of the nodes with enough resources takes an actor.
+    """The policy that selects among the nodes with enough free resources.
 
-    SPREAD: the one with the most left, so that actors share the work's machines evenly. PACK: the one with the least
-    left, so that whole nodes stay free for large actors.
+    SPREAD: the node with the most left, so that load is spread evenly. PACK: the one with the least left, so that whole
+    nodes stay free for large actors.
     """
 
     SPREAD = "spread"

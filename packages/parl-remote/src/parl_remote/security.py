@@ -1,8 +1,8 @@
 """The cluster's key, and files that only their owner may read or change.
 
-Whoever holds the key is a member: it may connect, lease, run code. The key is 32 random bytes; the secrets of both ends
-of an encrypted connection are derived from it, so that one short line is all that another host needs.
-Keys from files are taken only from regular files of the own user without rights for anyone else.
+A holder of the key is a member of the cluster: it may connect, lease, run code. The key is 32 random bytes; the secrets
+of both ends of an encrypted connection are derived from it, so that another host needs only one short line. Key files
+must be regular files of the own user without access for others.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ class ClusterKey:
 
     @classmethod
     def from_text(cls, text: str, *, source: str) -> ClusterKey:
-        """Read what `to_text` wrote.
+        """Return the key written by `to_text`.
 
         Args:
             text: The key's line.
-            source: Where it comes from, for messages; the text itself is never shown.
+            source: The text's origin, for messages; the text itself is never shown.
 
         Raises:
-            AuthenticationFailed: It is no key.
+            AuthenticationFailed: The text is no key.
         """
         line = text.strip()
         try:
@@ -67,7 +67,7 @@ class ClusterKey:
         """Read a key file.
 
         Raises:
-            AuthenticationFailed: It is missing, not private to this user, or holds no key.
+            AuthenticationFailed: The file is missing, not private to this user, or holds no key.
         """
         return cls.from_text(read_private_file(path), source=str(path))
 
@@ -76,15 +76,15 @@ class ClusterKey:
         return _PREFIX + self.secret.hex()
 
     def derive(self, purpose: str) -> bytes:
-        """32 bytes for one purpose, which tell nothing about the key or those for other purposes."""
+        """Return 32 bytes for one purpose, which reveal nothing about the key or the bytes of other purposes."""
         return hashlib.blake2b(purpose.encode(), key=self.secret, digest_size=32).digest()
 
 
 def make_private_dir(path: Path) -> Path:
-    """Create a directory of mode 0700, or check that the one that is there is ours and nobody else's.
+    """Create a directory of mode 0700, or check that an existing one is private to this user.
 
     Raises:
-        AuthenticationFailed: It belongs to somebody else, others have rights on it, or it is no directory.
+        AuthenticationFailed: It belongs to another user, is accessible to others, or is no directory.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -94,7 +94,7 @@ def make_private_dir(path: Path) -> Path:
 
 
 def write_private_file(path: Path, text: str) -> None:
-    """Write a file of mode 0600 in one step: readers see the old content or the new, nobody else sees any.
+    """Write a file of mode 0600 atomically: readers see the old content or the new; other users see neither.
 
     Raises:
         OSError: It cannot be written.
@@ -107,7 +107,7 @@ def read_private_file(path: Path, *, max_bytes: int = 2**20) -> str:
     """Read a file that only this user can have written and read.
 
     Raises:
-        AuthenticationFailed: It is missing, unreadable, of another user, or others have rights on it.
+        AuthenticationFailed: It is missing, unreadable, of another user, or accessible to others.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | NO_FOLLOW | getattr(os, "O_NONBLOCK", 0))
@@ -124,7 +124,7 @@ def _check_private(path: Path, found: os.stat_result, is_kind: Callable[[int], b
     if not is_kind(found.st_mode):
         raise AuthenticationFailed(f"{path} is no {kind}; move it away")
     user = own_user()
-    if user is None:  # Windows: files in a user's profile are his own, which their modes do not tell
+    if user is None:  # Windows: files in a user's profile are private, which their modes do not show
         return
     if found.st_uid != user:
         raise AuthenticationFailed(

@@ -1,11 +1,11 @@
-"""`as_remote`: an object of this program serves one elsewhere, and this program only connects outwards.
+"""`as_remote`: serves an object of this program to another one, over a connection that this program opens.
 
-    obj.as_remote("host:port") --connect, who it is--> RemoteManager
-                               <---- calls, as to an actor ----      get_remote() gave the program there a handle
+    obj.as_remote("host:port") --connect, identity---> RemoteManager
+                               <---- calls, as to an actor ----      get_remote() returns a handle to the program there
                                ----- answers --------------->
 
-Calls run in a thread of this program, one after the other (or several, see `host.Concurrency`). The connection is made
-again when it breaks; the object stays as it is meanwhile.
+Calls run in a thread of this program, one after the other (or several, see `host.Concurrency`). A broken connection is
+re-established; the object keeps its state meanwhile.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def as_remote(
     timeout_s: float = 30.0,
     reconnect_s: float = 30.0,
 ) -> Serving:
-    """Serve an object to the program that has a `RemoteManager` at an address; also `obj.as_remote(address)`.
+    """Serve an object to the program with a `RemoteManager` at an address; also `obj.as_remote(address)`.
 
     Returns as soon as the manager has it. Calls then run in a thread of this program, which does not end before the
     manager is closed or `close` is called.
@@ -64,19 +64,19 @@ def as_remote(
             that was made without a connection is built now, in this process.
         server_ip: The manager's address, "host:port"; or the host alone, with `server_port`.
         server_port: The manager's port, if it is not in the address.
-        remote_ip: Not used any more: nobody connects to this program.
+        remote_ip: Not used any more: no connections to this program are made.
         remote_port: Not used any more.
-        key_file: The key that the manager has. By default `PARL_KEY_FILE`, `PARL_KEY`, and what a manager of the same
-            user on this host has written down are looked at.
+        key_file: The key that the manager has. By default `PARL_KEY_FILE`, `PARL_KEY`, and the file of a manager of the
+            same user on this host are tried.
         max_concurrency: How many calls run at once, as for `remote_class`.
         timeout_s: How long to try to reach the manager, which may not have been started yet.
-        reconnect_s: The same whenever the connection breaks.
+        reconnect_s: How long to try to reconnect whenever the connection breaks.
 
     Raises:
-        ClusterUnreachable: Nobody answers there.
+        ClusterUnreachable: Nothing answers there.
         AuthenticationFailed: There is no key, or the manager has another one.
         SerializationError: The object's class cannot be sent.
-        ValueError: The address is none, or a number is out of its range.
+        ValueError: The address is invalid, or a number is out of its range.
     """
     address = Address.parse(server_ip if server_port is None else f"{server_ip}:{server_port}")
     if max_concurrency is not None and (not isinstance(max_concurrency, int) or max_concurrency < 1):
@@ -85,28 +85,28 @@ def as_remote(
 
 
 class _Caller:
-    """One connection to the manager; takes the answers for it."""
+    """One connection to the manager, which receives the replies."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._held: deque[list[Buffer]] = deque()
 
     def answer(self, reply: list[Buffer]) -> None:
-        """Keep a reply."""
+        """Buffer a reply."""
         self._held.append(reply)
 
     def flush(self) -> None:
-        """Send what is kept."""
-        with contextlib.suppress(IndexError, ChannelClosed):  # another thread sent it; or nobody waits for it any more
+        """Send the buffered replies."""
+        with contextlib.suppress(IndexError, ChannelClosed):  # another thread sent it, or the manager is gone
             while True:
                 self._channel.send(self._held.popleft())
 
 
 class Serving:
-    """An object that is served; what `as_remote` returns.
+    """The handle of a served object, returned by `as_remote`.
 
     Attributes:
-        error: Why it ended, None while it has not or if that was in order.
+        error: The error that ended it, None while it is served or after a regular end.
     """
 
     def __init__(
@@ -141,14 +141,14 @@ class Serving:
 
     @property
     def is_alive(self) -> bool:
-        """Return whether calls are still taken, or the connection is being made again."""
+        """Return whether calls are still accepted, or the connection is being re-established."""
         return not self._ended.is_set()
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it has ended; False if the time has passed before.
+        """Wait until the serving has ended; return False if the time has passed before.
 
         Raises:
-            RemoteError: It ended because the manager could not be reached any more.
+            RemoteError: The serving ended because the manager could not be reached any more.
         """
         if not self._ended.wait(timeout_s):
             return False
@@ -157,7 +157,7 @@ class Serving:
         return True
 
     def close(self) -> None:
-        """Serve no longer; a call that runs is finished, and its answer lost. A second call does nothing."""
+        """Stop serving; a running call finishes, but its answer is lost. A second call does nothing."""
         if not self._closing:
             self._closing = True
             with contextlib.suppress(ChannelClosed, ResultTimeout):
@@ -170,7 +170,7 @@ class Serving:
     # -- connecting --------------------------------------------------------------------------------------------------
 
     def _connect(self, within_s: float) -> tuple[Channel, dict[str, Any]]:
-        """Connect and say who this is."""
+        """Connect and send the Hello."""
         from parl_remote.transport.zmq import ZmqChannel
 
         deadline = time.monotonic() + within_s
@@ -214,7 +214,7 @@ class Serving:
             self._ended.set()
 
     def _serve(self, caller: _Caller) -> None:
-        """Serve one connection, until the manager says that it is enough."""
+        """Serve one connection until the manager ends the serving."""
         waiting: deque[Sequence[memoryview]] = deque()
         while True:
             if not self._take(waiting, caller, None):
@@ -228,12 +228,12 @@ class Serving:
                         caller.answer(self._host.handle(frames))
                         caller.flush()
                 except RemoteProtocolError as error:
-                    raise ChannelClosed(f"the manager sent what cannot be: {error}") from error
+                    raise ChannelClosed(f"the manager sent an invalid message: {error}") from error
                 if not self._take(waiting, caller, 0.0):
                     return
 
     def _take(self, waiting: deque[Sequence[memoryview]], caller: _Caller, timeout_s: float | None) -> bool:
-        """Put what has arrived into the queue; False if the manager wants no more."""
+        """Queue the messages that have arrived; return False if the manager ends the serving."""
         while True:
             try:
                 frames = self._channel.receive(timeout_s)
@@ -265,7 +265,7 @@ def _hello(object_id: str, class_name: str) -> bytes:
 
 
 def _greet(channel: Channel, hello: list[Buffer], timeout_s: float) -> dict[str, Any]:
-    """Say who this is, and give what the manager answers."""
+    """Send the Hello and return the manager's answer."""
     try:
         channel.send(hello, timeout_s)
         answer = json.loads(bytes(channel.receive(timeout_s)[0]))
@@ -280,14 +280,14 @@ def _greet(channel: Channel, hello: list[Buffer], timeout_s: float) -> dict[str,
 
 
 def _is_final(error: RemoteError, key_file: object, found: Environment) -> bool:
-    """Return whether it makes no sense to connect again."""
+    """Return whether reconnecting is pointless."""
     if isinstance(error, ClusterUnreachable):
         return False
     return key_file is not None or found.key_file is not None or found.key is not None
 
 
 def _runner_for(host: ActorHost, concurrency: Concurrency) -> ClosableRunner | None:
-    """Return what runs several calls at a time; None where they run one after the other."""
+    """Return the runner of several concurrent calls, None if they run one after the other."""
     if concurrency.how is How.SERIAL:
         return None
     if concurrency.how is How.THREADS:

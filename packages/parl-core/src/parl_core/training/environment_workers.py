@@ -32,7 +32,7 @@ class Call(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """What became of a call."""
+    """The outcome of a call."""
 
     call: Call
     answer: Any
@@ -96,7 +96,7 @@ class EnvironmentWorkers:
 
     @property
     def is_busy(self) -> bool:
-        """Whether answers are still to come."""
+        """Whether calls are under way."""
         return self._pool.is_busy
 
     def call(self, group: int, method: str) -> Any:

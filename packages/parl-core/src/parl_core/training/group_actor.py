@@ -140,7 +140,7 @@ class GroupActor:
 
 
 class CollectingActor(GroupActor):
-    """The same with an agent, which chooses the actions of whole fragments.
+    """A group actor with an agent, which chooses the actions of whole fragments.
 
     Args:
         make_agent: makes the agent; called here.

@@ -50,7 +50,7 @@ EPISODES_WHILE_TRAINING = 20
 
 @dataclass(frozen=True)
 class OnPolicyPreset:
-    """Everything that a run needs besides the environment and a seed.
+    """The settings of a run besides the environment and a seed.
 
     Attributes:
         loop: settings of the loop.
@@ -93,7 +93,7 @@ PPO_PRESETS: Mapping[str, OnPolicyPreset] = MappingProxyType(
 
 @dataclass(frozen=True)
 class OffPolicyPreset:
-    """Everything that a run needs besides the environment and a seed.
+    """The settings of a run besides the environment and a seed.
 
     Attributes:
         loop: settings of the loop.

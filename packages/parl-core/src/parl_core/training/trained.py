@@ -222,7 +222,7 @@ class StandardEnv:
         """Return what a table has for this kind.
 
         Raises:
-            HyperparameterError: it has nothing.
+            HyperparameterError: there is none.
         """
         if self.kind not in table:
             known = ", ".join(sorted(table))

@@ -30,7 +30,7 @@ class ObservationSums:
     Attributes:
         total: Sum of its observations, float64 `[*shape]`.
         squares: Sum of their squares `[*shape]`.
-        count: How many there were.
+        count: Number of observations.
     """
 
     total: NDArray[np.float64]

@@ -27,8 +27,8 @@ class Sampled:
     Attributes:
         infos: Records of the samples, in the order in which they were drawn, and then late ones of earlier rounds.
         rewards: Of these samples, float64 `[len(infos)]`, each rounded to float32.
-        late: How many of `infos` are of earlier rounds.
-        missing: How many samples of this round have not come back yet.
+        late: Number of `infos` from earlier rounds.
+        missing: Number of samples of this round that have no result yet.
     """
 
     infos: list[SamplingInfo] = field(default_factory=list)

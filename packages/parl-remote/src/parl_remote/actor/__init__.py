@@ -1,1 +1,1 @@
-"""The process of one actor: its loop, how calls run in it, and who needs it."""
+"""The process of one actor: its loop, the execution of calls, and the tracking of its holders."""

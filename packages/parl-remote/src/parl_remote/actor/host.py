@@ -1,4 +1,4 @@
-"""What holds one user's object: takes call messages, gives the replies.
+"""The host of one user's object: takes call messages and returns the replies.
 
     frames of CREATE, CALL, GET, SET  -->  ActorHost.handle  -->  frames of CREATED, RESULT, FAILURE
 
@@ -48,7 +48,7 @@ MANY = 1000  # coroutines are cheap; a limit keeps an actor that is flooded from
 
 
 class How(Enum):
-    """What calls run on."""
+    """The means by which calls run."""
 
     SERIAL = "one after the other"
     THREADS = "threads"
@@ -56,7 +56,7 @@ class How(Enum):
 
 
 class Concurrency(NamedTuple):
-    """How calls run, and how many at once."""
+    """The means by which calls run, and the maximum number at once."""
 
     how: How
     limit: int
@@ -66,7 +66,7 @@ ONE_BY_ONE = Concurrency(How.SERIAL, 1)
 
 
 def concurrency_of(cls: type, asked: int | None) -> Concurrency:
-    """Return what a class gets.
+    """Return the concurrency of a class.
 
     Args:
         cls: The actor's class.
@@ -78,7 +78,7 @@ def concurrency_of(cls: type, asked: int | None) -> Concurrency:
 
 
 def _has_async_methods(cls: type) -> bool:
-    """Return whether any method is `async def`, under decorators that say what they wrap."""
+    """Return whether any method is `async def`, also under decorators that set `__wrapped__`."""
     for base in cls.__mro__:
         for attribute in base.__dict__.values():
             function = getattr(attribute, "__func__", attribute)
@@ -111,17 +111,17 @@ class Creation(NamedTuple):
     """The payload of CREATE.
 
     Attributes:
-        sys_path: Where the caller's modules are, to import the class from; None stands for the actor's own paths.
-        argv: The program's arguments, which the actor's code may want to parse as well.
-        class_name: The class's name, for messages that come before the class itself.
+        sys_path: The caller's import paths, for importing the class; None stands for the actor's own paths.
+        argv: The program's arguments, which the actor's code may parse as well.
+        class_name: The class's name, for messages about failures before the class is loaded.
         cls: The class, as `class_spec.dumps_class` gave it.
         names: Methods in the order in which calls number them.
         arguments: Pickle of the constructor's arguments; its buffers are the message's further frames.
         keywords: Whether that is `(args, kwargs)`.
-        max_concurrency: How many calls may run at once; None if its class decides.
+        max_concurrency: The maximum number of calls at once; None if the class determines it.
         saves: Whether the object's state is saved after calls, see `ActorHost.on_state`.
-        state: Pickle of what the object had saved when it was lost, None if it is made for the first time.
-        state_buffers: How many of the message's frames belong to it, the last ones.
+        state: Pickle of the last state that the object saved, None on first creation.
+        state_buffers: The number of the message's last frames that belong to the state.
     """
 
     sys_path: tuple[str | None, ...]
@@ -138,13 +138,13 @@ class Creation(NamedTuple):
 
 
 class HoldingReply(list[Buffer]):
-    """A reply with references in it, which are held until the caller has received them.
+    """A reply that contains references, which are held until the caller has received them.
 
-        reply with Flag.HANDLES --> the caller connects to the actors in it --RECEIVED--> the actor that sent it lets go
+        reply with Flag.HANDLES --> the caller connects to the actors in it --RECEIVED--> the sender releases them
 
     Attributes:
-        call_id: Which call it answers.
-        references: What the references lead to.
+        call_id: The number of the call that it answers.
+        references: The objects that the references lead to.
     """
 
     def __init__(self, frames: list[Buffer], call_id: int, references: list[object]) -> None:
@@ -154,7 +154,7 @@ class HoldingReply(list[Buffer]):
 
 
 class Run:
-    """One call of several that run at the same time.
+    """One of several concurrent calls.
 
     Attributes:
         call_id: The caller's number for it.
@@ -176,11 +176,11 @@ Construct: TypeAlias = Callable[[Concurrency, Callable[[], object]], object]
 
 
 def _nobody() -> None:
-    """Nobody else has to be told."""
+    """Do nothing."""
 
 
 def _no_one(_: list[Buffer]) -> None:
-    """Nobody keeps it."""
+    """Discard a saved state."""
 
 
 def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
@@ -189,20 +189,20 @@ def _construct_here(_: Concurrency, make: Callable[[], object]) -> object:
 
 
 class ActorHost:
-    """One object and its calls.
+    """Hosts one object and runs its calls.
 
     Args:
-        load_class: Makes a class of `Creation.cls`.
+        load_class: Loads the class from `Creation.cls`.
         construct: See the attribute.
 
     Attributes:
-        construct: Runs the constructor where calls will run later; it is told how that will be.
-        machine: Where the actor is in its life.
-        running: The method that was started last, for reports of its end.
+        construct: Runs the constructor where calls will run later; receives their concurrency.
+        machine: The state machine of the actor's life.
+        running: The method that was started last, for death reports.
         meter: Counts the calls.
-        concurrency: How calls are to be run; known once the object is made.
-        on_state: Takes what the object has saved, a message for who has made it.
-        on_new_names: Called when the object has other attributes than before, just before a reply that says which.
+        concurrency: How calls run; known once the object is made.
+        on_state: Receives each saved state, a message to the actor's owner.
+        on_new_names: Called when the object's attributes have changed, just before the reply that names them.
     """
 
     def __init__(
@@ -230,10 +230,10 @@ class ActorHost:
         self._dict: dict[str, Any] | None = None
 
     def handle(self, frames: Sequence[memoryview]) -> list[Buffer]:
-        """Do what a message asks for and give the reply's frames.
+        """Process a message and return the reply's frames.
 
         Raises:
-            RemoteProtocolError: The message may not come now, or is malformed.
+            RemoteProtocolError: The message is not allowed in this state, or is malformed.
         """
         kind, flags, index, call_id = header_of(frames[0])
         if kind == _CALL:
@@ -253,18 +253,18 @@ class ActorHost:
         raise RemoteProtocolError(f"an actor cannot take a message of kind {kind}")
 
     def hold(self, instance: object) -> None:
-        """Keep an object that is there."""
+        """Host an existing object."""
         self._instance = instance
         self._dict = getattr(instance, "__dict__", None)
         self._slots = tuple(_slots_of(type(instance)))
         self._attributes = self._current_attributes()
 
     def adopt(self, instance: object, class_name: str, methods: tuple[str, ...]) -> None:
-        """Serve an object that was not made here.
+        """Serve an object that was not made by this host.
 
         Args:
             instance: The object.
-            class_name: What messages call its class.
+            class_name: The name of its class in messages.
             methods: Its methods in the order in which calls number them.
         """
         self._class_name = class_name
@@ -274,26 +274,26 @@ class ActorHost:
 
     @property
     def class_name(self) -> str:
-        """What messages call the object's class."""
+        """The name of the object's class in messages."""
         return self._class_name
 
     @property
     def attributes(self) -> tuple[str, ...]:
-        """The names of the object's attributes, as they were told last."""
+        """The names of the object's attributes, as last reported."""
         return tuple(self._attributes)
 
     def drop_instance(self) -> None:
-        """Let the user's object go, so that its `__del__` runs."""
+        """Drop the user's object, so that its `__del__` runs."""
         self._instance = None
         self._dict = None
 
     # -- several calls at a time -----------------------------------------------------------------------------------
 
     def accept(self, frames: Sequence[memoryview]) -> Run:
-        """Note that a call was queued.
+        """Record that a call was queued.
 
         Raises:
-            RemoteProtocolError: The message may not come now, or is malformed.
+            RemoteProtocolError: The message is not allowed in this state, or is malformed.
         """
         run = Run(frames)
         event = _EVENTS.get(run.kind)
@@ -304,7 +304,7 @@ class ActorHost:
         return run
 
     def start(self, run: Run) -> Any:
-        """Run a call and give what it returned, which may have to be awaited.
+        """Run a call and return its result, which may have to be awaited.
 
         Raises:
             BaseException: Whatever the method raised.
@@ -326,13 +326,13 @@ class ActorHost:
         return value
 
     def finish(self, run: Run, value: Any, error: BaseException | None, send: Callable[[list[Buffer]], None]) -> None:
-        """Hand a call's reply to `send`; any thread may call this.
+        """Pass a call's reply to `send`; callable from any thread.
 
         Args:
             run: The call.
             value: What it returned.
             error: What it raised instead.
-            send: Takes the reply; it must not wait, because replies that tell new attributes leave in order.
+            send: Takes the reply; must not block, because replies that report new attributes are sent in order.
         """
         if self.machine.state is ActorState.CLOSED:
             return  # the object was given up while this ran
@@ -479,7 +479,7 @@ class ActorHost:
         return (None, _STAYS) if value is self._instance and _may_give_itself(name) else (value, 0)
 
     def _called(self, flags: int, index: int, frames: Sequence[memoryview]) -> tuple[str, Any, dict[str, Any]]:
-        """Return what is called, and with what."""
+        """Return the name, arguments and keyword arguments of a call."""
         self.running = name = "" if index == BY_NAME else self._methods[index]
         self.meter.runs(name)
         if flags & _EMPTY:
@@ -523,7 +523,7 @@ class ActorHost:
         return tuple(self._current_attributes()), 0
 
     def _save(self) -> None:
-        """Hand the object's state over, before the answer to the call that may have changed it."""
+        """Send the object's saved state, before the answer to the call that may have changed it."""
         instance: Any = self._instance
         try:
             state = instance.__parl_save__()
@@ -541,7 +541,7 @@ class ActorHost:
         try:
             return serialize.dumps(value, references)
         except Exception as error:
-            if isinstance(value, RemoteFuture):  # its value is what the caller wants, or its error
+            if isinstance(value, RemoteFuture):  # the caller wants its value or its error
                 return self._dumps_result(value.result(), name, references)
             what = f"what {self._class_name}.{name}() returned"
             raise SerializationError(
@@ -563,7 +563,7 @@ class ActorHost:
 
 
 def _reply(kind: int, flags: int, call_id: int, payload: list[Buffer], references: list[object]) -> list[Buffer]:
-    """Return a reply's frames, as a `HoldingReply` if there are references in it."""
+    """Return a reply's frames, as a `HoldingReply` if they contain references."""
     if not references:
         return pack(kind, flags, 0, call_id, payload)
     return HoldingReply(pack(kind, flags | _HANDLES, 0, call_id, payload), call_id, references)
@@ -575,7 +575,7 @@ def _may_give_itself(method: str) -> bool:
 
 
 def _advice(value: object) -> str:
-    """Return what to do about a result that cannot be sent."""
+    """Return advice on a result that cannot be sent."""
     if inspect.isasyncgen(value) or inspect.isgenerator(value):
         return "A call has one result, not a stream of them: return a list, or a part at each call."
     if inspect.iscoroutine(value):

@@ -1,11 +1,11 @@
-"""Calls on an asyncio loop: `async def` methods as tasks, ordinary ones between their steps.
+"""Execution of calls on an asyncio loop: `async def` methods as tasks, ordinary ones between their steps.
 
     take --> a queue --pump, while fewer than `limit` calls run-->  ordinary method   runs, is answered
                                                                     async def method  becomes a task, and is answered
                                                                                       when that has ended
 
-Everything here happens in the loop's thread. Importing this module takes 14 ms, nearly all of it for asyncio, so those
-who need it import it when the first object with `async def` methods is made.
+All of this runs in the loop's thread. Importing this module takes 14 ms, nearly all of it for asyncio, so those who
+need it import it when the first object with `async def` methods is made.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["LoopRunner", "LoopServing", "LoopThread", "construct_on", "new_loop"
 
 
 _log = logging.getLogger("parl.remote")
-_PARTING_S = 0.25  # what tasks get to finish once nobody needs the actor; half of what a program waits that ends
-_TURN_S = 0.001  # that long ordinary methods run in a row, then replies leave and tasks have their turn
-_WIND_UP_S = 5.0  # what tasks get to react to their cancellation when the actor ends; the worker has less patience
+_PARTING_S = 0.25  # time for tasks to finish once the actor has no holders; half of what an ending program waits
+_TURN_S = 0.001  # ordinary methods run in a row for this long, then replies are sent and tasks run
+_WIND_UP_S = 5.0  # time for tasks to handle their cancellation when the actor ends; the worker waits less
 
 
 class _Outcome(NamedTuple):
-    """What a task ended with."""
+    """The outcome of a task."""
 
     value: Any
     error: BaseException | None
@@ -45,9 +45,9 @@ class LoopRunner:
 
     Args:
         host: The object.
-        limit: How many calls run at once.
-        loop: The loop; it runs, or will.
-        idle: Called whenever nothing runs and nothing waits any more.
+        limit: The maximum number of calls at once.
+        loop: The loop, running or to be run.
+        idle: Called whenever no call runs or waits any more.
     """
 
     def __init__(
@@ -71,20 +71,20 @@ class LoopRunner:
         return bool(self._tasks or self._waiting)
 
     def take(self, job: Job) -> None:
-        """Start a call soon, in its turn."""
+        """Queue a call, to be started in order."""
         self._waiting.append(job)
         self._pump_soon()
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
-        """Drop a call that waits, cancel the task of one that runs."""
+        """Drop a waiting call, or cancel the task of a running one."""
         self._cancel(lambda job: job.is_from(caller, call_id))
 
     def forget(self, caller: Answerer) -> None:
-        """The same for all calls of a caller."""
+        """Drop or cancel all calls of a caller."""
         self._cancel(lambda job: job.caller is caller)
 
     def cancel_all(self) -> None:
-        """The same for everybody's."""
+        """Drop or cancel all calls."""
         self._cancel(lambda _: True)
 
     def _cancel(self, is_meant: Callable[[Job], bool]) -> None:
@@ -143,7 +143,7 @@ class LoopRunner:
 
 
 async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
-    """Await a method; what it raises is data, also what would end the loop."""
+    """Await a method's result; return its exception as data, including those that would end the loop."""
     try:
         return _Outcome(await awaitable, None)
     except asyncio.CancelledError as error:
@@ -156,19 +156,19 @@ async def _outcome_of(awaitable: Awaitable[Any]) -> _Outcome:
 
 
 def selecting_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that can wait for any socket: on Windows that is not the one that asyncio makes unasked."""
+    """Return a loop that can wait for any socket, which asyncio's default on Windows cannot."""
     return asyncio.SelectorEventLoop() if is_portable() else asyncio.new_event_loop()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a loop that is this thread's own."""
+    """Return a new loop, set as this thread's current one."""
     loop = selecting_loop()
     asyncio.set_event_loop(loop)
     return loop
 
 
 def construct_on(loop: asyncio.AbstractEventLoop, make: Callable[[], object]) -> object:
-    """Run a constructor on a loop that does not run yet, so that it may create tasks, which go on later."""
+    """Run a constructor on a loop that does not run yet, so that it may create tasks that run later."""
 
     async def made() -> object:
         return make()
@@ -177,16 +177,16 @@ def construct_on(loop: asyncio.AbstractEventLoop, make: Callable[[], object]) ->
 
 
 def run_forever(loop: asyncio.AbstractEventLoop, is_over: Callable[[], bool]) -> None:
-    """Run a loop until `is_over` and somebody stops it, whatever background tasks of the user's code raise."""
+    """Run a loop until it is stopped and `is_over` is true, whatever background tasks of the user's code raise."""
     while not is_over():
         try:
             loop.run_forever()
         except (SystemExit, KeyboardInterrupt):
-            _log.exception("a background task of the actor wanted to end the process; it goes on")
+            _log.exception("a background task of the actor tried to end the process, which goes on")
 
 
 def wind_up(loop: asyncio.AbstractEventLoop) -> None:
-    """End what still runs on a loop that has stopped, so that `finally` blocks run, and close it."""
+    """Cancel the tasks of a stopped loop, so that `finally` blocks run, and close it."""
     tasks = asyncio.all_tasks(loop)
     for task in tasks:
         task.cancel()
@@ -198,7 +198,7 @@ def wind_up(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class LoopThread:
-    """Fills `runners.Runner` from any thread; the thread does not keep the process alive."""
+    """A runner callable from any thread; its thread does not keep the process alive. Implements `runners.Runner`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -229,7 +229,7 @@ class LoopThread:
         self._calls = LoopRunner(host, limit, self._loop)
 
     def take(self, job: Job) -> None:
-        """Start a call soon."""
+        """Queue a call."""
         self._in_loop(lambda calls: calls.take(job))
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
@@ -241,7 +241,7 @@ class LoopThread:
         self._in_loop(lambda calls: calls.forget(caller))
 
     def close(self) -> None:
-        """Cancel what runs and end the thread, without waiting for it."""
+        """Cancel running calls and end the thread, without waiting for it."""
         if not self._closing:
             self._closing = True
             self._loop.call_soon_threadsafe(self._loop.stop)
@@ -258,12 +258,12 @@ class LoopThread:
 
 
 class LoopServing:
-    """Calls on an asyncio loop.
+    """Serves calls on an asyncio loop.
 
     Args:
         process: The process.
-        host: Its object.
-        limit: How many calls run at once.
+        host: The host of the object.
+        limit: The maximum number of calls at once.
         loop: The loop that the constructor ran on.
     """
 
@@ -276,18 +276,18 @@ class LoopServing:
         self._parting = False
 
     def postpones(self) -> bool:
-        """True: what all tasks of a turn of the loop have answered is written together after it."""
+        """Return True: the replies of all tasks in one turn of the loop are written together after it."""
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush)
         return True
 
     def wake(self) -> None:
-        """Look in the loop's next turn."""
+        """Process messages in the loop's next turn."""
         self._loop.call_soon(self._turn)
 
     def serve(self) -> None:
-        """Serve until the end; what still runs then is cancelled after a moment."""
+        """Serve until the end; calls that still run then are cancelled after a moment."""
         self._loop.add_reader(self._process.poller.fileno(), self._turn)
         self._loop.call_soon(self._turn)
         run_forever(self._loop, lambda: self._process.over and not self._calls.busy)

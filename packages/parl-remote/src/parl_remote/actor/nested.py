@@ -1,9 +1,9 @@
-"""An actor's own connection to the cluster that it belongs to, made when it first makes or receives another actor.
+"""An actor's own connection to its cluster, made when it first makes or receives another actor.
 
     worker --CONFIGURE (socket directory, master, key file)--> actor --when needed--> a Client as in any program
 
-It ends with the actor's process, and the actors that were made through it end with it. Importing this module takes
-25 ms in an actor's process, so it is imported with the connection.
+It ends with the actor's process, as do the actors made through it. Importing this module takes 25 ms in an actor's
+process, so it is imported with the connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class NodeCluster:
     """Fills `handshake.Cluster` for an actor.
 
     Args:
-        reach: What its node has told it.
+        reach: The settings that its node has sent.
         environment: Where to look for keys; limits.
     """
 
@@ -42,14 +42,14 @@ class NodeCluster:
 
     @property
     def may_return(self) -> bool:
-        """Return whether a master that is gone may be started again; without a key, it is a private one."""
+        """Return whether a master that is gone may be started again; a private one, which has no key, may not."""
         return bool(self._reach.key_file)
 
     def connect_master(self) -> Channel:
         """Return a channel to the master.
 
         Raises:
-            ClusterUnreachable: Nobody answers.
+            ClusterUnreachable: The master does not answer.
         """
         here = self._reach.master_is_here and (self._environment.same_host_shortcut or not self._reach.key_file)
         if not here:
@@ -63,7 +63,7 @@ class NodeCluster:
         """Return a channel to a worker on another host.
 
         Raises:
-            ClusterUnreachable: Nobody answers.
+            ClusterUnreachable: The worker does not answer.
         """
         if not self._reach.key_file:
             raise self.unreachable(f"its directory {self._reach.socket_dir} is gone")
@@ -75,10 +75,10 @@ class NodeCluster:
         return ClusterUnreachable(f"this actor cannot reach its cluster at {address}: {reason}", address=address)
 
     def close(self) -> None:
-        """Nothing: the cluster goes on."""
+        """Do nothing: the cluster goes on."""
 
     def abandon(self) -> None:
-        """Nothing: the cluster goes on."""
+        """Do nothing: the cluster goes on."""
 
     def _cluster(self) -> RealCluster:
         if self._afar is None:
@@ -88,12 +88,12 @@ class NodeCluster:
 
 
 def connect(reach: Sequence[object], lease_id: str, class_name: str) -> current.ActorMaker:
-    """Make an actor's client.
+    """Return a new client for this actor.
 
     Args:
-        reach: A `ClusterReach` as JSON gave it back.
+        reach: A `ClusterReach`, decoded from JSON.
         lease_id: The actor's own lease.
-        class_name: Its class, for people.
+        class_name: Its class, for display.
     """
     found = environment()
     told = ClusterReach(*reach)  # type: ignore[arg-type]  # the worker of the same version wrote it

@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 __all__ = ["ActorProcess", "FlushTimer", "Outbox", "run_actor"]
 
 
-_HOLD_S = 0.001  # longer than sixty quick calls take, shorter than anyone notices
+_HOLD_S = 0.001  # longer than sixty quick calls take, too short to be noticed
 
 
 class Outbox:
     """The replies to one caller that are not written yet. Its owner adds; its owner and the flush timer flush.
 
     Attributes:
-        held: What is not written yet.
+        held: The replies that are not written yet.
         guarded: Whether the flush timer will flush it.
     """
 
@@ -70,11 +70,11 @@ class Outbox:
         self._lock = threading.Lock()  # keeps the order when both flush
 
     def add(self, reply: list[Buffer]) -> None:
-        """Keep a reply until the next `flush`."""
+        """Buffer a reply until the next `flush`."""
         self.held.append(reply)
 
     def flush(self) -> None:
-        """Write everything that is held.
+        """Write all buffered replies.
 
         Raises:
             ChannelClosed: The caller is gone.
@@ -88,7 +88,7 @@ class Outbox:
 
 
 class FlushTimer:
-    """Flushes outboxes whose owner is busy with a call."""
+    """A timer thread that flushes the outboxes of owners that are busy with a call."""
 
     def __init__(self) -> None:
         self._posts: deque[Outbox] = deque()
@@ -96,7 +96,7 @@ class FlushTimer:
         self._thread: threading.Thread | None = None
 
     def guard(self, outbox: Outbox) -> None:
-        """See to it that what `outbox` holds leaves within a millisecond."""
+        """Ensure that the replies in `outbox` are flushed within a millisecond."""
         if outbox.guarded:
             return
         outbox.guarded = True
@@ -129,12 +129,12 @@ _HOLD, _RELEASE, _JOIN, _RECEIVED = int(Kind.HOLD), int(Kind.RELEASE), int(Kind.
 _AT_ONCE = frozenset({_CANCEL, _HOLD, _RELEASE, _JOIN, _RECEIVED})  # the others wait for their turn in the queue
 _OF_WORKER = frozenset({_CONFIGURE, _HOLD, _RELEASE})
 _MOST_HELD = 64  # replies that leave together: enough to make the write cheap, few enough to keep the caller busy
-_OWNER_AND_WORKER = 2  # connections; where there are no others, the answer goes the way that the state went
+_OWNER_AND_WORKER = 2  # connections; where there are no others, the answer uses the connection that the state used
 _SLOW_S = 0.001  # a call that took longer gave its caller time to cancel what is queued behind it
 
 
 class _Caller:
-    """One connection and the replies that are not written yet."""
+    """One connection and its buffered replies."""
 
     __slots__ = ("_sent", "channel", "has_joined", "knows_of_change", "on_their_way", "outbox", "sharing", "supervises")
 
@@ -149,17 +149,17 @@ class _Caller:
         self.knows_of_change = False
 
     def answer(self, reply: list[Buffer]) -> None:
-        """Keep a reply until the next flush."""
+        """Buffer a reply until the next flush."""
         if type(reply) is HoldingReply:
             self.on_their_way[reply.call_id] = reply.references
         self.outbox.add(reply if self.sharing is None or len(reply) == 1 else self.sharing.stow(reply))
 
     def flush(self) -> None:
-        """See to it that what is kept leaves; for runners of several calls."""
+        """Trigger the sending of the buffered replies; for runners of several calls."""
         self._sent(self)
 
     def opened(self, frames: list[memoryview]) -> list[memoryview]:
-        """Return a message as it was sent, its large frames found."""
+        """Return a received message with its frames in shared memory resolved."""
         header = frames[0]
         kind, flags = header[0], header[1]
         if kind == _CREATE and flags & Flag.SHARES:
@@ -172,7 +172,7 @@ class ActorProcess:
 
     Args:
         listening: The socket that callers connect to.
-        host: What runs the calls.
+        host: Runs the calls.
     """
 
     def __init__(self, listening: Listening, host: ActorHost) -> None:
@@ -198,7 +198,7 @@ class ActorProcess:
         self.over = False
 
     def run(self) -> None:
-        """Serve until the end."""
+        """Serve until the process is to end."""
         listening = self._listening.fileno()
         while not self._leaving:
             for fd, _ in self.poller.poll():
@@ -213,7 +213,7 @@ class ActorProcess:
             self.flush_all()
 
     def send_exit_report(self) -> None:
-        """Tell the worker that the end is one in order, and why it comes."""
+        """Report to the worker that the end is regular, and its cause."""
         for caller in self._callers.values():
             if caller.supervises:
                 self._host.exit_report.say(caller.channel)
@@ -232,7 +232,7 @@ class ActorProcess:
                 self.poller.register(caller.channel.fileno(), IN)
 
     def _read(self, caller: _Caller) -> None:
-        """Queue what a caller has sent."""
+        """Queue the messages of a caller."""
         caller.knows_of_change = False
         try:
             for frames in caller.channel.receive_ready():
@@ -250,19 +250,19 @@ class ActorProcess:
             self._forget(caller)
 
     def _check_worker(self, caller: _Caller, kind: int) -> None:
-        """See to it that nobody poses as the worker.
+        """Check that a message reserved for the worker comes from the worker.
 
         Raises:
-            RemoteProtocolError: Somebody does.
+            RemoteProtocolError: It comes from another caller.
         """
         if self._worker is None:
-            self._worker = caller  # nobody else knows of this process before the worker has configured it
+            self._worker = caller  # no other process knows of this one before the worker has configured it
         elif self._worker is not caller:
             raise RemoteProtocolError(f"only the worker may send a message of kind {kind}")
 
     def _turn_away(self, caller: _Caller, error: Exception) -> None:
-        """A caller has sent what he may not: he has to go, and with the owner the actor."""
-        _log.error("a caller was turned away: %s", error)
+        """Disconnect a caller that broke the protocol; if it is the owner, end the actor."""
+        _log.error("disconnected a caller: %s", error)
         if caller is self._owner or self._owner is None:
             self._end()
         else:
@@ -274,7 +274,7 @@ class ActorProcess:
         self.poller.unregister(caller.channel.fileno())
         caller.channel.close()
         if caller.supervises:
-            os._exit(0)  # the worker is gone, and with it everyone who could use this actor
+            os._exit(0)  # the worker is gone, and so is every possible caller of this actor
         if self._serving is not None:
             self._serving.runner.forget(caller)
         self._holders.left(caller, closed=False)
@@ -300,7 +300,7 @@ class ActorProcess:
                 self._end_if_unneeded()
 
     def _close(self, caller: _Caller, frames: list[memoryview]) -> None:
-        """A caller needs the actor no more; what he has sent is done, and no answer is on its way to him."""
+        """Release a caller that needs the actor no more; its calls are done, and no answer to it is pending."""
         if header_of(frames[0])[2] and caller is self._owner:  # he takes it along
             self._host.exit_report = ExitReport(DeathKind.CLIENT_GONE)
             self._end()
@@ -322,7 +322,7 @@ class ActorProcess:
             self._end()
 
     def _tell_change(self) -> None:
-        """Tell all callers that there are other attributes; what the one who is answered now gets next says which."""
+        """Notify all callers of changed attributes; the reply that follows has the names."""
         for caller in list(self._callers.values()):
             if not caller.supervises and not caller.knows_of_change:
                 caller.knows_of_change = True
@@ -330,7 +330,7 @@ class ActorProcess:
                 self._sent(caller)
 
     def _send_state(self, frames: list[Buffer]) -> None:
-        """Give what the object has saved to the one who made it, before the answer to whoever changed it."""
+        """Send a saved state to the owner, before the answer to the caller whose call changed it."""
         owner = self._owner
         if owner is not None and owner.channel.fileno() in self._callers:
             owner.outbox.add(frames)  # not through shared memory, which nobody can open once this process has died
@@ -338,7 +338,7 @@ class ActorProcess:
                 self._write_to(owner)
 
     def _cancel(self, caller: _Caller, frames: list[memoryview]) -> None:
-        """Drop a call that has not started, cancel a coroutine; any other is answered as usual."""
+        """Drop a call that has not started, or cancel a coroutine; any other call is answered as usual."""
         call_id = header_of(frames[0])[3]
         for waiting in self._queue:
             if waiting[0] is caller and header_of(waiting[1][0])[3] == call_id:
@@ -350,7 +350,7 @@ class ActorProcess:
             self._serving.runner.cancel(caller, call_id)
 
     def _work(self) -> None:
-        """Run what is queued; replies of quick calls go out together."""
+        """Run the queued calls; replies of quick calls are sent together."""
         queue = self._queue
         while queue and not self._leaving:
             caller, frames = queue.popleft()
@@ -424,7 +424,7 @@ class ActorProcess:
         self._leaving = True
 
     def take_in(self, timeout_s: float | None) -> None:
-        """Read what has arrived, waiting for it if need be, and hand it to the runner."""
+        """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
         for fd, _ in self.poller.poll(timeout_s):
             if fd == self._listening.fileno():
                 self._accept()
@@ -435,7 +435,7 @@ class ActorProcess:
         self._hand_to_runner()
 
     def _write_to(self, caller: _Caller) -> None:
-        """Write the replies that are held for one caller, and never mind if it is gone; any thread."""
+        """Write one caller's buffered replies, ignoring a closed connection; callable from any thread."""
         with contextlib.suppress(ChannelClosed):  # reading from it finds out
             caller.outbox.flush()
         if caller.channel.has_read_ahead and self._serving is not None:
@@ -459,7 +459,7 @@ class ActorProcess:
                     self._turn_away(caller, error)
 
     def flush_all(self) -> None:
-        """Write all replies that are held."""
+        """Write all buffered replies."""
         for caller in [caller for caller in self._callers.values() if caller.outbox.held]:
             try:
                 caller.outbox.flush()
@@ -471,16 +471,16 @@ class ActorProcess:
 
 
 def configure(frames: list[memoryview], host: ActorHost) -> bool:
-    """Make the process fit the lease: log file, environment, directory, number of threads, the way to its cluster.
+    """Configure the process for its lease: log file, environment, directory, thread counts, access to its cluster.
 
     Returns:
-        Whether the actor lives although nobody holds it.
+        Whether the actor lives without holders.
     """
     settings = json.loads(bytes(payload_of(header_of(frames[0])[1], frames)[0]))
     processes.redirect_output(settings["log"])
     processes.set_name(f"parl:{settings['class_name']}")
     limit_numeric_threads(settings["threads"])
-    os.environ.update(settings["environment"])  # after that, because what a program says of its threads wins
+    os.environ.update(settings["environment"])  # after that, because the program's own thread counts win
     if settings["working_dir"]:
         try:
             os.chdir(settings["working_dir"])
@@ -491,7 +491,7 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
             host.meter.publish(settings["calls"])
             allow_stack_dumps(settings["calls"])
         except OSError as error:
-            _log.warning("nobody will see how busy this actor is: %s", error)
+            _log.warning("this actor's call statistics are not visible: %s", error)
     if settings.get("cluster"):
         reach, lease_id, name = settings["cluster"], settings["lease_id"], settings["class_name"]
 
@@ -505,11 +505,11 @@ def configure(frames: list[memoryview], host: ActorHost) -> bool:
 
 
 def run_actor(listening: Listening, parent: int) -> None:
-    """Be an actor's process, from just after the fork to its end; never returns.
+    """Run as an actor's process, from just after the fork to its end; never returns.
 
     Args:
         listening: The socket that callers connect to.
-        parent: The zygote's process number.
+        parent: The zygote's process id.
     """
     code = 1
     try:
@@ -528,7 +528,7 @@ def run_actor(listening: Listening, parent: int) -> None:
         if client is not None:
             client.close()  # and with it the actors that this one has made
         atexit._run_exitfuncs()
-        _flush_output()  # before: who has said it may be killed at once
+        _flush_output()  # before the report: a process that has sent it may be killed at once
         process.send_exit_report()
         code = 0
     except BaseException:

@@ -62,18 +62,18 @@ _clock = time.perf_counter
 
 @record
 class CallStats(Record):
-    """What an actor's page said at one moment.
+    """A snapshot of an actor's page.
 
     Attributes:
-        calls: Calls that it has answered, whatever the answer.
+        calls: Calls that it has answered, errors included.
         errors: How many of them raised.
-        busy_s: Seconds it has spent in calls, those that run now included.
-        in_flight: Calls that run now; more than one with `max_concurrency`.
-        waiting: Calls that it has received and not begun.
-        running: The method that runs, the last that began if there are several; empty if none does.
-        running_s: For how many seconds.
+        busy_s: Seconds spent in calls, including the current ones.
+        in_flight: Calls running now; more than one with `max_concurrency`.
+        waiting: Calls received and not begun.
+        running: The running method, the last that began if there are several; empty if none runs.
+        running_s: Seconds since it began.
         last_error: The last error that a call raised, one line; empty if none did.
-        error_age_s: How long ago that was.
+        error_age_s: Seconds since that error.
     """
 
     calls: int = 0
@@ -88,10 +88,10 @@ class CallStats(Record):
 
 
 class CallMeter:
-    """The actor's side, for calls of one thread. It counts from the start, and others see it once it is published.
+    """The actor's side, for calls of one thread. It counts from the start and is visible to others once published.
 
     Attributes:
-        has_waiting: Whether it says that calls wait.
+        has_waiting: Whether it reports waiting calls.
     """
 
     __slots__ = ("_bytes", "_method", "_numbers", "_page", "has_waiting")
@@ -102,7 +102,7 @@ class CallMeter:
         self._use(bytearray(PAGE_BYTES))
 
     def publish(self, path: str | os.PathLike[str]) -> None:
-        """Put the page into a file of its own, where the worker looks.
+        """Move the page into a file of its own, which the worker reads.
 
         Raises:
             OSError: The file cannot be made, for example because its disk is full; counting goes on unseen.
@@ -124,29 +124,29 @@ class CallMeter:
         return since
 
     def runs(self, method: str) -> None:
-        """The call that began last is of this method."""
+        """Record the method of the call that began last."""
         if method is not self._method:
             self._method = method
             self._write(_METHOD, method, _ERROR - _METHOD)
 
     def ended(self, began: float) -> None:
-        """That call is over."""
+        """Record the end of a call."""
         numbers = self._numbers
         numbers[_BUSY] += _clock() - began
         numbers[_CALLS] += 1.0
 
     def failed(self, began: float, error: BaseException) -> None:
-        """That call is over: it has raised."""
+        """Record the end of a call that raised."""
         self._note(error)
         self.ended(began)
 
     def constructed(self, began: float) -> None:
-        """What began was the constructor, which is no call: it is over, and leaves only its time."""
+        """Record the end of the constructor, which counts as no call; only its time is added."""
         self._numbers[_BUSY] += _clock() - began
         self._numbers[_BEGUN] -= 1.0
 
     def waiting(self, count: int) -> None:
-        """So many calls are received and not begun."""
+        """Record the number of calls received and not begun."""
         self.has_waiting = count > 0
         self._numbers[_WAITING] = count
 
@@ -170,10 +170,10 @@ class CallMeter:
 
 
 class SharedCallMeter(CallMeter):
-    """The same for calls of several threads at once.
+    """A meter for concurrent calls of several threads.
 
     Args:
-        before: The meter that counted so far; it must not be used any more.
+        before: The meter used so far; it must not be used any more.
     """
 
     __slots__ = ("_lock",)
@@ -205,7 +205,7 @@ class SharedCallMeter(CallMeter):
 
 
 def read_stats(path: str | os.PathLike[str]) -> CallStats | None:
-    """Return the numbers on an actor's page, None if there is none (yet, or any more)."""
+    """Return the statistics on an actor's page, or None if there is no page."""
     page = _page(path)
     if len(page) != PAGE_BYTES:
         return None
@@ -242,7 +242,7 @@ def _take_room(descriptor: int) -> None:
 
 
 def _page(path: str | os.PathLike[str]) -> bytes:
-    """Return the page itself, without the stacks that may stand behind it; nothing if it cannot be read."""
+    """Return the page without any stack dump behind it (see `stack_dumps`); empty if it cannot be read."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read(PAGE_BYTES)
@@ -266,7 +266,7 @@ def _one_line(error: BaseException) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ExitReport:
-    """What an actor says to its worker before it ends by itself.
+    """The exit report that an actor sends to its worker before it ends by itself.
 
     Attributes:
         kind: RELEASED, CLIENT_GONE, CONSTRUCTOR or IMPORT.
@@ -277,19 +277,19 @@ class ExitReport:
     detail: str = ""
 
     def because_of(self, error: BaseException) -> ExitReport:
-        """The same with the error in one line."""
+        """Return a copy with the error in one line as detail."""
         lines = str(error).strip().splitlines()
         return ExitReport(self.kind, f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
 
     def say(self, channel: UnixChannel) -> None:
-        """Tell the worker; a worker that is gone or does not listen misses it."""
+        """Send the report to the worker; a worker that is gone or does not read misses it."""
         said = json.dumps({"kind": self.kind.value, "detail": self.detail}).encode()
         with contextlib.suppress(ChannelClosed, ResultTimeout):
             channel.send(pack(Kind.CLOSE, 0, 0, 0, [said]), 0.0)
 
     @classmethod
     def heard(cls, channel: UnixChannel) -> ExitReport | None:
-        """Return what an actor has said, None if it was cut short."""
+        """Return the exit report that an actor has sent, None if it sent none."""
         with contextlib.suppress(ResultTimeout, ChannelClosed, RemoteProtocolError, ValueError, KeyError, IndexError):
             while True:
                 frames = channel.receive(0.0)
@@ -306,16 +306,16 @@ _MOST_BYTES = 256 * 1024  # a thousand threads of some ten frames
 
 
 def ignore_stack_signal() -> None:
-    """Until `allow_stack_dumps`, a signal that came too early shall not end this process; children inherit that."""
+    """Ignore the stack signal until `allow_stack_dumps`, so that an early one does not end this process; inherited."""
     if STACK_SIGNAL:  # Windows has none for this
         signal.signal(STACK_SIGNAL, signal.SIG_IGN)
 
 
 def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
-    """Have this process print its stacks behind its page on `STACK_SIGNAL`, from now on.
+    """Make this process print its stacks behind its page on `STACK_SIGNAL`, from now on.
 
     Args:
-        path: Where `CallMeter.publish` has put the page.
+        path: The file of the page, see `CallMeter.publish`.
 
     Raises:
         OSError: The file cannot be opened.
@@ -327,7 +327,7 @@ def allow_stack_dumps(path: str | os.PathLike[str]) -> None:
 
 
 class StackFile:
-    """The worker's side of one actor's file.
+    """The worker's side of one actor's stack file.
 
     Args:
         path: The file.
@@ -337,7 +337,7 @@ class StackFile:
         self._path = Path(path)
 
     def clear(self) -> None:
-        """Make room for a new dump.
+        """Truncate the file to the page, for a new dump.
 
         Raises:
             OSError: There is no such file.
@@ -352,7 +352,7 @@ class StackFile:
             return 0
 
     def read(self) -> str:
-        """Return the dump that is there."""
+        """Return the dump."""
         try:
             with open(self._path, "rb") as file:
                 file.seek(PAGE_BYTES)
@@ -362,7 +362,7 @@ class StackFile:
 
 
 def _without_origin(text: str) -> str:
-    """Without how the process was forked and came to its loop: the lowest frames of every main thread."""
+    """Return the dump without the lowest frames of every main thread, which show how the process was forked."""
     kept, skipping = [], False
     for line in text.splitlines():
         if not line.startswith("  "):

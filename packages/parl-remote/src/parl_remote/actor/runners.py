@@ -1,8 +1,8 @@
-"""What runs an actor's calls when several run at a time.
+"""Execution of an actor's calls when several run at a time.
 
     I/O  --take(call)-->  Runner  --start-->  threads                 ThreadRunner
                           a queue             an event loop's tasks   LoopRunner (see `loop_runner`)
-         <--answer(reply), flush()-- whoever finished the call
+         <--answer(reply), flush()-- the finisher of the call
 
 Calls start in the order in which they were taken, and are answered as they finish.
 
@@ -39,17 +39,17 @@ __all__ = [
 
 
 class Answerer(Protocol):
-    """Takes the replies for one caller."""
+    """Receives the replies for one caller."""
 
     def answer(self, reply: list[Buffer]) -> None:
-        """Keep a reply; does not wait."""
+        """Buffer a reply, without blocking."""
 
     def flush(self) -> None:
-        """Send what is kept; may wait, and never raises because the caller is gone."""
+        """Send the buffered replies; may block, and never raises if the caller is gone."""
 
 
 class Job:
-    """A call and who asked for it."""
+    """A call and its caller."""
 
     __slots__ = ("caller", "run")
 
@@ -58,7 +58,7 @@ class Job:
         self.caller = caller
 
     def is_from(self, caller: Answerer, call_id: int) -> bool:
-        """Return whether it is this call."""
+        """Return whether this is the caller's call of that number."""
         return self.caller is caller and self.run.call_id == call_id
 
 
@@ -66,24 +66,24 @@ class Runner(Protocol):
     """Runs calls, several at a time."""
 
     def take(self, job: Job) -> None:
-        """Start a call, or queue it behind those that came before."""
+        """Start a call, or queue it behind earlier ones."""
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
-        """Drop a call that waits, or cancel one that can be; the reply says what became of it."""
+        """Drop a waiting call, or cancel one that can be cancelled; the reply has the outcome."""
 
     def forget(self, caller: Answerer) -> None:
         """Drop and cancel all calls of a caller that is gone."""
 
 
 class ClosableRunner(Runner, Protocol):
-    """One that can be ended, for objects that share a process with other things."""
+    """A runner that can be closed, for objects that share a process with other code."""
 
     def close(self) -> None:
-        """Drop what waits, and let the threads end."""
+        """Drop waiting calls, and let the threads end."""
 
 
 def drop_waiting(waiting: deque[Job], is_meant: Callable[[Job], bool]) -> list[Job]:
-    """Take jobs out of a queue."""
+    """Remove matching jobs from a queue and return them."""
     dropped = [job for job in waiting if is_meant(job)]
     for job in dropped:
         waiting.remove(job)
@@ -91,11 +91,11 @@ def drop_waiting(waiting: deque[Job], is_meant: Callable[[Job], bool]) -> list[J
 
 
 class ThreadRunner:
-    """Runs calls in threads, which are started when they are first needed and end with the process.
+    """Runs calls in threads, which are started on demand and end with the process.
 
     Args:
         host: The object.
-        limit: How many calls run at once.
+        limit: The maximum number of calls at once.
     """
 
     def __init__(self, host: ActorHost, limit: int) -> None:
@@ -109,7 +109,7 @@ class ThreadRunner:
         self._closed = False
 
     def take(self, job: Job) -> None:
-        """Queue a call; any thread may."""
+        """Queue a call; callable from any thread."""
         with self._changed:
             self._waiting.append(job)
             if self._idle >= len(self._waiting):
@@ -122,20 +122,20 @@ class ThreadRunner:
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
     def cancel(self, caller: Answerer, call_id: int) -> None:
-        """Drop a call that waits; one that runs is answered as usual."""
+        """Drop a waiting call; a running one is answered as usual."""
         self._drop(lambda job: job.is_from(caller, call_id))
 
     def forget(self, caller: Answerer) -> None:
-        """Drop what waits; what runs, runs to its end."""
+        """Drop a caller's waiting calls; running ones run to their end."""
         self._drop(lambda job: job.caller is caller)
 
     def drain(self) -> None:
-        """Wait until everything that was taken is answered."""
+        """Wait until all calls taken are answered."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._running)
 
     def close(self) -> None:
-        """Drop what waits and let the threads end; what runs, runs to its end."""
+        """Drop waiting calls and let the threads end; running calls run to their end."""
         with self._changed:
             self._closed = True
             self._waiting.clear()
@@ -180,43 +180,43 @@ class ThreadRunner:
 
 
 class Process(Protocol):
-    """What serving needs of the process."""
+    """The part of the actor's process that serving needs."""
 
     poller: Poller
 
     @property
     def over(self) -> bool:
-        """Return whether it is to end."""
+        """Return whether the process is to end."""
 
     def take_in(self, timeout_s: float | None) -> None:
-        """Read what has arrived, waiting for it if need be, and hand it to the runner."""
+        """Read messages that have arrived, waiting up to `timeout_s`, and pass them to the runner."""
 
     def flush_all(self) -> None:
-        """Write all replies that are held."""
+        """Write all buffered replies."""
 
 
 class ConcurrentServing(Protocol):
-    """One way to serve."""
+    """A way to serve callers."""
 
     runner: Runner
 
     def postpones(self) -> bool:
-        """Return whether a reply that was kept just now leaves later, with others; then it is seen to here."""
+        """Return whether a buffered reply is written later, together with others; if so, schedule that here."""
 
     def wake(self) -> None:
-        """Messages were read while writing had to wait; see to it that they are looked at."""
+        """Trigger the processing of messages that were read while a write had to wait."""
 
     def serve(self) -> None:
-        """Serve until the end."""
+        """Serve until the process is to end."""
 
 
 class ThreadServing:
-    """Calls in threads.
+    """Serves calls in threads.
 
     Args:
         process: The process.
-        host: Its object.
-        limit: How many calls run at once.
+        host: The host of the object.
+        limit: The maximum number of calls at once.
     """
 
     def __init__(self, process: Process, host: ActorHost, limit: int) -> None:
@@ -227,15 +227,15 @@ class ThreadServing:
         process.poller.register(self._read_ahead.fileno(), IN)
 
     def postpones(self) -> bool:
-        """False: threads write at once."""
+        """Return False: threads write at once."""
         return False
 
     def wake(self) -> None:
-        """Have the main thread look."""
+        """Wake the main thread."""
         self._read_ahead.wake()
 
     def serve(self) -> None:
-        """Serve until the end; what was taken is answered before."""
+        """Serve until the end; calls already taken are answered first."""
         while not self._process.over:
             self._process.take_in(None)
             self._read_ahead.clear()

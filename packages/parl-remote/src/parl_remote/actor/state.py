@@ -4,8 +4,8 @@
                                            |Failed
     any --Close, LeaseExpired, MemoryExceeded--> CLOSED
 
-The machine says what an event means and counts what is outstanding; it does nothing itself. What is not in the table
-closes the actor and raises.
+The machine maps events to effects and counts outstanding requests; it has no side effects. An event that is not in the
+table closes the actor and raises.
 
 An actor ends when nobody holds it any more:
 
@@ -31,7 +31,7 @@ __all__ = ["TABLE", "ActorEvent", "ActorMachine", "ActorState", "Effect", "Holde
 
 
 class ActorState(Enum):
-    """Where an actor is in its life."""
+    """The states of an actor's life."""
 
     __hash__ = object.__hash__  # members are looked up in TABLE for every call; Enum's own is written in Python
 
@@ -44,7 +44,7 @@ class ActorState(Enum):
 
 
 class ActorEvent(Enum):
-    """What can happen to it."""
+    """The events of an actor's life."""
 
     __hash__ = object.__hash__  # as above
 
@@ -62,7 +62,7 @@ class ActorEvent(Enum):
 
 
 class Effect(Enum):
-    """What whoever drives the machine has to do."""
+    """The effects that the machine's driver has to carry out."""
 
     PREPARE = "unpack files, set limits and visible GPUs"
     CONSTRUCT = "run the constructor"
@@ -111,10 +111,10 @@ _QUEUE, _VALUE, _ERROR, _READY = Effect.QUEUE, Effect.REPLY_VALUE, Effect.REPLY_
 
 
 class ActorMachine:
-    """One actor's state.
+    """The state of one actor.
 
     Attributes:
-        state: Where it is.
+        state: The current state.
         outstanding: Calls, reads and writes that were queued and have not been answered.
     """
 
@@ -125,11 +125,12 @@ class ActorMachine:
         self.outstanding = 0
 
     def on(self, event: ActorEvent, error: type[ProtocolError] = RemoteProtocolError) -> Effect:
-        """Apply an event and say what to do.
+        """Apply an event and return its effect.
 
         Args:
-            event: What happened.
-            error: What to raise if it may not happen now; `LocalProtocolError` where this side caused it.
+            event: The event.
+            error: The exception to raise if the event is not allowed now; `LocalProtocolError` where this side caused
+                it.
 
         Raises:
             ProtocolError: The table has no such move; the state is CLOSED afterwards.
@@ -149,10 +150,10 @@ class ActorMachine:
 
 
 class Holders:
-    """Counts those who need one actor.
+    """Tracks the holders of one actor.
 
     Attributes:
-        is_kept: Whether the actor lives although nobody holds it.
+        is_kept: Whether the actor lives without holders.
     """
 
     def __init__(self) -> None:
@@ -162,23 +163,23 @@ class Holders:
         self._owner_has_left = False
 
     def connected(self, caller: object) -> None:
-        """Somebody has connected; he counts until he says that he does not, or leaves."""
+        """Count a new connection as a holder until it declares that it is none, or leaves."""
         self._here.add(caller)
 
     def does_not_hold(self, caller: object) -> None:
-        """It is the worker, or the actor itself with a handle of its own."""
+        """Stop counting a caller that is no holder: the worker, or the actor itself through its own handle."""
         self._here.discard(caller)
 
     def expect(self) -> None:
-        """Somebody is on his way."""
+        """Expect a borrower to connect."""
         self._somebody_comes = True
 
     def expect_nobody(self) -> None:
-        """Whoever was on his way has connected, or will not come."""
+        """Expect no borrower any more: it has connected, or will not."""
         self._somebody_comes = False
 
     def left(self, caller: object, *, closed: bool) -> None:
-        """A caller has gone; `closed` if he said that he needs the actor no more."""
+        """Remove a caller that has gone; `closed` if it declared that it needs the actor no more."""
         self._here.discard(caller)
         self._owner_has_left |= closed
 

@@ -1,4 +1,4 @@
-"""The command `xparl`: start a cluster, join one, look at it, stop it."""
+"""The command `xparl`: start a cluster, join one, inspect it, stop it."""
 
 from parl_remote.cli.commands import main
 

@@ -1,4 +1,4 @@
-"""`python -m parl_remote.cli` is `xparl`, for where scripts are not on the path."""
+"""`python -m parl_remote.cli`: `xparl` where scripts are not on the path."""
 
 from parl_remote.cli import main
 

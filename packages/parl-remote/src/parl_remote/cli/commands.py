@@ -1,4 +1,4 @@
-"""The command `xparl`: its commands, each imported from its module when it is called."""
+"""The command `xparl`: its subcommands, each imported from its module on first use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MODULES = {
 
 
 class _Commands(click.Group):
-    """Imports a command's module when the command is called: `xparl stop` does not load what `xparl top` draws with."""
+    """A group that imports a command's module when it is called: `xparl stop` does not load what `xparl top` needs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         return list(_MODULES)
@@ -57,7 +57,7 @@ class _Commands(click.Group):
 
 
 def _with_lines(command: click.Command) -> click.Command:
-    """Keep a command's examples as lines: in a raw docstring click's mark for that is two characters."""
+    """Keep a command's examples as lines: in a raw docstring click's marker for that is two characters."""
     command.help = (command.help or "").replace("\\b\n", "\b\n")
     return command
 

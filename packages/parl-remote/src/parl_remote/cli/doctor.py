@@ -1,4 +1,4 @@
-"""`xparl doctor`: what is wrong, and how to mend it."""
+"""`xparl doctor`: diagnosis of a host and a cluster, with remedies."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _look_at(target: Target, found: Environment, modules: Sequence[str]) -> Iter
 
 
 def _shown(title: str, findings: Sequence[Finding] | Iterator[Finding], as_json: bool) -> list[Finding]:
-    """Return the findings, each printed as soon as it is there."""
+    """Return the findings, printing each as soon as it is available."""
     kept = []
     if not as_json:
         click.echo(click.style(title, bold=True))

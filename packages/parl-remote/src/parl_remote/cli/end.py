@@ -1,4 +1,4 @@
-"""`xparl kill` and `xparl drain`: actors end at once, or a node leaves its cluster without losing work."""
+"""`xparl kill` and `xparl drain`: end actors at once, or remove a node from its cluster without losing work."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def drain_command(
 
 
 def _node_id(session: Session, text: str) -> str:
-    """Return the id of the node that is meant; ids may be cut short."""
+    """Return the id of the named node; ids may be abbreviated."""
     nodes = nodes_of(session.master)
     found = [node.node_id for node in nodes if node.name == text] or [
         node.node_id for node in nodes if begins(node.node_id, text)
@@ -122,7 +122,7 @@ def kill_command(
       xparl kill trainer evaluator --reason "makes room for the others"
     """
     with open_session("xparl kill", port, address, key_file) as session:
-        meant = [find_actor(session.master, text) for text in actors]  # all of them are there, or none is touched
+        meant = [find_actor(session.master, text) for text in actors]  # all of them exist, or none is ended
         reason = reason or "ended with xparl kill"
         deaths = []
         for lease_id in dict.fromkeys(one.lease_id for one in meant):

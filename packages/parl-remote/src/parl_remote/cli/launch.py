@@ -1,4 +1,4 @@
-"""Starting a node for a command, in this terminal or in the background; ports that are in use are refused before."""
+"""Starting a node for a command, in this terminal or in the background, after checking that its port is free."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ foreground_option = click.option(
 
 
 def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Callable[[str], None]) -> None:
-    """Start a node, here or detached, and tell the user.
+    """Start a node, here or detached, and report it to the user.
 
     Args:
-        settings: What it is.
+        settings: Its settings.
         foreground: Whether this process becomes the node; it then does not return.
         found: Limits, and the command that nodes are started with.
-        say: Tells the user where it listens.
+        say: Prints the address that it listens on.
 
     Raises:
         click.ClickException: It did not come up.
@@ -57,10 +57,10 @@ def launch(settings: NodeSettings, foreground: bool, found: Environment, say: Ca
 
 
 def check_port(host: str, port: int, run_files: RunFiles) -> None:
-    """Make sure that nobody listens on a port yet.
+    """Check that a port is free.
 
     Raises:
-        click.ClickException: Somebody does; the message says who.
+        click.ClickException: The port is in use; the message has the process.
     """
     for _, record in run_files.clusters():
         if record.port == port and record.process.alive():
@@ -81,7 +81,7 @@ def check_port(host: str, port: int, run_files: RunFiles) -> None:
 
 
 def _who_listens(port: int) -> str:
-    """Return who has a port, as " by name (process 12)", as far as this user may know."""
+    """Return the process that has a port, as " by name (process 12)", as far as this user may see it."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr[1] == port:

@@ -1,4 +1,4 @@
-"""`xparl logs`: what an actor wrote, from whichever host it runs on, also after its end."""
+"""`xparl logs`: the output of an actor on any host, also after its end."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _print_log(
 
 @contextlib.contextmanager
 def _worker_of(session: Session, text: str) -> Iterator[tuple[Inquiry, str]]:
-    """The worker of the actor that is meant, and the actor's lease."""
+    """Yield the worker of the named actor, and the actor's lease."""
     found = find_actor_or_death(session.master, text)
     node = next((node for node in nodes_of(session.master) if node.node_id == found.node_id), None)
     if node is None:

@@ -34,7 +34,7 @@ class MonitorPlan:
         found: The environment.
         host: The monitor's interface.
         port: Its port; 0 for no monitor.
-        note: What to tell instead of its address.
+        note: The text to print in place of its address.
     """
 
     found: Environment
@@ -43,7 +43,7 @@ class MonitorPlan:
     note: str = ""
 
     def start(self, node: NodeSettings) -> str:
-        """Start it beside a cluster that has just come up, without waiting for it; what to tell people."""
+        """Start the monitor beside a cluster that has just come up, without waiting; return the text to print."""
         if not self.port:
             return self.note
         master = "localhost" if node.host in EVERY_INTERFACE else f"[{node.host}]" if ":" in node.host else node.host
@@ -64,16 +64,16 @@ class MonitorPlan:
 
 
 def plan_monitor(found: Environment, host: str, asked: int | None, cluster_port: int) -> MonitorPlan:
-    """Decide about a monitor.
+    """Return the plan of a monitor.
 
     Args:
         found: The environment.
         host: Its interface.
-        asked: Its port; 0 for none, None for the usual one.
+        asked: Its requested port; 0 for none, None for the default.
         cluster_port: The cluster's port.
 
     Raises:
-        click.ClickException: It was asked for and cannot be, because its port is in use or something is not installed.
+        click.ClickException: It was requested and cannot run, because its port is in use or a dependency is missing.
     """
     if asked == 0 or (asked is None and not found.monitor):
         return MonitorPlan(found, host, 0)
@@ -98,7 +98,7 @@ def url_of(host: str, port: int) -> str:
 
 
 def _free_port(host: str, wanted: int) -> int:
-    """Return that port if it is free, else any that is; 0 if there is none on that interface."""
+    """Return that port if it is free, else any free one; 0 if there is none on that interface."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for port in (wanted, 0) if wanted < 65536 else (0,):
         with socket.socket(family, socket.SOCK_STREAM) as probe:

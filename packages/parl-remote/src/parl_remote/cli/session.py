@@ -1,4 +1,4 @@
-"""The cluster that a command is about: which one it is, a conversation with its master, and what the master tells.
+"""The cluster of a command: its selection, requests to its master and workers, and their answers.
 
 Target --ClusterAddress--> Session: inquiries to the master and to workers --> actors, nodes, deaths
 """
@@ -65,23 +65,23 @@ key_option = click.option(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster to ask.
+    """A cluster to query.
 
     Attributes:
         address: Its master, "host:port".
-        key_file: Its key; None looks where `parl.connect` does.
+        key_file: Its key; None for the search of `parl.connect`.
     """
 
     address: str
     key_file: Path | None = None
 
     def cluster(self, found: Environment) -> ClusterAddress:
-        """Return the way there; see `ClusterAddress` for what it raises."""
+        """Return the cluster's address with its key; see `ClusterAddress` for the exceptions."""
         return ClusterAddress(self.address, found, self.key_file)
 
 
 def targets(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> list[Target]:
-    """Return the clusters that a command is about; without an address those started on this host, else those joined."""
+    """Return the clusters of a command; without an address those started on this host, else those joined."""
     if address is not None:
         return [Target(_checked(address), key_file)]
     started = [
@@ -93,7 +93,7 @@ def targets(found: Environment, port: int | None, address: str | None, key_file:
 
 
 def only_target(found: Environment, port: int | None, address: str | None, key_file: Path | None) -> Target:
-    """Return the one cluster that a command is about; this host may have started it, or only have joined it.
+    """Return the one cluster of a command, which this host has started or joined.
 
     Raises:
         click.ClickException: There is none, or more than one.
@@ -112,7 +112,7 @@ def only_target(found: Environment, port: int | None, address: str | None, key_f
 
 
 def _joined(found: Environment) -> Iterator[Target]:
-    """Clusters elsewhere that workers of this host belong to, each once."""
+    """Yield the clusters elsewhere that workers of this host belong to, each once."""
     seen = set()
     for where, record in RunFiles(found.run_dirs).workers():
         if record.process.alive() and record.master not in seen:
@@ -132,12 +132,12 @@ def _dialled(host: str) -> str:
 
 
 class Session:
-    """One cluster, for questions.
+    """A connection to one cluster for queries.
 
     Attributes:
         found: Limits.
-        cluster: Where it is.
-        master: Its master.
+        cluster: Its address.
+        master: The connection to its master.
     """
 
     def __init__(self, found: Environment, cluster: ClusterAddress, master: Inquiry) -> None:
@@ -146,26 +146,26 @@ class Session:
         self.master = master
 
     def worker(self, addresses: tuple[str, ...], name: str) -> Inquiry:
-        """Return one of its workers.
+        """Return a connection to one of its workers.
 
         Raises:
-            RemoteError: It cannot be reached.
+            RemoteError: The worker cannot be reached.
         """
         return Inquiry(self.cluster.connect_node(addresses), Role.WORKER, self.found.limits, name)
 
 
 @contextlib.contextmanager
 def open_session(name: str, port: int | None, address: str | None, key_file: Path | None) -> Iterator[Session]:
-    """Talk to the cluster that a command is about.
+    """Open a session with the cluster of a command.
 
     Args:
-        name: What the cluster shall call us, "xparl list".
-        port: Of the user's own cluster on this host.
-        address: Of any cluster.
+        name: The displayed name of this client, such as "xparl list".
+        port: The port of the user's own cluster on this host.
+        address: The address of any cluster.
         key_file: Its key.
 
     Raises:
-        click.ClickException: It cannot be found or reached, or something that is asked for goes wrong.
+        click.ClickException: The cluster cannot be found or reached, or a request fails.
     """
     found = environment()
     target = only_target(found, port, address, key_file)
@@ -189,7 +189,7 @@ def ask_status(connect: Callable[[], Channel], limits: Limits) -> Status:
         limits: How long to wait.
 
     Raises:
-        RemoteError: It cannot be reached, refuses, or does not answer in time.
+        RemoteError: The master cannot be reached, refuses, or does not answer in time.
     """
     with Inquiry(connect(), Role.MASTER, limits, "xparl status") as master:
         return master.ask(StatusRequest, Status)
@@ -198,17 +198,17 @@ def ask_status(connect: Callable[[], Channel], limits: Limits) -> Status:
 _Actor = TypeVar("_Actor", ActorStatus, DeathRecord)
 
 _SHOWN = 8  # of an id's 16 digits: enough among thousands, and prefixes need not be longer
-_FEWEST = 4  # digits that stand for an id: an actor called "b" that has ended shall not become one with an id in b
+_FEWEST = 4  # digits of an id: the name "b" of an ended actor must not match an id that begins with b
 _CANDIDATES = 10
 
 
 def short_id(whole: str) -> str:
-    """Return an actor's or node's id as tables show it; commands take it as well."""
+    """Return an actor's or node's id as tables show it and commands take it."""
     return whole.partition("-")[2][:_SHOWN] or whole
 
 
 def begins(whole: str, text: str) -> bool:
-    """Return whether a text is an actor's or node's id, or enough of its beginning, with or without its kind."""
+    """Return whether a text is an actor's or node's id, or a sufficient prefix, with or without its kind."""
     kind, _, digits = whole.partition("-")
     given = text.removeprefix(f"{kind}-")
     return text == whole or (len(given) >= _FEWEST and digits.startswith(given))
@@ -233,12 +233,12 @@ def nodes_of(master: Inquiry) -> tuple[NodeDetail, ...]:
 
 
 def deaths_of(master: Inquiry, limit: int, *, released: bool = False) -> Deaths:
-    """Return the latest actors that were lost; with `released` also those that their programs let go of."""
+    """Return the latest lost actors; with `released` also those that their programs released."""
     return master.ask(lambda number: ListDeaths(number, limit=limit, released=released), Deaths)
 
 
 def find_actor(master: Inquiry, text: str) -> ActorStatus:
-    """Return the running actor that is named: by id, by the beginning of an id, by name or by a class with one actor.
+    """Return the running actor with an id, a prefix of an id, a name, or a class that has one actor.
 
     Raises:
         click.ClickException: There is none, or more than one.
@@ -250,7 +250,7 @@ def find_actor(master: Inquiry, text: str) -> ActorStatus:
 
 
 def find_actor_or_death(master: Inquiry, text: str) -> ActorStatus | DeathRecord:
-    """Return the same, also among actors that have ended; the latest of those if none runs.
+    """Return an actor as `find_actor` does, or else the latest one that has ended.
 
     Raises:
         click.ClickException: There is none, or more than one.

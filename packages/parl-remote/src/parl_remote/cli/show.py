@@ -40,7 +40,7 @@ __all__ = ["age", "amount", "clip", "count", "list_command", "size", "status_com
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """One cluster's status, or why there is none; `monitor` is the address of its monitor on this host."""
+    """One cluster's status, or the error; `monitor` is the address of its monitor on this host."""
 
     address: str
     status: Status | None
@@ -48,7 +48,7 @@ class ClusterReport:
     monitor: str = ""
 
     def as_json(self) -> dict[str, Any]:
-        """For programs: the fields of `Status`, or an error."""
+        """Return the report as JSON: the fields of `Status`, or an error."""
         return {
             "address": self.address,
             "error": self.error or None,
@@ -57,7 +57,7 @@ class ClusterReport:
         }
 
     def as_text(self) -> str:
-        """For people."""
+        """Return the report as text."""
         if self.status is None:
             return f"{self.address}: {self.error}"
         one = self.status
@@ -81,7 +81,7 @@ class ClusterReport:
 
 
 def report_cluster(address: str, key_file: Path | None, environment: Environment) -> ClusterReport:
-    """Ask a cluster; what goes wrong is part of the report."""
+    """Query a cluster; errors are part of the report."""
     try:
         cluster = ClusterAddress(address, environment, key_file)
         status = ask_status(cluster.connect_master, environment.limits)
@@ -119,7 +119,7 @@ def _program(client: ClientStatus) -> str:
 
 
 def _reserved(total: int, free: int) -> list[str]:
-    """Memory that is set aside, where some is: most actors ask for none."""
+    """Return the reserved memory as text, if there is any."""
     return [f"{(total - free) / _MIB:.0f} of {total / _MIB:.0f} MiB memory set aside"] if free < total else []
 
 
@@ -137,10 +137,10 @@ _GIB = 2**30
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> list[str]:
-    """Return lines of a table with a line of headings.
+    """Return the lines of a table with a line of headings.
 
     Args:
-        headings: One a column.
+        headings: One per column.
         rows: Texts; control characters in them are shown as "?", so that no name moves the cursor.
         right: The headings of columns to write flush right.
     """
@@ -158,7 +158,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequ
 
 
 def clip(text: str, width: int) -> str:
-    """Return the beginning of a text that fits into so many columns."""
+    """Return the beginning of a text that fits into `width` columns."""
     if len(text) <= width and text.isascii():
         return text
     used = 0
@@ -170,12 +170,12 @@ def clip(text: str, width: int) -> str:
 
 
 def size(bytes_: float) -> str:
-    """Return bytes for people: "812 M", "1.3 G"."""
+    """Return a readable number of bytes: "812 M", "1.3 G"."""
     return f"{bytes_ / _GIB:.1f} G" if bytes_ >= _GIB else f"{bytes_ / _MIB:.0f} M"
 
 
 def age(seconds: float) -> str:
-    """Return a span for people: "42 s", "5:03 m", "2:10 h", "3 d"."""
+    """Return a readable time span: "42 s", "5:03 m", "2:10 h", "3 d"."""
     whole = int(max(0.0, seconds))
     if whole < 60:
         return f"{whole} s"
@@ -187,7 +187,7 @@ def age(seconds: float) -> str:
 
 
 def amount(number: float) -> str:
-    """Return a number without a useless fraction."""
+    """Return a number without trailing zeros."""
     return f"{number:g}"
 
 
@@ -201,7 +201,7 @@ def _plain(text: str) -> str:
 
 
 def _width(text: str) -> int:
-    """Return columns on a terminal; Chinese characters take two."""
+    """Return the width of a text on a terminal; Chinese characters take two columns."""
     return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 

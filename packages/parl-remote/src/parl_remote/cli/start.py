@@ -1,4 +1,4 @@
-"""`xparl start`, `xparl connect` and `xparl key`: the first node of a cluster, and more of them."""
+"""`xparl start`, `xparl connect` and `xparl key`: the first node of a cluster, further nodes, and keys."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class NodeResources:
 
     @classmethod
     def of(cls, cpu_num: float | None, gpu: str | None, memory: str | None, label: Sequence[str]) -> NodeResources:
-        """From the options.
+        """Return the resources given by the options.
 
         Raises:
-            click.UsageError: One of them cannot be read.
+            click.UsageError: An option is invalid.
         """
         cpu = float(cpu_count()) if cpu_num is None else round(cpu_num, 3)
         resources = cls(cpu, _gpus(gpu), usable_memory() if memory is None else _bytes(memory), _labels(label))
@@ -81,7 +81,7 @@ class NodeResources:
 
 
 def resource_options(command: _Decorated) -> _Decorated:
-    """Return the options of both commands that make a node."""
+    """Add the options common to the commands that start a node."""
     for option in (
         click.option(
             "--label",
@@ -235,7 +235,7 @@ def start_command(
 
 
 def explain_old_options(*, gpu_cluster: bool = False, log_server_port_range: str | None = None) -> None:
-    """Say of options that PARL needed what became of them."""
+    """Print what has become of options that PARL needed."""
     if gpu_cluster:
         click.echo(
             "Note: --gpu_cluster is not needed any more: one cluster has CPUs and GPUs, and actors ask for either.",
@@ -324,7 +324,7 @@ def connect_command(
     try:
         master = Address.parse(address)
         cluster = ClusterAddress(str(master), found, key_file)
-        Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # are we wanted there?
+        Inquiry(cluster.connect_master(), Role.MASTER, found.limits, "xparl connect").close()  # fails if refused
         listen_on, known_as = _worker_host(host, master, RunFiles(found.run_dirs))
         if port:
             check_port(listen_on, port, RunFiles(found.run_dirs))
@@ -362,7 +362,7 @@ def _say_joined(address: str, settings: NodeSettings, resources: NodeResources) 
 
 
 def _check_reached(cluster: ClusterAddress, limits: Limits, settings: NodeSettings) -> None:
-    """Say so if not even the master can reach the worker where it says that it is."""
+    """Warn if not even the master can reach the worker at its advertised address."""
     deadline = time.monotonic() + _PATIENCE_S
     with (
         contextlib.suppress(RemoteError),
@@ -384,7 +384,7 @@ def _check_reached(cluster: ClusterAddress, limits: Limits, settings: NodeSettin
 
 
 def _worker_host(asked: str | None, master: Address, run_files: RunFiles) -> tuple[str, str]:
-    """Return which interface a worker listens on, and the host by which others reach it (empty: the master's)."""
+    """Return the interface that a worker listens on, and the host by which others reach it (empty: the master's)."""
     towards = own_address_toward(master)
     if asked is not None:
         return asked, towards if asked in EVERY_INTERFACE else asked

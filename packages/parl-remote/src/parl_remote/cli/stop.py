@@ -1,7 +1,7 @@
-"""`xparl stop`: ends exactly the processes that the run files name, and what they have started.
+"""`xparl stop`: ends exactly the processes in the run files and those that they have started.
 
-node on record --SIGTERM--> ends its actors, says goodbye      not within the grace time: SIGKILL
-its descendants, noted before -----------------------------> whoever is left: SIGKILL
+node on record --SIGTERM--> ends its actors, sends Bye         not within the grace time: SIGKILL
+its descendants, noted before -----------------------------> those left: SIGKILL
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ __all__ = ["stop_all", "stop_command"]
 
 _Record: TypeAlias = ClusterRecord | WorkerRecord | MonitorRecord
 _KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows ends a process either way
-_LAST_WORK_S = 0.5  # a zygote whose node was killed sees that and ends its actors by itself; they go with their logs
+_LAST_WORK_S = 0.5  # a zygote whose node was killed detects that and ends its actors by itself
 
 
 def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> list[str]:
     """Stop this user's nodes and monitors on this host.
 
     Args:
-        run_files: Where they are on record.
+        run_files: The records of the processes.
         ports: Only the clusters on these ports and their workers here; none stops all.
-        limits: How long to be polite.
+        limits: The grace time before SIGKILL.
 
     Returns:
-        A line for each process, saying how it ended; monitors that went with their cluster are not mentioned.
+        A line for each process on how it ended; monitors that ended with their cluster are not listed.
     """
 
     def is_meant(port: int) -> bool:
@@ -84,14 +84,14 @@ def stop_all(run_files: RunFiles, ports: Collection[int], limits: Limits) -> lis
 
 
 def _descendants(roots: Iterable[ProcessRecord]) -> Iterator[ProcessRecord]:
-    """Yield what these processes, and what they have started, run now; a number alone would say too little later."""
+    """Yield records of these processes and their descendants, since a pid alone may be reused later."""
     for pid in processes.descendants([root.pid for root in roots if root.alive()]):
         with contextlib.suppress(ProcessLookupError):
             yield ProcessRecord.of(pid)
 
 
 def _end_the_rest(family: Iterable[ProcessRecord]) -> None:
-    """Kill who did not go along, because it was stopped or detached itself."""
+    """Kill the processes that did not end with the others, because they were stopped or detached."""
     left = [process for process in family if process.alive()]
     for process in left:
         with contextlib.suppress(PermissionError):  # of another user, so none that a cluster of ours may end

@@ -1,4 +1,4 @@
-"""`xparl top`: a cluster's nodes and actors, looked at again every second.
+"""`xparl top`: a cluster's nodes and actors, refreshed every second.
 
 Session --Look--> frame: lines of text, without terminal or clock --> Screen: the whole terminal, keys without Return
 """
@@ -46,11 +46,11 @@ _MOST_NODES = 0.4  # of the lines, where there are more nodes than fit
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A cluster at one moment.
+    """A cluster's state at one moment.
 
     Attributes:
         address: Its master.
-        status: Sums, programs, who waits.
+        status: Sums, programs, pending requests.
         nodes: Its workers.
         actors: Its actors.
     """
@@ -83,7 +83,7 @@ def frame(look: Look, sort: str, *, width: int = 0, height: int = 0) -> list[str
 
 
 def as_json(look: Look, sort: str) -> dict[str, Any]:
-    """Return the same for programs."""
+    """Return the state as JSON."""
     return {
         "address": look.address,
         "status": to_json(look.status),
@@ -172,7 +172,7 @@ _REST_OF_PAGE = "\x1b[J"
 
 
 class Screen:
-    """The terminal of this process, from `with` on."""
+    """The terminal of this process, in full-screen mode within `with`."""
 
     def __init__(self) -> None:
         self._input = sys.stdin.fileno()
@@ -182,12 +182,12 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns, now."""
+        """The current number of columns."""
         return shutil.get_terminal_size().columns
 
     @property
     def height(self) -> int:
-        """Lines, now."""
+        """The current number of lines."""
         return shutil.get_terminal_size().lines
 
     def __enter__(self) -> Screen:
@@ -203,7 +203,7 @@ class Screen:
         return kind is KeyboardInterrupt  # the usual way to leave
 
     def show(self, lines: Sequence[str]) -> None:
-        """Draw a picture over the one before; lines that do not fit are left out."""
+        """Draw lines over the previous ones; lines that do not fit are left out."""
         fitting = lines[: self.height - 1]
         self._write(_HOME + "".join(f"{line}{_END_OF_LINE}\r\n" for line in fitting) + _REST_OF_PAGE)
 
@@ -219,7 +219,7 @@ class Screen:
         sys.stdout.flush()
 
 
-_SHARE = 4.0  # a look at ten thousand actors keeps the master busy for a while; it has more to do than to be looked at
+_SHARE = 4.0  # a list of ten thousand actors keeps the master busy for a while; that must stay a small share
 
 
 @click.command("top")
@@ -278,7 +278,7 @@ def _look(session: Session) -> Look:
 
 
 def _watch(session: Session, delay_s: float, count: int | None, sort: str) -> None:
-    """Show look after look until q."""
+    """Show successive states until q is pressed."""
     left = count
     with Screen() as screen:
         while left != 0:

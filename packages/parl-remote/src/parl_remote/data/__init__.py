@@ -1,1 +1,1 @@
-"""Values on their way: pickles, what lies beside them, and memory that processes share."""
+"""Serialization of values, out-of-band buffers, and memory shared between processes."""

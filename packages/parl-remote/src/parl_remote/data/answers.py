@@ -27,14 +27,15 @@ _READ_ONLY = (
 
 
 class Failure(NamedTuple):
-    """What the caller needs to know about an exception.
+    """The description of an exception, sent to the caller.
 
     Attributes:
         method: Class and method, "Actor.add".
         type_name: The exception's qualified class name.
-        text: What it says.
+        text: Its text.
         traceback: As the actor formatted it, without the frames of parl_remote.
-        pickled: Frames of the exception, or of its `(class, args, attributes)` if it pickles in no way of its own;
+        pickled: Frames of the exception, or of its `(class, args, attributes)` if its class does not customize
+            pickling;
             empty if it could not be pickled.
     """
 
@@ -46,7 +47,7 @@ class Failure(NamedTuple):
 
 
 def describe(error: BaseException, method: str, references: list[object] | None = None) -> Failure:
-    """Take an exception apart; never raises.
+    """Return the description of an exception; never raises.
 
     Args:
         error: The exception.
@@ -87,7 +88,7 @@ def rebuild(failure: Failure) -> BaseException:
 
 
 def _taken_apart(error: BaseException) -> object:
-    """Return what to pickle: the exception if its class has its own way, else its class, arguments and attributes."""
+    """Return what to pickle: the exception if its class customizes pickling, else class, arguments, attributes."""
     if type(error).__reduce__ is not BaseException.__reduce__:
         return error
     args = error.args
@@ -150,19 +151,19 @@ _RESULT = int(Kind.RESULT)
 
 
 class _Stays:
-    """What is given instead of a method, or of the object itself."""
+    """The type of the value returned in place of a method or of the object itself."""
 
 
 STAYS = _Stays()
 
 
 class Answer(NamedTuple):
-    """What became of a call.
+    """The outcome of a call.
 
     Attributes:
         value: What the method returned.
-        error: What to raise instead.
-        names: The actor's attributes, None if they are as before.
+        error: The exception to raise instead.
+        names: The names of the actor's attributes; None if they have not changed.
         cancelled: Whether the call was dropped before it started.
     """
 
@@ -176,14 +177,14 @@ _NOTHING = Answer()
 
 
 def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
-    """Read CREATED, RESULT or FAILURE.
+    """Decode a CREATED, RESULT or FAILURE message.
 
     Args:
         frames: The message.
-        method: What was called, for error messages.
+        method: The name of the called method, for error messages.
 
     Raises:
-        RemoteProtocolError: It is something else.
+        RemoteProtocolError: The message is of another kind.
     """
     kind, flags, _, _ = header_of(frames[0])
     if kind == _RESULT and flags == _EMPTY:
@@ -207,7 +208,7 @@ def read_answer(frames: Sequence[memoryview], method: str) -> Answer:
 
 
 def unreadable(error: Exception, method: str) -> SerializationError:
-    """Return the error of a call whose result came and cannot be unpickled."""
+    """Return the error of a call whose result arrived and cannot be unpickled."""
     what = f"the result of {method}()"
     failure = SerializationError(f"{what} cannot be read here: {type(error).__name__}: {error}", what=what)
     failure.__cause__ = error

@@ -1,4 +1,4 @@
-"""What is known of a class without asking any of its objects: methods, other attributes, parameters."""
+"""The description of a class, determined without its objects: methods, other attributes, parameters."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["ClassAttribute", "ClassSpec", "ShippedSpec", "description_of", "dump
 
 
 def dumps_class(cls: type) -> bytes:
-    """Return a class as bytes: its name where the actor can import it, else the class itself.
+    """Return a serialized class: its name if the actor can import it, else the class itself.
 
     Raises:
-        SerializationError: Something that the class needs cannot be sent.
+        SerializationError: An object that the class needs cannot be sent.
     """
     module = sys.modules.get(cls.__module__)
     if module is not None and cls.__module__ != "__main__" and not importable_elsewhere(module):
@@ -40,12 +40,12 @@ def dumps_class(cls: type) -> bytes:
 
 
 def _culprit_of(cls: type) -> str:
-    """Return what cannot be sent, in words; empty if nothing by itself is to blame."""
+    """Return the description of what cannot be sent; empty if no single object is at fault."""
     return _search(cls, set())
 
 
 def _search(thing: object, seen: set[int]) -> str:
-    """Return the first culprit within a class or function that cannot be sent."""
+    """Return the description of the first culprit within a class or function that cannot be sent."""
     seen.add(id(thing))
     for what, value in _parts(thing):
         if id(value) in seen or _can_be_sent(value):
@@ -78,7 +78,7 @@ def _parts_of_class(cls: type) -> Iterator[tuple[str, Any]]:
 
 
 def _functions_of(attribute: object) -> Iterator[types.FunctionType]:
-    """Return the functions behind an attribute of a class."""
+    """Yield the functions behind an attribute of a class."""
     if isinstance(attribute, property):
         accessors = (attribute.fget, attribute.fset, attribute.fdel)
         yield from (accessor for accessor in accessors if isinstance(accessor, types.FunctionType))
@@ -107,7 +107,7 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
 
 
 def _names_in(code: types.CodeType) -> set[str]:
-    """Return names that code looks up, that of functions within it too."""
+    """Return the names that code looks up, including functions within it."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -165,7 +165,7 @@ _METHODS = staticmethod, classmethod, functools.partialmethod, functools.singled
 
 
 class ClassAttribute:
-    """Base of the descriptors that the decorator adds to a class; they are no part of the user's objects."""
+    """Base of the descriptors that the decorator adds to a class, which are not part of the user's objects."""
 
     def __get__(self, instance: object, owner: type) -> Any:
         """Return the attribute's value for an object or the class."""
@@ -173,14 +173,14 @@ class ClassAttribute:
 
 
 class ShippedSpec(NamedTuple):
-    """A class as it travels with a handle: what callers need at once, and the class itself, to be read when asked for.
+    """A class as sent with a handle: its description, needed at once, and the class itself, read on demand.
 
     Attributes:
         cls: What `class_spec.dumps_class` gave.
-        name: What messages call it.
+        name: Its name in messages.
         names: Its methods in the order of their numbers.
         values: Its other attributes.
-        dynamic: Whether it makes attributes up.
+        dynamic: Whether it generates attributes.
     """
 
     cls: bytes
@@ -191,13 +191,13 @@ class ShippedSpec(NamedTuple):
 
 
 class ClassSpec:
-    """One decorated class.
+    """The description of one decorated class.
 
     Attributes:
-        name: What messages call it.
-        methods: Name -> number of everything that can be called, special methods included.
+        name: Its name in messages.
+        methods: The numbers of all callables by name, special methods included.
         values: Other attributes of the class: constants and properties, read from the actor.
-        dynamic: Whether the class makes attributes up (`__getattr__`), so that any name may exist.
+        dynamic: Whether the class generates attributes (`__getattr__`), so that any name may exist.
     """
 
     __slots__ = ("_cls", "_shipped", "dynamic", "methods", "name", "names", "values")
@@ -240,7 +240,7 @@ class ClassSpec:
         """Return the part of the specification that goes with a handle to another process.
 
         Raises:
-            SerializationError: Something that the class needs cannot be sent.
+            SerializationError: An object that the class needs cannot be sent.
         """
         if self._shipped is None:
             values = tuple(sorted(self.values))
@@ -249,23 +249,23 @@ class ClassSpec:
 
     @property
     def cls(self) -> type:
-        """The class; one that came with a handle is read now, and is `object` if it cannot be read here."""
+        """The class; one received with a handle is unpickled now, and is `object` if that fails here."""
         if self._cls is None:
             self._cls = _read(self._shipped.cls) if self._shipped is not None else object
         return self._cls
 
     @property
     def special_methods(self) -> list[str]:
-        """Special methods that the proxy's class must forward."""
+        """The special methods that the proxy's class must forward."""
         return [name for name in self.names if name in FORWARDED]
 
     def class_attribute(self, name: str) -> ClassAttribute | None:
-        """Return the descriptor that the decorator gave the class under this name, None if the class has another."""
+        """Return the decorator's descriptor of this name, None if the class has another attribute."""
         found = inspect.getattr_static(self.cls, name, None)
         return found if isinstance(found, ClassAttribute) else None
 
     def parameters(self, method: str) -> list[str]:
-        """Return the names of a method's positional parameters, without `self`; for error messages."""
+        """Return a function that returns a method's positional parameters, without `self`; for error messages."""
         try:
             attribute = inspect.getattr_static(self.cls, method)
             signature = inspect.signature(getattr(attribute, "__func__", attribute))
@@ -275,7 +275,7 @@ class ClassSpec:
         return found if isinstance(attribute, staticmethod) else found[1:]
 
     def unknown(self, name: str, attributes: Iterable[str]) -> str:
-        """Return the message for a name that does not exist, with near ones."""
+        """Return the message for a name that does not exist, with similar ones."""
         import difflib  # here, because most programs never need it
 
         near = difflib.get_close_matches(name, [*self.names, *self.values, *attributes], n=3)
@@ -284,16 +284,16 @@ class ClassSpec:
 
 
 def description_of(spec: ClassSpec, *, wait: bool) -> str:
-    """Return a class as text, for the worker to keep.
+    """Return the serialized description of a class, stored by the worker.
 
     Raises:
-        SerializationError: Something that the class needs cannot be sent.
+        SerializationError: An object that the class needs cannot be sent.
     """
     return base64.b64encode(bytes(serialize.dumps((tuple(spec.shipped()), wait))[0])).decode()
 
 
 def read_description(description: str) -> tuple[ShippedSpec, bool]:
-    """Return what `description_of` described."""
+    """Return the class and `wait` of a description."""
     shipped, wait = serialize.loads(base64.b64decode(description))
     return ShippedSpec(*shipped), wait
 

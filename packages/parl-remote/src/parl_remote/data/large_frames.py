@@ -44,14 +44,14 @@ _TICKET = struct.Struct("<IIQQQ")  # sender's pid, its descriptor, inode, bytes 
 # A fault for each page would cost more than the copy. Other systems than Linux have no such flag, and no segments.
 _POPULATED = getattr(mmap, "MAP_SHARED", 0) | getattr(mmap, "MAP_POPULATE", 0)
 _MOST_SEGMENTS = 16  # of one connection and direction: each is a descriptor at both ends, and there may be 100 actors
-_MOST_BYTES = 2**30  # a receiver that keeps everything gets the rest in memory of its own
-_IDLE_USES = 64  # a segment that was no use for so many frames is given back
+_MOST_BYTES = 2**30  # frames beyond this, for a receiver that keeps them all, are copied through the socket
+_IDLE_USES = 64  # a segment that was not used for this many frames is dropped
 
 
 def can_share(pid: int) -> bool:
-    """Return whether a process of the same user sees this one's descriptors, and the other way round.
+    """Return whether this process and one of the same user can open each other's descriptors.
 
-    It does not in another container, even if both see the same sockets.
+    They cannot in different containers, even if both see the same sockets.
     """
     try:
         return bool(pid) and os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
@@ -61,7 +61,7 @@ def can_share(pid: int) -> bool:
 
 @dataclass(slots=True, eq=False)
 class _Segment:
-    """One anonymous file of the sender's."""
+    """One anonymous file of the sender."""
 
     descriptor: int
     inode: int
@@ -80,7 +80,7 @@ class _Segment:
         os.pwrite(self.descriptor, bytes((state,)), 0)
 
     def write(self, frame: memoryview) -> None:
-        """Put a frame into it; OSError if there is no memory for that."""
+        """Write a frame into the segment; raise `OSError` if no memory is left."""
         if self.last_use and self.memory is None:
             self.memory = mmap.mmap(self.descriptor, self.size, _POPULATED)
         if self.memory is not None:
@@ -95,7 +95,7 @@ class _Segment:
 
 
 class Segments:
-    """The sender's end of one connection; any thread may use it."""
+    """The sender's end of one connection; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -108,7 +108,7 @@ class Segments:
         """Copy a frame into a segment.
 
         Returns:
-            The ticket for `Mappings.open`; None if there is no room, and the frame has to go another way.
+            The ticket for `Mappings.open`; None if the limits are reached, and the frame has to be sent another way.
         """
         view = memoryview(frame).cast("B")
         with self._lock:
@@ -132,7 +132,7 @@ class Segments:
             self.close()
 
     def close(self) -> None:
-        """Let all segments go, and make no more; what the receiver has mapped stays with it."""
+        """Drop all segments, and make no more; the receiver keeps its mappings."""
         with self._lock:
             self._closed = True
             for segment in self._segments:
@@ -140,7 +140,7 @@ class Segments:
             self._segments.clear()
 
     def _find(self, size: int) -> _Segment | None:
-        """Return the smallest free segment that fits; gives back those that were no use for long."""
+        """Return the smallest free segment that fits; drop those that were not used for long."""
         best: _Segment | None = None
         for segment in [segment for segment in self._segments if segment.state() == _FREE]:
             if size <= segment.capacity <= 2 * size and (best is None or segment.size < best.size):
@@ -160,7 +160,7 @@ class Segments:
         return segment
 
     def _make_room(self, size: int) -> bool:
-        """Return whether one segment more is within the limits, after giving back free ones that did not fit."""
+        """Return whether one more segment is within the limits, after dropping free ones that did not fit."""
         free = sorted((s for s in self._segments if s.state() == _FREE), key=lambda s: s.last_use, reverse=True)
         while len(self._segments) >= _MOST_SEGMENTS or size + sum(s.size for s in self._segments) > _MOST_BYTES:
             if not free:
@@ -172,20 +172,20 @@ class Segments:
 
 
 class Mappings:
-    """The receiver's end of one connection; one thread at a time may use it, views may end in any."""
+    """The receiver's end of one connection; used by one thread at a time, views may end in any thread."""
 
     def __init__(self) -> None:
         self._memory: dict[tuple[int, int], mmap.mmap] = {}
         self._uses = 0
 
     def open(self, ticket: Buffer) -> memoryview:
-        """Return the frame behind a ticket, writable; the segment is free again once nothing refers to it.
+        """Return the frame of a ticket, writable; the segment is free again once nothing refers to it.
 
         Raises:
             ChannelClosed: The sender is gone, and the frame with it.
-            RemoteProtocolError: It is no ticket.
+            RemoteProtocolError: The bytes are no valid ticket.
         """
-        import numpy as np  # here, because who gets no large frames does not need it
+        import numpy as np  # here, because a process that gets no large frames does not need it
 
         if len(ticket) != _TICKET.size:
             raise RemoteProtocolError(f"a ticket for shared memory has {_TICKET.size} bytes, not {len(ticket)}")
@@ -204,7 +204,7 @@ class Mappings:
         return frame.data
 
     def close(self) -> None:
-        """Let all segments go; frames that are in use keep theirs."""
+        """Drop all mappings; frames that are in use keep theirs."""
         self._memory = {}
 
     def _map(self, pid: int, descriptor: int, inode: int, size: int) -> mmap.mmap:
@@ -227,7 +227,7 @@ class Mappings:
 
 
 def _give_back(memory: mmap.mmap, pid: int) -> None:
-    """The frame's last user is gone; in a forked copy of the process it is only the copy's."""
+    """Mark a segment as free once its frame's last user is gone; not in a forked copy of the process."""
     if os.getpid() == pid:
         memory[0] = _FREE
 
@@ -238,7 +238,7 @@ _HEADER_AND_MARKS = 2  # frames
 
 
 class Sharing:
-    """Shared memory for the large frames of one connection, both ways."""
+    """Shared memory for the large frames of one connection, in both directions."""
 
     def __init__(self) -> None:
         self._segments = Segments()
@@ -246,11 +246,11 @@ class Sharing:
 
     @classmethod
     def through(cls, channel: Channel) -> Sharing | None:
-        """Return one for the peer at the other end of a channel; None if it cannot see this process's memory."""
+        """Return the sharing with a channel's peer; None if it cannot see this process's memory."""
         return cls() if can_share(getattr(channel, "peer_pid", 0)) else None  # which channels on one host have
 
     def stow(self, frames: list[Buffer]) -> list[Buffer]:
-        """Put large frames where the receiver finds them; what finds no room there stays in the message."""
+        """Replace large frames by tickets; those for which there is no memory stay in the message."""
         stowed: list[Buffer] = []
         marks = bytearray()
         for frame in frames[1:]:
@@ -264,7 +264,7 @@ class Sharing:
         return [bytes(header), *stowed, bytes(marks)]
 
     def unstow(self, frames: Sequence[memoryview]) -> list[memoryview]:
-        """Return the frames that were sent. Every message with `TICKETS` must come here, else its memory stays taken.
+        """Return the original frames. Every message with `TICKETS` must be passed here, or its memory stays in use.
 
         Raises:
             ChannelClosed: The sender is gone, and the frames with it.
@@ -281,6 +281,6 @@ class Sharing:
         return [header, *opened]
 
     def close(self) -> None:
-        """Let the memory go; frames that the receiver has, stay with it."""
+        """Drop the memory; the receiver keeps the frames that it has."""
         self._segments.close()
         self._mappings.close()

@@ -1,14 +1,14 @@
-"""Memory of values that `put` has stored: written once, read by any process of this host, freed by the kernel.
+"""Shared memory of values stored by `put`: written once, read by any process of this host, freed by the kernel.
 
     owner    MemoryPool.store(frames) --> Memory --place()--> (pid, descriptor, inode, size, serial), sent in messages
-    reader   read(place) --> views without a copy, read-only; they end with the last array that looks into them
+    reader   read(place) --> views without a copy, read-only; unmapped with the last array that uses them
 
     file     serial number, number of frames, length and kind of each; the frames, each at a multiple of 64 bytes
 
 The files are those of `parl_core.shared_memory`. Each reader opens one anew and holds a shared lock on it for as long
-as it is mapped. The kernel gives mapping and lock back when the last array goes, and also when the process is killed:
-an owner that gets the lock for itself knows that nobody reads, and may use the memory again, because fresh pages cost
-ten times what the copy does. What is free and not used again is freed after a second.
+as it is mapped. The kernel releases mapping and lock when the last array goes, and also when the process is killed: an
+owner that gets the exclusive lock knows that there are no readers, and may reuse the memory, because fresh pages cost
+ten times what the copy does. Memory that is not reused is freed after a second.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ _ALIGNMENT = 64  # a cache line, and more than any element type asks for
 _SERIAL = struct.Struct("<Q")  # which of the values that the file has held
 _HEAD = struct.Struct("<QQ")  # that, and the number of frames
 _ENTRY = struct.Struct("<QQ")  # length, kind
-_KEPT_S = 1.0  # between two broadcasts of a training loop; memory that idles longer is somebody else's
+_KEPT_S = 1.0  # longer than the time between two broadcasts of a training loop
 _MOST_KEPT = 2**28  # bytes that may idle
 
 
 class FrameKind:
-    """The permitted use of a frame: READ_ONLY, or OWN_COPY where writing must work and stay within the process."""
+    """The permitted use of a frame: READ_ONLY, or OWN_COPY if writes must work and stay within the process."""
 
     READ_ONLY = 0
     OWN_COPY = 1
@@ -53,11 +53,11 @@ class Place(NamedTuple):
     """The address of a value, for processes of this host.
 
     Attributes:
-        pid: A process that has the file open.
-        descriptor: Its number there.
-        inode: The file's, to notice that both have been used again.
-        size: Bytes of the file.
-        serial: Which of the values that the file has held.
+        pid: The id of a process that has the file open.
+        descriptor: The descriptor in that process.
+        inode: The file's inode, to detect that pid and descriptor were reused.
+        size: The file's size in bytes.
+        serial: The serial number of the value in the file.
     """
 
     pid: int
@@ -74,7 +74,7 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Memory:
-    """One anonymous file that this process has open; its owner writes it, a borrower holds it."""
+    """An anonymous file that this process has open; its owner writes it, a borrower holds it."""
 
     descriptor: int
     inode: int
@@ -83,11 +83,11 @@ class Memory:
     mapped: mmap.mmap | None = None
 
     def place(self) -> Place:
-        """Return where others find it, as long as this process has it open."""
+        """Return the location for other processes, valid while this process has the file open."""
         return Place(os.getpid(), self.descriptor, self.inode, self.size, self.serial)
 
     def seize(self) -> bool:
-        """Get it for oneself if no process has it mapped or holds it; `write` lets readers in again."""
+        """Lock the memory exclusively if no process has it mapped or holds it; `write` readmits readers."""
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -95,10 +95,10 @@ class Memory:
         return True
 
     def write(self, parts: Sequence[tuple[int, Buffer]]) -> None:
-        """Fill it with another value, whose serial number is not among the parts.
+        """Write another value; its serial number is not among the parts.
 
         Raises:
-            OSError: There is no memory left.
+            OSError: No memory is left.
         """
         self.serial += 1
         self._put(_SERIAL.pack(self.serial), 0)
@@ -113,7 +113,7 @@ class Memory:
             shared_memory.copy_into(self.mapped, frame, at)
 
     def close(self) -> None:
-        """Let it go; readers keep what they have mapped."""
+        """Close the file; readers keep their mappings."""
         self.mapped = None
         os.close(self.descriptor)
 
@@ -142,7 +142,7 @@ def read(place: Place) -> tuple[list[memoryview], list[int]]:
 
 
 def read_image(place: Place) -> memoryview:
-    """Return all of a value as it lies in memory, to be stored elsewhere with `MemoryPool.store_image`.
+    """Return the memory image of a value, to be stored elsewhere with `MemoryPool.store_image`.
 
     Raises:
         MemoryGone: The process that held it is gone.
@@ -159,7 +159,7 @@ def read_image(place: Place) -> memoryview:
 
 
 def adopt(place: Place) -> Memory:
-    """Hold another process's memory, so that it stays when that process lets it go.
+    """Hold another process's memory, so that it stays when that process releases it.
 
     Raises:
         MemoryGone: That process is gone.
@@ -168,7 +168,7 @@ def adopt(place: Place) -> Memory:
 
 
 def _open(place: Place) -> int:
-    """Return a descriptor of our own with a shared lock."""
+    """Return a descriptor of this process's own, with a shared lock."""
     descriptor = shared_memory.open_at(place.address, _NAME)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -184,10 +184,10 @@ def _open(place: Place) -> int:
 
 
 def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
-    """Length and kind of each frame, and where the first one is.
+    """Return the length and kind of each frame, and the offset of the first one.
 
     Raises:
-        MemoryGone: What is there is no value: whoever brought it made it up.
+        MemoryGone: The memory holds no value: a peer sent an invalid one.
     """
     count = _HEAD.unpack_from(memory)[1]
     first = _aligned(_HEAD.size + _ENTRY.size * count)
@@ -195,11 +195,11 @@ def _table(memory: mmap.mmap) -> tuple[list[tuple[int, int]], int]:
         entries = [_ENTRY.unpack_from(memory, _HEAD.size + i * _ENTRY.size) for i in range(count)]
         if first + sum(_aligned(length) for length, _ in entries) <= len(memory):
             return entries, first
-    raise MemoryGone(f"what lies in these {len(memory)} bytes is no stored value")
+    raise MemoryGone(f"these {len(memory)} bytes hold no stored value")
 
 
 def _layout(frames: Sequence[Buffer], kinds: Sequence[int]) -> tuple[list[tuple[int, Buffer]], int]:
-    """Return what goes where, and how many bytes that takes in all."""
+    """Return the parts with their offsets, and the total size in bytes."""
     table = _HEAD.pack(0, len(frames)) + b"".join(map(_ENTRY.pack, map(len, frames), kinds))
     parts: list[tuple[int, Buffer]] = [(_SERIAL.size, table[_SERIAL.size :])]
     at = _aligned(len(table))
@@ -214,12 +214,12 @@ def _aligned(at: int) -> int:
 
 
 def _layout_of(frames: Sequence[Buffer]) -> int:
-    """Return bytes that frames take in a file."""
+    """Return the size of frames in a file, in bytes."""
     return _aligned(_HEAD.size + _ENTRY.size * len(frames)) + sum(_aligned(len(frame)) for frame in frames)
 
 
 class MemoryPool:
-    """The values that a process has stored; any thread may use it.
+    """The shared memory that a process has stored; thread-safe.
 
     Args:
         on_first: Called once, in `store`, before there can be anything to `tidy`.
@@ -228,13 +228,13 @@ class MemoryPool:
     def __init__(self, on_first: Callable[[MemoryPool], None]) -> None:
         self._pid = os.getpid()
         self._lock = threading.Lock()
-        # Let go of by finalizers, which may run at any time and in the middle of anything: this queue can stand that.
+        # Filled by finalizers, which may run at any point, even within this queue's own methods: it is re-entrant.
         self._returned: queue.SimpleQueue[Memory] = queue.SimpleQueue()
         self._idle: list[tuple[float, Memory]] = []
         self._on_first: Callable[[MemoryPool], None] | None = on_first
 
     def store(self, frames: Sequence[Buffer], kinds: Sequence[int]) -> Memory:
-        """Write frames into memory, used before if there is some that fits.
+        """Write frames into memory, reused if some fits.
 
         Raises:
             OSError: There is no memory or no descriptor left.
@@ -242,7 +242,7 @@ class MemoryPool:
         return self._fill(*_layout(frames, kinds))
 
     def store_image(self, image: Buffer) -> Memory:
-        """Write what `read_image` gave elsewhere.
+        """Write an image returned by `read_image` elsewhere.
 
         Raises:
             OSError: There is no memory or no descriptor left.
@@ -265,22 +265,22 @@ class MemoryPool:
         return memory
 
     def give_back(self, memory: Memory) -> None:
-        """Return memory that this process does not refer to any more; finalizers may call this."""
+        """Return memory that this process does not refer to any more; callable from finalizers."""
         if os.getpid() == self._pid:
             self._returned.put(memory)
         else:  # a forked copy: the memory is the parent's
             memory.close()
 
     def wait(self) -> None:
-        """Wait until something was given back."""
+        """Wait until memory is returned."""
         memory = self._returned.get()
         with self._lock:
             self._idle.append((time.monotonic(), memory))
 
     def tidy(self) -> bool:
-        """Free what has idled for a second, which leaves it to those who still read; whether more idles.
+        """Free memory that has idled for a second, except for its remaining readers; return whether more idles.
 
-        Call it every half second while there is something.
+        To be called every half second while it returns True.
         """
         with self._lock:
             self._collect()
@@ -299,7 +299,7 @@ class MemoryPool:
                 self._idle.append((now, self._returned.get_nowait()))
 
     def _find(self, needed: int) -> Memory | None:
-        """Memory that fits and is not read any more, seized."""
+        """Return memory that fits and has no readers, exclusively locked, or None."""
         fitting = [entry for entry in self._idle if needed <= entry[1].size <= 2 * needed]
         for entry in sorted(fitting, key=lambda entry: entry[1].size):
             memory = entry[1]

@@ -1,10 +1,10 @@
-"""Where a process finds values that its own host's memory does not give it.
+"""Look-up of values that are not in shared memory of this process's host.
 
     brought(id)    a worker that was sent a copy notes its place in the node's private directory, as a link that points
-                   nowhere: its text is the place. An actor looks there
-    sender()       who sent the message that this thread is reading, if that was on another host: it can be asked
+                   nowhere: its text is the place. Actors look there
+    sender()       the sender of the message that this thread is reading, if on another host: it can be asked
 
-Both are about the actor's or the connection's surroundings, which a reference that is being unpickled cannot know.
+Both give a reference that is being unpickled the context of its actor or connection.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Reference(Protocol):
 
 
 class Source(Protocol):
-    """A node that has values which this process cannot see."""
+    """A node with values that this process cannot map."""
 
     def hold(self, ref: Reference, place: Place) -> None:
-        """Have the node keep the value that one of its processes has, for as long as the reference lives."""
+        """Make the node keep a value of one of its processes for the lifetime of the reference."""
 
     def fetch(self, object_id: str, timeout_s: float | None) -> memoryview:
         """Return the value's image.
 
         Raises:
             ObjectLost: The node does not have it any more.
-            ResultTimeout: It did not answer in time.
+            ResultTimeout: The node did not answer in time.
         """
 
 
@@ -54,17 +54,17 @@ _here = _Surroundings()
 
 
 def look_in(socket_directory: str) -> None:
-    """Look for values that were brought to the node with this directory; for an actor's process, once."""
+    """Set the directory in which to look for values sent to the node; called once in an actor's process."""
     _Surroundings.directory = Path(socket_directory)
 
 
 def has_place() -> bool:
-    """Return whether `look_in` was called, perhaps before the fork that made this process."""
+    """Return whether `look_in` was called, here or before the fork that made this process."""
     return _Surroundings.directory is not None
 
 
 def brought(object_id: str) -> Place | None:
-    """Return where this node's worker has a value that was sent to it, None if it was not."""
+    """Return the location of a value that was sent to this node's worker, or None."""
     if _here.directory is None:
         return None
     from parl_remote.data.object_memory import Place  # 10 ms, and every connection imports this module
@@ -77,7 +77,7 @@ def brought(object_id: str) -> Place | None:
 
 
 def note(socket_directory: Path, object_id: str, place: Place) -> None:
-    """For a worker: say where a value is that was sent to it.
+    """Record the location of a value that was sent to the worker.
 
     Raises:
         OSError: The directory cannot be written to.
@@ -86,13 +86,13 @@ def note(socket_directory: Path, object_id: str, place: Place) -> None:
 
 
 def forget_note(socket_directory: Path, object_id: str) -> None:
-    """The value is not there any more."""
+    """Remove the record of a value."""
     with contextlib.suppress(OSError):
         os.unlink(_note_of(socket_directory, object_id))
 
 
 def is_id(text: str) -> bool:
-    """Return whether this can be the id of a value, and so be a part of a file's name."""
+    """Return whether this can be the id of a value, and so part of a file's name."""
     return len(text) <= _LONGEST_ID and text.isascii() and text.replace("-", "").isalnum()
 
 
@@ -104,7 +104,7 @@ def _note_of(socket_directory: Path, object_id: str) -> Path:
 
 @contextlib.contextmanager
 def reading_from(source: Source | None) -> Iterator[None]:
-    """Within this block this thread reads a message from another host; None if it was from this one."""
+    """Set the source of the message that this thread reads within the block; None for one on this host."""
     before, _here.sender = _here.sender, source
     try:
         yield
@@ -113,5 +113,5 @@ def reading_from(source: Source | None) -> Iterator[None]:
 
 
 def sender() -> Source | None:
-    """Return who sent what this thread is reading, None if that was on this host."""
+    """Return the source of the message that this thread reads, None if it is on this host."""
     return _here.sender

@@ -1,9 +1,9 @@
-"""Which files and modules are the user's own, and which of the modules another process can import.
+"""Distinction of the user's own files and modules, and of modules that other processes cannot import.
 
-    sys.modules --own?--> --where its name says, on sys.path?--> (yes: goes by name)
-                                   `--no--> --would a finder find it?--> no: it is unshared, and goes by value
+    sys.modules --own?--> --at its name's path on sys.path?--> (yes: sent by name)
+                                   `--no--> --would a finder find it?--> no: unshared, and sent by value
 
-Unshared are modules that were loaded from a path, and those of a test runner that makes names of paths.
+Unshared modules are those loaded from a path, and those of a test runner that derives names from paths.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def _library() -> tuple[str, ...]:
     return tuple(f"{place}{os.sep}" for place in places if place)
 
 
-_PROGRAM = {"__main__", "__mp_main__"}  # which never go by name
+_PROGRAM = {"__main__", "__mp_main__"}  # which are never sent by name
 
 # Names of modules that were looked at; it only grows, as `sys.modules` does.
 _looked_at: set[str] = set()
 
 
 def new_unshared_modules() -> list[ModuleType]:
-    """Return the unshared modules among those that were loaded since the last call."""
+    """Return the unshared modules among those loaded since the last call."""
     places = {os.path.abspath(place) for place in sys.path}
     found = []
     for name, module in list(sys.modules.items()):
@@ -54,9 +54,9 @@ def new_unshared_modules() -> list[ModuleType]:
 
 
 def _is_unshared(name: str, module: ModuleType, places: set[str]) -> bool:
-    file = vars(module).get("__file__")  # not getattr: modules that load their names late would be woken up
+    file = vars(module).get("__file__")  # not getattr, which would trigger modules that load their names lazily
     if not isinstance(file, str) or not file.endswith(".py") or _place_of(name, file) in places:
-        return False  # which is the cheap question, with the answer for nearly all
+        return False  # the cheap check, which suffices for nearly all
     if name in _PROGRAM or module.__name__ != name or not is_own(file):
         return False
     return not importable_elsewhere(module)

@@ -1,4 +1,4 @@
-"""Python objects to bytes and back; the only user of cloudpickle.
+"""Serialization of Python objects; the only user of cloudpickle.
 
     dumps(value) -> [pickle, buffer, buffer, ...]   large arrays stay where they are, outside the pickle stream
     loads(pickle, buffers) -> value                 arrays are views of the buffers, writable as those are
@@ -7,8 +7,8 @@ Plain pickle comes first, because it is ten times faster. cloudpickle takes over
 classes in functions) and where it would only send a name that means nothing in another process: everything defined in
 `__main__`, and modules for which `ship_by_value` was called.
 
-The pickler of a message notes the references in it (handles of actors, values of `put`), so that whoever sends it keeps
-alive what they refer to until it has arrived. A pickle that a user makes by hand notes nothing.
+The pickler of a message collects the references in it (handles of actors, values of `put`), so that the sender keeps
+alive what they refer to until it has arrived. A pickle that a user makes by hand collects none.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _plain_loads = pickle.loads
 
 
 class Reference:
-    """Base of objects that lead to something which has to stay alive while a message with them is on its way."""
+    """Base of objects whose referent has to stay alive while a message that contains them is in flight."""
 
     __slots__ = ()
 
@@ -81,8 +81,8 @@ def dumps(value: object, references: list[object] | None = None) -> list[Buffer]
     """Return the value as frames: its pickle and the buffers that stay outside of it.
 
     Args:
-        value: What to pickle.
-        references: Filled with what the references contained in the value lead to.
+        value: The value to pickle.
+        references: Filled with the referents of the references contained in the value.
 
     Raises:
         Exception: Whatever pickling raised; callers know what the value was and raise `SerializationError`.
@@ -122,13 +122,14 @@ def pickled(
     kept: list[Any],
     references: list[object] | None = None,
 ) -> bytes:
-    """Return the pickle alone.
+    """Return the pickle, without the buffers.
 
     Args:
-        value: What to pickle.
-        keep_outside: Takes each buffer; says False if it has kept it, True if it is to go into the pickle.
-        table: How to take apart objects of some classes; None for no special ones.
-        kept: Where `keep_outside` puts buffers, after a first entry; emptied down to that if the first way failed.
+        value: The value to pickle.
+        keep_outside: Called with each buffer; returns False if it has kept it, True to put it into the pickle.
+        table: The reducers of some classes; None for no special ones.
+        kept: The list to which `keep_outside` adds buffers, after a first entry; truncated to that if plain pickle
+            failed.
         references: See `dumps`.
 
     Raises:
@@ -153,7 +154,7 @@ def pickled(
 
 
 class _CollectingPickler(pickle.Pickler):
-    """A pickler that notes the references that it meets."""
+    """A pickler that collects the references that it meets."""
 
     dispatch_table: Mapping[Any, Any]
 
@@ -186,7 +187,7 @@ def _cloudpickled(
 
 
 def loads(data: Buffer, buffers: Iterable[Buffer] = ()) -> Any:
-    """Return the value that `dumps` took apart.
+    """Return the value of a `dumps`.
 
     Raises:
         Exception: Whatever unpickling raised.
@@ -206,13 +207,13 @@ def dumps_arguments(
     Args:
         args: Positional arguments.
         kwargs: Keyword arguments.
-        call: What is called, for the message: "Actor.add".
-        names: Gives the names of the positional parameters; asked only when something goes wrong.
+        call: The name of the call, for the message: "Actor.add".
+        names: Returns the names of the positional parameters; called only on errors.
         references: See `dumps`.
 
     Raises:
-        SerializationError: It names the argument that cannot be sent.
-        FutureTravels: There is a future among or in the arguments.
+        SerializationError: An argument cannot be sent; the message names it.
+        FutureTravels: The arguments are or contain a future.
     """
     look_at_new_modules()
     if _stand_ins:
@@ -226,7 +227,7 @@ def dumps_arguments(
 
 
 def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-    """Return the arguments of a call, those replaced that are something else when they stand by themselves."""
+    """Return the arguments of a call with those replaced that have a stand-in."""
     if not _stand_ins.keys().isdisjoint(map(type, args)):
         args = tuple(_stand_ins[type(one)](one) if type(one) in _stand_ins else one for one in args)
     if kwargs and not _stand_ins.keys().isdisjoint(map(type, kwargs.values())):
@@ -235,7 +236,7 @@ def with_stand_ins(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tu
 
 
 def stand_in(kind: type[Any], replace: Callable[[Any], object]) -> None:
-    """Have objects of a class that are arguments by themselves, not within others, replaced before they are pickled."""
+    """Register a replacement, made before pickling, for objects of a class that are arguments by themselves."""
     _stand_ins[kind] = replace
 
 
@@ -254,7 +255,7 @@ def refusal(
 
 
 def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[], list[str]]) -> str:
-    """Return which argument cannot be pickled, in words."""
+    """Return the description of the argument that cannot be pickled."""
     known = names()
     named = {known[i] if i < len(known) else f"number {i + 1}": value for i, value in enumerate(args)}
     for name, value in {**named, **kwargs}.items():
@@ -266,7 +267,7 @@ def _culprit(args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Callable[[
 
 
 def ship_by_value(module: ModuleType) -> None:
-    """From now on send what is defined in `module` itself instead of its name."""
+    """Pickle the definitions in `module` by value, not by name, from now on."""
     import cloudpickle
 
     mark = module.__name__.encode()
@@ -276,7 +277,7 @@ def ship_by_value(module: ModuleType) -> None:
 
 
 def look_at_new_modules() -> None:
-    """Call `ship_by_value` for the program's own modules that no other process can import; cheap if none is new."""
+    """Call `ship_by_value` for own modules that other processes cannot import; cheap if no module is new."""
     if len(_modules) != _counted[0]:
         for module in new_unshared_modules():
             ship_by_value(module)
@@ -285,7 +286,7 @@ def look_at_new_modules() -> None:
 
 @functools.cache
 def _by_value_pickler() -> type[Any]:
-    """Cloudpickle's pickler, whose classes do not overwrite the ones that they come back to."""
+    """Return a subclass of cloudpickle's pickler whose classes do not overwrite existing ones on their return."""
     import cloudpickle
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
@@ -371,7 +372,7 @@ _complete: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def _fill_once(cls: type, how: tuple[Callable[[type, Any], None], Any]) -> None:
-    """Give a class that was sent by value its methods, unless it has them: then those are the right ones."""
+    """Fill a class that was sent by value with its methods, unless it is complete already."""
     if cls not in _complete:
         _complete.add(cls)
         fill, state = how

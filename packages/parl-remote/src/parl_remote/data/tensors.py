@@ -1,13 +1,14 @@
-"""Tensors of torch and paddle in messages: their memory beside the pickle, as arrays' is, and no framework imported.
+"""Pickling of torch and paddle tensors with their memory out of band, like arrays, without importing a framework.
 
-    reducers() --> what a pickler's `dispatch_table` takes, None while no framework is loaded
-    torch      Tensor, Parameter: the elements in one buffer, whatever the size of the storage that they look into
+    reducers() --> a pickler's `dispatch_table`, None while no framework is loaded
+    torch      Tensor, Parameter: the elements in one buffer, whatever the size of their storage
     paddle     Tensor, parameters: as arrays
 
-The other end imports the framework when the first tensor comes. TensorFlow needs nothing of this: its tensors pickle as
-arrays by themselves. What is not dense (sparse, quantized, a subclass, with hooks or attributes of the user's) pickles
-in its framework's own way. A tensor on a GPU arrives on the CPU: the receiver may have another GPU, or none, and says
-where it wants it. Two views of one storage arrive as two tensors; one tensor that is sent twice arrives as one.
+The other end imports the framework when the first tensor arrives. TensorFlow does not need this: its tensors are
+pickled as arrays. A tensor that is not plain (sparse, quantized, a subclass, with hooks or attributes of the user's) is
+pickled in its framework's own way. A tensor on a GPU arrives on the CPU: the receiver may have another GPU, or none,
+and moves it where it is needed. Two views of one storage arrive as two tensors; one tensor that is sent twice arrives
+as one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ _made: dict[tuple[bool, bool, int], Reducers] = {}  # by frameworks loaded and s
 
 
 def reducers() -> Reducers | None:
-    """Return the table for a pickler, with `copyreg`'s entries; None if no framework with tensors is loaded."""
+    """Return a pickler's table with `copyreg`'s entries; None if no framework with tensors is loaded."""
     modules = sys.modules
     if "torch" not in modules and "paddle" not in modules:
         return None
@@ -92,9 +93,10 @@ def _reduce_torch(tensor: Any) -> Any:
 
 
 def _compact(tensor: Any) -> tuple[Any, tuple[int, ...]]:
-    """Return the tensor as contiguous memory, and which of its dimensions is where in that.
+    """Return the tensor as contiguous memory, and the order of its dimensions there.
 
-    Dimensions go from the widest stride to the narrowest, so that a transposed or channels-last tensor stays one.
+    Dimensions go from the widest stride to the narrowest, so that a transposed or channels-last tensor keeps its
+    layout.
     """
     order = tuple(sorted(range(tensor.dim()), key=lambda i: (-tensor.stride(i), i)))
     dense = tensor.permute(order)

@@ -1,6 +1,6 @@
-"""Checks through a cluster's port: key, versions, clocks and disks, room for actors, and each worker from two sides.
+"""Checks through a cluster's port: key, versions, clocks and disks, free CPUs, and each worker from two sides.
 
-master --Status, HostReport--> findings --the workers that it names--> each of them:
+master --Status, HostReport--> findings --its workers--> each of them:
 this host --Hello--> worker's address --Welcome, HostReport--> findings
 master ----TCP-----> the same address, where this host fails: both fail: the address is wrong; one: a firewall
 """
@@ -28,13 +28,13 @@ from parl_remote.worker.host_check import versions_that_matter
 __all__ = ["check_cluster"]
 
 
-_AT_ONCE = 16  # workers that are looked at side by side
-_PATIENCE_S = 3.0  # what one of them may take
+_AT_ONCE = 16  # workers checked in parallel
+_PATIENCE_S = 3.0  # the time limit for each of them
 
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """A worker from here: what was found, or why it cannot be reached."""
+    """The result of checking a worker from here: findings, or why it cannot be reached."""
 
     findings: tuple[Finding, ...] = ()
     unreachable: str = ""
@@ -43,12 +43,12 @@ class _Sight:
 def check_workers(
     master: Inquiry, cluster: ClusterAddress, nodes: Sequence[NodeStatus], modules: Sequence[str]
 ) -> Iterator[Finding]:
-    """Look at the workers that a master knows.
+    """Check the workers that a master knows.
 
     Args:
-        master: The master, to try the way to a worker from its side.
-        cluster: How to reach them.
-        nodes: What the master says of them.
+        master: The master, for trying to reach a worker from its side.
+        cluster: The cluster's address.
+        nodes: The master's status of the workers.
         modules: Modules that they must have.
     """
     with concurrent.futures.ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -89,7 +89,7 @@ def _look(cluster: ClusterAddress, node: NodeStatus, modules: Sequence[str]) -> 
 
 
 def _not_reached(cluster: ClusterAddress, node: NodeStatus) -> _Sight:
-    """Look at an address that leads to no worker without a key."""
+    """Check an address that leads to no worker, without a key."""
     if not node.addresses:
         return _Sight(unreachable="it has no address for other hosts")
     address = advertised_by(node.addresses[0], cluster.address)
@@ -117,7 +117,7 @@ def _other_version(node: NodeStatus, reason: str) -> Finding:
 
 
 def _from_both_sides(master: Inquiry, cluster: ClusterAddress, node: NodeStatus, from_here: str) -> Finding:
-    """Return what it means that this host cannot reach a worker, after the master has tried, too."""
+    """Return the finding on a worker that this host cannot reach, after the master has tried, too."""
     name = _name(node)
     what = f"worker {name} says that it is at {_where(cluster, node)}; from here: {from_here}"
     try:
@@ -197,12 +197,12 @@ _LITTLE_DISK = 200 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A node's report.
+    """A node's report, with the offset of its clock.
 
     Attributes:
-        report: What it says.
-        ahead_s: How far its clock is ahead of ours.
-        error_s: By how much that may be wrong: half of the time that question and answer took.
+        report: The report.
+        ahead_s: How far its clock is ahead of this host's.
+        error_s: The error of that: half of the round-trip time.
     """
 
     report: HostReport
@@ -211,7 +211,7 @@ class Heard:
 
 
 def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[str] = ()) -> Heard | None:
-    """Ask a node; None if it cannot answer that."""
+    """Request a node's report; return None if it does not support that."""
     began = time.time()
     try:
         report = node.ask(lambda number: CheckHost(number, tuple(modules), tuple(paths)), HostReport, _PATIENCE_S)
@@ -222,7 +222,7 @@ def report_of_host(node: Inquiry, modules: Sequence[str] = (), paths: Sequence[s
 
 
 def check_clock(who: str, heard: Heard) -> Iterator[Finding]:
-    """Check whether a node's clock agrees with ours."""
+    """Check whether a node's clock agrees with this host's."""
     if abs(heard.ahead_s) - heard.error_s >= _CLOCKS_APART_S:
         direction = "ahead of" if heard.ahead_s > 0 else "behind"
         yield problem(
@@ -246,10 +246,10 @@ _NAMED = 5  # programs that are named where none has a free CPU
 
 
 def check_cluster(cluster: ClusterAddress, found: Environment, modules: Sequence[str]) -> Iterator[Finding]:
-    """Look at a cluster whose port can be reached.
+    """Check a cluster whose port can be reached.
 
     Args:
-        cluster: Where it is, with its key.
+        cluster: Its address and key.
         found: Limits.
         modules: Modules that workers must have.
     """
@@ -274,7 +274,7 @@ def check_cluster(cluster: ClusterAddress, found: Environment, modules: Sequence
 
 
 def refused(cluster: ClusterAddress, error: RemoteError) -> Finding:
-    """Return why the master does not talk to us."""
+    """Return the finding on a master that refuses the link."""
     if isinstance(error, VersionMismatch):
         return problem(
             "version",
@@ -297,7 +297,7 @@ def refused(cluster: ClusterAddress, error: RemoteError) -> Finding:
 
 
 def _room(cluster: ClusterAddress, status: Status) -> Iterator[Finding]:
-    """Check whether an actor of one CPU would find room, and who has it if not."""
+    """Check whether an actor of one CPU would fit, and which programs hold the CPUs if not."""
     if not status.node_count:
         yield problem(
             "cpus",

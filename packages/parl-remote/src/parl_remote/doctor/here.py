@@ -29,7 +29,7 @@ __all__ = ["Finding", "Severity", "check_here", "fine", "imports_of", "note", "p
 class Severity(Enum):
     """The severity of a finding.
 
-    FINE: as it should be. NOTE: worth knowing; what runs now is not hindered. PROBLEM: something does not work.
+    FINE: as it should be. NOTE: worth knowing, without effect on running programs. PROBLEM: something does not work.
     """
 
     FINE = "fine"
@@ -43,9 +43,9 @@ class Finding:
 
     Attributes:
         check: The check, one word.
-        severity: How bad it is.
-        what: One line.
-        remedy: One line, empty where there is nothing to do.
+        severity: Its severity.
+        what: The finding in one line.
+        remedy: What to do in one line, empty for nothing.
     """
 
     check: str
@@ -54,22 +54,22 @@ class Finding:
     remedy: str = ""
 
     def as_json(self) -> dict[str, str]:
-        """For programs."""
+        """Return the finding as JSON."""
         return {"check": self.check, "severity": self.severity.value, "what": self.what, "remedy": self.remedy}
 
 
 def fine(check: str, what: str) -> Finding:
-    """Something that is as it should be."""
+    """Return a finding on something that is as it should be."""
     return Finding(check, Severity.FINE, what)
 
 
 def note(check: str, what: str, remedy: str) -> Finding:
-    """Something worth knowing."""
+    """Return a finding that is worth knowing."""
     return Finding(check, Severity.NOTE, what, remedy)
 
 
 def problem(check: str, what: str, remedy: str) -> Finding:
-    """Something that does not work."""
+    """Return a finding on something that does not work."""
     return Finding(check, Severity.PROBLEM, what, remedy)
 
 
@@ -78,17 +78,17 @@ with contextlib.suppress(ImportError):  # not on Windows
 
 
 _MIB = 2**20
-_LITTLE_DISK = 200 * _MIB  # a handful of logs; below it some actor's output is what fills the disk
+_LITTLE_DISK = 200 * _MIB  # a few logs; with less, the output of one actor may fill the disk
 _LITTLE_SHARED = 128 * _MIB  # containers get 64 MiB unless told otherwise
 _FEW_DESCRIPTORS = 4096  # a node needs some for each actor and each peer
 _FEW_PROCESSES = 256
 
 
 def check_here(found: Environment) -> Iterator[Finding]:
-    """Look at this host.
+    """Check this host.
 
     Args:
-        found: Which directories and keys are used.
+        found: The directories and keys in use.
     """
     yield from _disks(found)
     yield from _shared_memory()
@@ -124,7 +124,7 @@ def _disks(found: Environment) -> Iterator[Finding]:
 
 
 def _existing(directory: Path) -> Path:
-    """Return the directory, or the first above it that is there."""
+    """Return the directory, or its nearest existing parent."""
     return next((path for path in (directory, *directory.parents) if path.is_dir()), Path("/"))
 
 
@@ -233,8 +233,8 @@ def _run_files(found: Environment) -> Iterator[Finding]:
 def imports_of(script: Path) -> tuple[str, ...]:
     """Return the modules that workers must have installed for a program or a notebook to run there.
 
-    Left out are Python's own, those that lie beside the program (they are sent along), and those that the program can
-    do without: imported within `try`, or only for type checkers.
+    Excluded are Python's own, those beside the program (which are sent along), and optional ones: imported within
+    `try`, or only for type checkers.
 
     Raises:
         OSError: The file cannot be read.
@@ -248,7 +248,7 @@ def imports_of(script: Path) -> tuple[str, ...]:
 
 
 def _code_of(notebook: str) -> str:
-    """Return the code of a notebook without what only IPython understands."""
+    """Return the code of a notebook without IPython's own syntax."""
     try:
         sources = [cell["source"] for cell in json.loads(notebook)["cells"] if cell["cell_type"] == "code"]
     except (ValueError, KeyError, TypeError) as error:

@@ -1,4 +1,4 @@
-"""The way from here to a master: a probe without a key, what it means, and why a `connect` has failed.
+"""Reachability of a master from this host: a probe without a key, and why a `connect` has failed.
 
 name --> route --> TCP --> the first bytes          the first step that fails is the finding
 """
@@ -31,9 +31,9 @@ _GREETING = 10  # bytes of ZMTP's signature, which zmq sends to whoever connects
 class Seen(Enum):
     """The result of a probe.
 
-    UNKNOWN_NAME: the host's name means nothing here. NO_ROUTE: there is no way to it. NO_ANSWER: nothing came back in
-    time. REFUSED: the host is there, and nobody listens at the port. SILENT: something takes connections and does not
-    speak. OTHER_PROGRAM: it speaks, and not as a node does. NODE: a node.
+    UNKNOWN_NAME: the host's name cannot be resolved here. NO_ROUTE: there is no route to it. NO_ANSWER: nothing came
+    back in time. REFUSED: the host is up, but nothing listens at the port. SILENT: something accepts connections and
+    sends nothing. OTHER_PROGRAM: it sends something, but is no node. NODE: a node.
     """
 
     UNKNOWN_NAME = "unknown name"
@@ -47,11 +47,11 @@ class Seen(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One look.
+    """A probe of an address.
 
     Attributes:
-        seen: What was seen.
-        detail: The system's reason, or what another program said first.
+        seen: The result.
+        detail: The system's reason, or the first text of another program.
         took_s: How long the connection took.
     """
 
@@ -61,7 +61,7 @@ class Probe:
 
 
 def probe(address: Address, timeout_s: float) -> Probe:
-    """Look at an address, waiting so long for a connection, and a second more for its first bytes."""
+    """Probe an address, waiting `timeout_s` for a connection and a second more for its first bytes."""
     try:
         socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except OSError as error:
@@ -84,13 +84,13 @@ def _first_bytes(connection: socket.socket) -> bytes:
     try:
         while len(data) < _GREETING and (more := connection.recv(64)):
             data += more
-    except OSError:  # it says no more in time, or hangs up
+    except OSError:  # it sends no more in time, or closes
         pass
     return data or _answer(connection)
 
 
 def _answer(connection: socket.socket) -> bytes:
-    """Return what a server says that speaks only when it is asked."""
+    """Return the answer of a server that sends data only on request."""
     connection.settimeout(_ANSWER_S)
     try:
         connection.sendall(_QUESTION)
@@ -108,11 +108,11 @@ def _by_its_words(data: bytes, took_s: float) -> Probe:
 
 
 def check_reach(address: Address, found: Environment, timeout_s: float) -> Finding:
-    """Try to reach what should be a cluster's node.
+    """Check whether a cluster's node can be reached.
 
     Args:
-        address: Where it should be.
-        found: Which clusters of this user run on this host.
+        address: The expected address.
+        found: The environment, with the run files of this user's clusters here.
         timeout_s: How long to wait for a connection.
     """
     look = probe(address, timeout_s)
@@ -200,12 +200,12 @@ _REACH_S = 1.5  # the caller has waited long enough already
 
 
 def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
-    """Return the finding behind an error of `connect`; None if there is nothing to add.
+    """Return the finding that explains an error of `connect`, or None.
 
     Args:
-        error: What was raised.
+        error: The error.
         address: The master, "host:port", or "local" for a private cluster.
-        found: Which clusters run here, and which key is used.
+        found: The environment, with run files and key.
     """
     if address == "local":
         return next((one for one in check_here(found) if one.severity is Severity.PROBLEM), None)
@@ -234,7 +234,7 @@ def why(error: RemoteError, address: str, found: Environment) -> Finding | None:
 
 
 def explained(error: RemoteError, address: str, found: Environment) -> RemoteError:
-    """Return the same error, with what to do as the last line of its message; it may take two seconds to find out."""
+    """Return the same error with a remedy as the last line of its message; the diagnosis may take two seconds."""
     try:
         finding = why(error, address, found)
     except (OSError, ValueError, RemoteError):  # a diagnosis that fails must not hide what it was for
@@ -249,7 +249,7 @@ def explained(error: RemoteError, address: str, found: Environment) -> RemoteErr
 
 
 def explained_here(text: str, found: Environment) -> str:
-    """Return an error that has to do with this host alone, with what to do if the reason can be seen."""
+    """Return the text of an error on this host with the finding and its remedy, if there is one."""
     try:
         finding = why(RemoteError(text), "local", found)
     except OSError:

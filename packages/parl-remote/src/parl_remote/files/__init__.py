@@ -1,9 +1,9 @@
-"""Files and code of a program on their way to the hosts that its actors run on.
+"""Transfer of a program's files and code to the hosts of its actors.
 
     in the program   selection (what distributed_files names), program (the own code and what it imports)
                        -> layout (where it lies in the job's folder) -> manifest
-                       -> sending (asks the worker what it lacks, sends that)
+                       -> sending (sends the contents that the worker lacks)
     at the worker    worker.files: contents by their hash, kept for the next program, and the job's own copy
 
-A worker that sees the program's own directories gets only what `distributed_files` names.
+A worker that sees the program's own directories gets only the files of `distributed_files`.
 """

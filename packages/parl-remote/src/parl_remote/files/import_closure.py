@@ -1,12 +1,12 @@
-"""The user's own modules that a program needs: found by reading its code, none of it is run.
+"""The user's own modules that a program needs, found by parsing its code without running it.
 
-    seeds (the main program, classes, what is imported already) --ast--> modules' names --finders--> files --ast--> ...
+    seeds (the main program, classes, imported modules) --ast--> modules' names --finders--> files --ast--> ...
 
-Own is what lies outside the standard library and all site-packages; an editable install is own, too, because the
-other host has another state of it or none. Read are import statements wherever they stand, also within functions, and
-calls of `import_module` and `__import__` with a literal name. Of a regular package everything importable is taken, so
-that modules which it loads by computed names are there; of a namespace package only what is imported. PARL's own
-packages never travel: each node has them.
+A module is the user's own if it lies outside the standard library and all site-packages; an editable install is own,
+too, because another host has another state of it or none. Import statements are read everywhere, also within functions,
+and so are calls of `import_module` and `__import__` with a literal name. A regular package is included with everything
+importable, so that modules which it loads by computed names are there; a namespace package only with its imported
+modules. PARL's own packages are never sent: each node has them.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class OwnFile:
     """One file of the user's code.
 
     Attributes:
-        root: The directory that its name is looked for in, an entry of `sys.path` in most cases; an archive's own path.
-        path: Where it has to lie below the root, with "/" in between; empty for an archive, which is its own root.
-        file: Where it lies here.
+        root: The directory in which its name is found, an entry of `sys.path` in most cases; an archive's own path.
+        path: Its path below the root, with "/" as separator; empty for an archive, which is its own root.
+        file: Its path on this host.
     """
 
     root: str
@@ -46,11 +46,11 @@ class OwnFile:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """Code to begin with.
+    """Code to start from.
 
     Attributes:
         source: The code.
-        package: What its relative imports start from.
+        package: The package that its relative imports start from.
     """
 
     source: str
@@ -58,11 +58,11 @@ class Seed:
 
 
 def closure(seeds: Iterable[Seed], modules: Iterable[str]) -> list[OwnFile]:
-    """All files of the user's own that the seeds and the modules need, in no particular order.
+    """Return all of the user's own files that the seeds and the modules need, in no particular order.
 
     Args:
         seeds: Code without a module of its own, such as the main program.
-        modules: Names of modules that are needed in any case; those that are not the user's are passed over.
+        modules: Names of modules that are needed in any case; those that are not the user's own are skipped.
     """
     found: dict[str, OwnFile] = {}
     seen: set[str] = set()
@@ -97,7 +97,7 @@ def closure(seeds: Iterable[Seed], modules: Iterable[str]) -> list[OwnFile]:
 
 
 def find_spec(name: str) -> importlib.machinery.ModuleSpec | None:
-    """A module's specification, without importing its packages; None if there is no such module."""
+    """Return a module's specification, without importing its packages; None if there is no such module."""
     path: Iterable[str] | None = None
     spec = None
     at = ""
@@ -131,7 +131,7 @@ def _ask_finders(name: str, path: Iterable[str] | None) -> importlib.machinery.M
 
 
 def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.ModuleSpec | None:
-    """A namespace package within another one; Python's own finder wants the outer one imported to find it."""
+    """Return a nested namespace package, which Python's own finder finds only if the outer one is imported."""
     places = [place for above in path if os.path.isdir(place := os.path.join(above, name.rpartition(".")[2]))]
     if not places:
         return None
@@ -141,7 +141,7 @@ def _nested_namespace(name: str, path: Iterable[str]) -> importlib.machinery.Mod
 
 
 def _files(spec: importlib.machinery.ModuleSpec) -> Iterator[OwnFile]:
-    """The file of one module; namespace packages have none."""
+    """Yield the file of one module; namespace packages have none."""
     origin = spec.origin
     if origin is None or not is_own(origin):
         return
@@ -161,7 +161,7 @@ def _is_regular_package(name: str) -> bool:
 
 
 def _beneath(name: str, locations: Iterable[str]) -> Iterator[tuple[OwnFile, str]]:
-    """Everything importable below a package, with the names of the modules."""
+    """Yield everything importable below a package, with the names of the modules."""
     for location in locations:
         top = name.replace(".", "/")
         root = _root(os.path.join(location, "__init__.py"), f"{top}/__init__.py")
@@ -177,13 +177,13 @@ def _beneath(name: str, locations: Iterable[str]) -> Iterator[tuple[OwnFile, str
 
 
 def _root(origin: str, path: str) -> str:
-    """The directory above a module's own path; where a finder maps names freely, the directory that it maps to."""
+    """Return the directory above a module's own path, or the directory that a finder maps the name to."""
     tail = os.sep + path.replace("/", os.sep)
     return origin.removesuffix(tail) or os.sep if origin.endswith(tail) else os.path.dirname(origin)
 
 
 def _stamp(file: str) -> tuple[int, int]:
-    """Changes when the file does."""
+    """Return time and size of a file, which change with it."""
     try:
         status = os.stat(file)
     except OSError:
@@ -204,11 +204,11 @@ def _parsed(source: str | bytes) -> ast.AST:
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
-        return ast.Module([], [])  # whoever imports it is told
+        return ast.Module([], [])  # importing it raises the error
 
 
 def _imports(tree: ast.AST, package: str) -> list[str]:
-    """Names that may be modules, "a.b" for `from a import b` as well."""
+    """Return names that may be modules, with "a.b" for `from a import b` as well."""
     names: list[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -225,7 +225,7 @@ def _imports(tree: ast.AST, package: str) -> list[str]:
 
 
 def _literal_import(call: ast.Call) -> str:
-    """The name in `import_module("name")`; of a computed one the package that it begins with."""
+    """Return the name in `import_module("name")`; for a computed name the package that it begins with."""
     called = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
     if called not in {"import_module", "__import__"}:
         return ""
@@ -249,7 +249,7 @@ def _absolute(name: str, level: int, package: str) -> str:
 
 
 def loaded_modules() -> list[str]:
-    """Names of the user's own modules that this process has imported."""
+    """Return the names of the user's own modules that this process has imported."""
     return [
         name
         for name, module in list(sys.modules.items())

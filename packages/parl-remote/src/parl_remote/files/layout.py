@@ -1,8 +1,8 @@
-r"""The layout of a job's folder, the directory that an actor runs in, and its `sys.path`.
+r"""The layout of a job's folder, and the working directory and `sys.path` of actors.
 
-    <folder>/work/...      the directory that actors run in: what distributed_files names, at the same relative paths,
+    <folder>/work/...      the working directory of actors: the files of distributed_files, at the same relative paths,
                            and code whose root is the program's own directory or lies below it
-    <folder>/code/<n>/...  code from elsewhere, one directory a root, in the order of the program's sys.path
+    <folder>/code/<n>/...  code from elsewhere, one directory per root, in the order of the program's sys.path
 
 So a module finds the data beside it where it found them in the program, and of two modules with one name the same one
 is imported.
@@ -27,11 +27,11 @@ _CODE = "code"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A folder to be made.
+    """The layout of a folder.
 
     Attributes:
-        files: Where each file lies on this host, None for a directory, by its path in the folder.
-        sys_path: Paths in the folder that modules are looked for in, in order.
+        files: The path of each file on this host, None for a directory, by its path in the folder.
+        sys_path: Module paths in the folder, in order.
     """
 
     files: Mapping[str, str | None]
@@ -46,7 +46,7 @@ def lay_out(
     sys_path: Sequence[str],
     inherited: Sequence[str] = (),
 ) -> Plan:
-    """Arrange files and code.
+    """Return the layout of files and code.
 
     Args:
         selected: Files by their paths in the folder.
@@ -85,7 +85,7 @@ class Place:
 
     Attributes:
         working_dir: The directory; empty for that of its worker.
-        sys_path: Where it looks for modules; None stands for the paths that its process has already.
+        sys_path: Its module paths; None stands for those that its process has already.
     """
 
     working_dir: str
@@ -93,7 +93,7 @@ class Place:
 
 
 def here() -> Place:
-    """Return this program's own directory and modules."""
+    """Return this program's own directory and module paths."""
     return Place(working_dir(), tuple(sys.path))
 
 

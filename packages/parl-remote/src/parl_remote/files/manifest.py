@@ -4,8 +4,8 @@ An actor that runs in such a folder finds its manifest there, and passes all of 
 
     {"entries": [["work/data/a.csv", 5120, "9f86d0...", false], ["work/empty", 0, "", false]]}
 
-A path is relative, with "/" between its parts whatever the host's own habit; an entry without a hash is a directory.
-There are no links, no owners and no other modes than "may be run", so a manifest cannot ask for any of these.
+A path is relative, with "/" as separator on every host; an entry without a hash is a directory. There are no links,
+owners or modes other than "executable", so a manifest cannot request any of these.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Return whether it is a hash as this package writes them: 64 lower-case hexadecimal digits of SHA-256."""
+    """Return whether a text is a hash in this package's form: 64 lower-case hexadecimal digits of SHA-256."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -41,13 +41,13 @@ class Entry:
     """One file, or a directory.
 
     Attributes:
-        path: Where it goes, relative to the job's folder.
-        size: Bytes.
+        path: Its path relative to the job's folder.
+        size: Its size in bytes.
         digest: SHA-256 of its content; empty for a directory.
-        runs: Whether its owner may run it.
+        runs: Whether its owner may execute it.
 
     Raises:
-        RemoteProtocolError: The path could lead out of the folder, or is one that hosts do not agree on.
+        RemoteProtocolError: The path could lead out of the folder, or is not portable between hosts.
     """
 
     path: str
@@ -74,11 +74,11 @@ class Manifest:
 
     Attributes:
         entries: The entries.
-        content: The manifest's own bytes.
-        digest: SHA-256 of these, by which a worker knows the folder.
+        content: The manifest's encoding.
+        digest: SHA-256 of the content, by which a worker identifies the folder.
 
     Raises:
-        RemoteProtocolError: Two entries want the same path, or a file is to be a directory as well.
+        RemoteProtocolError: Two entries have the same path, or a file is a directory as well.
     """
 
     entries: tuple[Entry, ...]
@@ -87,7 +87,7 @@ class Manifest:
 
     @classmethod
     def of(cls, entries: Iterable[Entry]) -> Manifest:
-        """Make one."""
+        """Return a manifest of entries."""
         ordered = tuple(sorted(entries, key=lambda entry: entry.path))
         _check_tree(ordered)
         rows = [[entry.path, entry.size, entry.digest, entry.runs] for entry in ordered]
@@ -96,7 +96,7 @@ class Manifest:
 
     @classmethod
     def parse(cls, content: bytes) -> Manifest:
-        """Read what another process wrote, trusting nothing of it."""
+        """Return the manifest of untrusted bytes, fully validated."""
         try:
             rows = json.loads(content)["entries"]
         except (ValueError, RecursionError, KeyError, TypeError) as error:
@@ -109,7 +109,7 @@ class Manifest:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Bytes of each content, by its hash; equal files count once."""
+        """The size of each content by its hash; equal files count once."""
         return {entry.digest: entry.size for entry in self.entries if entry.digest}
 
 
@@ -117,7 +117,7 @@ def _entry(row: Any) -> Entry:
     match row:
         case [str(path), int(size), str(digest), bool(runs)] if not isinstance(size, bool):
             return Entry(path, size, digest, runs)
-    raise RemoteProtocolError(f"a file is told as path, size, hash and whether it runs, not as {repr(row)[:80]}")
+    raise RemoteProtocolError(f"an entry is path, size, hash and executable flag, not {repr(row)[:80]}")
 
 
 def _check_path(path: str) -> None:
@@ -148,7 +148,7 @@ def _check_tree(entries: Sequence[Entry]) -> None:
             directories.add(parent)
             parent = parent.rpartition("/")[0]
     if both := files & directories:
-        raise RemoteProtocolError(f"{min(both)[:80]!r} is to be a file and a directory")
+        raise RemoteProtocolError(f"{min(both)[:80]!r} is both a file and a directory")
 
 
 MANIFEST = ".manifest.json"
@@ -160,7 +160,7 @@ class Inherited:
 
     Attributes:
         folder: Its path.
-        files: Where each of its files lies, None for a directory, by its path in the folder.
+        files: The path of each of its files, None for a directory, by its path in the folder.
     """
 
     folder: str
@@ -187,7 +187,7 @@ def inherited() -> Inherited | None:
                 with open(os.path.join(folder, MANIFEST), "rb") as file:
                     entries = Manifest.parse(file.read()).entries
             except (OSError, RemoteProtocolError):
-                continue  # an actor may write there what it likes
+                continue  # an actor may have overwritten the file
             places = {entry.path: None if entry.is_directory else os.path.join(folder, entry.path) for entry in entries}
             there = {path: file for path, file in places.items() if os.path.exists(file or os.path.join(folder, path))}
             return Inherited(folder, there)

@@ -19,10 +19,10 @@ __all__ = ["Places"]
 
 
 class Places:
-    """Finds the place of each actor of a program.
+    """Provides the working directory and module paths of each actor of a program.
 
     Args:
-        patterns: What `distributed_files` names, relative to the current directory; read now.
+        patterns: Those of `distributed_files`, relative to the current directory; resolved now.
         same_host_shortcut: Whether workers of this host may use the program's own directories.
 
     Raises:
@@ -39,15 +39,15 @@ class Places:
             self._files = self._make(patterns)
 
     def of(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
-        """Have everything where an actor will run.
+        """Provide all files at an actor's worker and return its working directory and module paths.
 
         Args:
             granted: Its lease.
-            worker: How to ask workers.
+            worker: Sends requests to workers.
             class_module: Name of the module of its class.
 
         Raises:
-            RemoteError: Files cannot be sent, or the worker cannot keep them.
+            RemoteError: Files cannot be sent, or the worker cannot store them.
         """
         if self._files is None:
             if not granted.node_addresses:  # a private cluster's worker is this program's child and sees what it sees

@@ -1,10 +1,10 @@
-"""The program's own code: its main script and the Python files beside it, the classes' modules, what these import.
+"""The program's own code: its main script and the Python files beside it, the classes' modules, and their imports.
 
-python main.py      main.py is read, all *.py beside it travel
-python -m pkg.main  the same, and so does the rest of the package
-python -c           what was given is read where Python keeps it; all *.py of the current directory travel
-stdin, a prompt     functions and classes are read as they were compiled; all *.py of the current directory travel
-a notebook          its cells are read; all *.py of the current directory travel
+python main.py      main.py is read, all *.py beside it are sent
+python -m pkg.main  the same, and the rest of the package
+python -c           the given text is read; all *.py of the current directory are sent
+stdin, a prompt     compiled functions and classes are read; all *.py of the current directory are sent
+a notebook          its cells are read; all *.py of the current directory are sent
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ __all__ = ["OwnCode", "compiled_imports", "own_code"]
 
 
 def compiled_imports(namespace: Mapping[str, object]) -> tuple[str, ...]:
-    """Return names that may be modules, "a.b" for `from a import b` as well, sorted.
+    """Return names that may be modules, with "a.b" for `from a import b` as well, sorted.
 
     Args:
-        namespace: The variables of the main program; what it has imported itself is passed over.
+        namespace: The variables of the main program; objects that it has imported are skipped.
     """
     module = namespace.get("__name__")
     own = [value for value in list(namespace.values()) if getattr(value, "__module__", None) == module]
@@ -35,7 +35,7 @@ def compiled_imports(namespace: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def _codes_of(value: object) -> Iterator[types.CodeType]:
-    """Yield the code of a function or property, of a class all that it defines."""
+    """Yield the code of a function or property, or of all that a class defines."""
     if isinstance(value, type):
         inner = f"{value.__qualname__}."
         for member in list(vars(value).values()):
@@ -69,13 +69,13 @@ def _imports_of(code: types.CodeType) -> Iterator[str]:
 
 
 class OwnCode:
-    """Remembers what `own_code` found until something of it changes: reading large programs takes a while."""
+    """Caches the result of `own_code` until its inputs change, since reading large programs takes a while."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, list[OwnFile], dict[str, tuple[int, int]]]] = {}
 
     def of(self, class_module: str) -> list[OwnFile]:
-        """See `own_code`."""
+        """Return the code for a class; see `own_code`."""
         state = _state()
         known = self._known.get(class_module)
         if known is not None and known[0] == state and known[2] == _stamps(known[2]):
@@ -88,13 +88,13 @@ class OwnCode:
 
 
 def _state() -> object:
-    """Changes when other modules may be needed, or be found elsewhere, though no file has changed."""
+    """Return a value that changes when modules may be added or found elsewhere without a changed file."""
     cells = getattr(sys.modules.get("__main__"), "In", ())
     return len(sys.modules), len(cells), _unwritten_imports(), tuple(map(str, sys.path)), _current_directory()
 
 
 def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Return what changes when a file is written to, or a directory gets another one."""
+    """Return time and size of files and directories, which change when those are modified."""
     stamps = {}
     for path in paths:
         try:
@@ -107,7 +107,7 @@ def _stamps(paths: Iterable[str]) -> dict[str, tuple[int, int]]:
 
 
 def own_code(class_module: str) -> list[OwnFile]:
-    """Return everything that an actor on another host may have to import.
+    """Return all files that an actor on another host may have to import.
 
     Args:
         class_module: Name of the module that the actor's class is defined in.
@@ -124,7 +124,7 @@ def own_code(class_module: str) -> list[OwnFile]:
 
 
 def _main_place() -> tuple[str, str, str]:
-    """Return where the main program is, the root that its imports start from, and the package it is a module of."""
+    """Return the main program's directory, the root of its imports, and its package."""
     main = sys.modules.get("__main__")
     file = getattr(main, "__file__", None)
     if file is None:  # a notebook, -c, stdin
@@ -168,12 +168,12 @@ def _unwritten_imports() -> tuple[str, ...]:
 
 
 def _without_magic(cell: str) -> str:
-    """Return a cell without lines that are IPython's own and no Python."""
+    """Return a cell without IPython's own lines, which are no Python."""
     return "\n".join(line for line in cell.splitlines() if not line.lstrip().startswith(("%", "!", "?")))
 
 
 def _beside(directory: str, root: str, package: str) -> Iterator[OwnFile]:
-    """Yield the Python files beside the main program; PARL has always sent them."""
+    """Yield the Python files beside the main program, which PARL has always sent."""
     inner = f"{package.replace('.', '/')}/" if package else ""
     try:
         names = sorted(os.listdir(directory))

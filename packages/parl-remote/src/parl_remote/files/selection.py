@@ -1,4 +1,4 @@
-"""Files that the patterns of `distributed_files` select.
+"""Resolution of the patterns of `distributed_files` to files.
 
     ["data/*.csv", "configs", "!*.log"]  -->  {"data/a.csv": file, "configs": None, "configs/x.yaml": file, ...}
 
@@ -8,9 +8,9 @@ matches away again. Such a pattern without a "/" in its middle is a name at any 
 program's directory. One that ends in "/" means directories only. `*` and `?` stay within one part of a path, `**` is
 any number of parts.
 
-Symbolic links are followed: actors get what they lead to, also when that lies elsewhere. One that leads nowhere is
-left out of a directory, and one that leads to a directory above itself is refused. `__pycache__` and the directories
-of version control (`.git`, `.hg`, `.svn`) are left out of directories.
+Symbolic links are followed: actors get their targets, even from outside the directory. Within a directory, a broken
+link is left out, and one that leads to a directory above itself is refused. `__pycache__` and the directories of
+version control (`.git`, `.hg`, `.svn`) are left out of directories.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ class _Rule(NamedTuple):
 
 
 class Exclusions:
-    """Tells which paths some patterns take away.
+    """Tests whether paths are excluded by some patterns.
 
     Args:
-        patterns: As above, without any mark before them.
+        patterns: As above, without the leading "!".
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:
         self._rules = [_rule(pattern) for pattern in patterns]
 
     def __call__(self, path: str, is_directory: bool) -> bool:
-        """Return whether a path is out, by itself or by a directory above it."""
+        """Return whether a path is excluded, by itself or by a directory above it."""
         if not self._rules:
             return False
         parts = path.split("/")
@@ -98,18 +98,19 @@ _LEFT_OUT = frozenset({"__pycache__", ".git", ".hg", ".svn"})
 
 
 def select_files(patterns: Iterable[str | os.PathLike[str]], base: str) -> dict[str, str | None]:
-    """Find everything that the patterns name.
+    """Return all files that the patterns name.
 
     Args:
-        patterns: As `connect` takes them.
+        patterns: As for `connect`.
         base: The directory that they are relative to.
 
     Returns:
-        Where each file lies on this host, None for a directory, by its path relative to `base` with "/" in between.
+        The path of each file on this host, None for a directory, by its path relative to `base` with "/" as separator.
 
     Raises:
         TypeError: The patterns are no list of texts.
-        ValueError: A pattern is absolute, leads upwards or matches nothing, or all only take away; it is named.
+        ValueError: A pattern is absolute, leads upwards or matches nothing, or all patterns exclude; the message names
+            it.
     """
     texts = _checked(patterns)
     is_left_out = Exclusions([text[1:] for text in texts if text.startswith("!")])
@@ -150,14 +151,14 @@ def _checked(patterns: object) -> list[str]:
 
 
 def _matches(pattern: str, base: str) -> list[str]:
-    """Relative paths that a pattern names; a file may be called what looks like a pattern."""
+    """Return the relative paths that a pattern names; a file's own name may contain pattern characters."""
     if os.path.lexists(os.path.join(base, pattern)):
         return [pattern]
     return [match for match in sorted(glob.glob(pattern, root_dir=base, recursive=True)) if match]
 
 
 def _take(relative: str, path: str, found: dict[str, str | None], is_left_out: Exclusions) -> None:
-    """Note a match, and what is beneath it."""
+    """Add a match and everything below it."""
     name = os.path.normpath(relative).replace(os.sep, "/")
     try:
         mode = os.stat(path).st_mode
@@ -173,7 +174,7 @@ def _take(relative: str, path: str, found: dict[str, str | None], is_left_out: E
 
 
 def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[str, str | None]]:
-    """Yield a directory and everything in it; a loop of links is found by the directories on the way down."""
+    """Yield a directory and everything in it; loops of links are detected by the directories above."""
     pending: list[tuple[str, str, frozenset[tuple[int, int]]]] = [(name, path, frozenset())]
     while pending:
         name, path, above = pending.pop()
@@ -198,7 +199,7 @@ def _beneath(name: str, path: str, is_left_out: Exclusions) -> Iterator[tuple[st
 
 
 def _readable(name: str) -> str:
-    """Return the name itself, if another host can be told it."""
+    """Return the name if it can be sent to another host, else raise `ValueError`."""
     try:
         name.encode()
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""A program's side: what an actor needs to run where it was given room, sent there if it is not there yet.
+"""The program's side: sends the files that an actor needs to its worker, unless they are there.
 
-place(granted) -- the worker sees the program's directories?   yes: nothing to send but distributed_files
-               -- PrepareFolder(hash of the manifest) ----->   the folder, or what is lacking
+place(granted) -- the worker sees the program's directories?   yes: only distributed_files are sent
+               -- PrepareFolder(hash of the manifest) ----->   the folder, or the missing contents
                -- StoreParts, until nothing is lacking ---->
 """
 
@@ -49,11 +49,11 @@ _WIDTH = 30
 
 
 class Progress:
-    """One upload.
+    """The progress of one upload.
 
     Args:
-        what: Whereto, for people.
-        total: Bytes to come.
+        what: The destination, for display.
+        total: The number of bytes to send.
     """
 
     def __init__(self, what: str, total: int) -> None:
@@ -67,7 +67,7 @@ class Progress:
             _log.info("sending %s to %s", _mib(total), what)
 
     def advance(self, size: int) -> None:
-        """So many bytes more have arrived."""
+        """Add `size` sent bytes."""
         self._done += size
         now = time.monotonic()
         if self._draws and (now - self._shown_at > _EVERY_S or self._done >= self._total):
@@ -105,26 +105,26 @@ class _State:
 
 
 class Contents:
-    """Known hashes of files; one thread at a time."""
+    """Cached hashes of files; used by one thread at a time."""
 
     def __init__(self) -> None:
         self._hashed: dict[str, tuple[_State, str]] = {}
         self._sources: dict[str, str] = {}
 
     def manifest(self, files: Mapping[str, str | None]) -> Manifest:
-        """Return the manifest of some files as they are now.
+        """Return the manifest of some files in their current state.
 
         Args:
-            files: Where each lies, None for a directory, by its path in the manifest.
+            files: The path of each file, None for a directory, by its path in the manifest.
 
         Raises:
-            OSError: One cannot be read.
-            RemoteProtocolError: A path cannot be one in a folder.
+            OSError: A file cannot be read.
+            RemoteProtocolError: A path is invalid in a folder.
         """
         return Manifest.of(Entry(path) if file is None else self._entry(path, file) for path, file in files.items())
 
     def pieces(self, digest: str, largest: int) -> Iterator[tuple[int, bytes]]:
-        """Yield a content's pieces with their offsets; one empty piece of an empty file.
+        """Yield a content's pieces with their offsets; one empty piece for an empty file.
 
         Raises:
             RemoteError: The file has changed since it was hashed.
@@ -173,7 +173,7 @@ def _changed(file: str) -> RemoteError:
 
 _BATCH = 4 * 2**20  # bytes in one message; large enough for the line, small enough for the worker's memory
 _MOST_PARTS = 2000  # in one message
-_MOST_ATTEMPTS = 3  # at sending one content; the third loss is no accident
+_MOST_ATTEMPTS = 3  # at sending one content; repeated losses are no accident
 
 
 class Worker(Protocol):
@@ -193,7 +193,7 @@ class ProgramFiles:
     """Files and code of this program.
 
     Args:
-        patterns: What `distributed_files` names, relative to the current directory; read now.
+        patterns: Those of `distributed_files`, relative to the current directory; resolved now.
         same_host_shortcut: Whether workers of this host may use the program's own directories.
 
     Raises:
@@ -221,15 +221,15 @@ class ProgramFiles:
             self._only_selected = self._contents.manifest({**self._selected, WORK: None})
 
     def place(self, granted: LeaseGranted, worker: Worker, class_module: str) -> Place:
-        """Have everything where an actor will run.
+        """Provide all files at an actor's worker and return its working directory and module paths.
 
         Args:
             granted: Its lease.
-            worker: How to ask workers.
+            worker: Sends requests to workers.
             class_module: Name of the module of its class.
 
         Raises:
-            RemoteError: It cannot be sent, or the worker cannot keep it.
+            RemoteError: Files cannot be sent, or the worker cannot store them.
         """
         if self._sees_us(granted, worker):
             if self._only_selected is None or self._inherited is not None:
@@ -245,7 +245,7 @@ class ProgramFiles:
     # -- inner steps ---------------------------------------------------------------------------------------------
 
     def _sees_us(self, granted: LeaseGranted, worker: Worker) -> bool:
-        """Return whether the worker has the program's own directories before its eyes."""
+        """Return whether the worker sees the program's own directories."""
         if not granted.node_addresses:
             return True  # a private cluster's worker is this program's child
         if not self._shortcut or granted.host_id != host_id():
@@ -258,7 +258,7 @@ class ProgramFiles:
         return self._seen[key]
 
     def _everything(self, class_module: str) -> tuple[Plan, Manifest]:
-        """Code as it is now, and the selected files as they were at `connect`."""
+        """Return the plan and manifest of the current code and the selected files as of `connect`."""
         code = self._code.of(class_module)
         paths: tuple[str, ...] = ()
         if self._inherited is not None:
@@ -272,7 +272,7 @@ class ProgramFiles:
         return plan, Manifest.of(entries)
 
     def _folder(self, granted: LeaseGranted, worker: Worker, manifest: Manifest) -> str:
-        """Return the manifest's folder at a worker, one upload to it at a time."""
+        """Return the manifest's folder at a worker, with one upload to it at a time."""
         with self._lock:
             uploading = self._uploading.setdefault(granted.node_id, threading.Lock())
         with uploading:
@@ -298,7 +298,7 @@ class ProgramFiles:
                 what = "the list of files" if digest == manifest.digest else self._contents.name(digest)
                 raise RemoteError(f"{what} was sent {_MOST_ATTEMPTS} times, and the worker lost it each time")
         if not lacks:
-            raise RemoteProtocolError("a worker has all files and makes no folder")
+            raise RemoteProtocolError("a worker has all files but makes no folder")
 
     def _send(
         self,
@@ -308,7 +308,7 @@ class ProgramFiles:
         digests: Sequence[str],
         progress: Progress,
     ) -> None:
-        """Send contents, small ones together."""
+        """Send contents, batching small ones."""
         batch: list[Part] = []
         pieces: list[bytes] = []
         size = 0
@@ -342,7 +342,7 @@ def _store(granted: LeaseGranted, worker: Worker, batch: list[Part], pieces: lis
 
 
 def _own_directories() -> Iterator[str]:
-    """Yield where the program's own modules may be."""
+    """Yield the directories that may hold the program's own modules."""
     for entry in sys.path:
         path = os.path.join(working_dir(), entry)
         if is_own(os.path.join(path, "module.py")):

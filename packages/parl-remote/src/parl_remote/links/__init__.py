@@ -1,1 +1,1 @@
-"""What every link has in common, whoever is at its ends: the loop, the greeting, questions and answers."""
+"""The common parts of all links: the loop, the handshake, requests and answers."""

@@ -1,4 +1,4 @@
-"""The call path between a caller and an actor: a fixed header, then opaque pickles.
+"""The messages between a caller and an actor: a fixed header, then opaque pickles.
 
     offset  size  field of the first frame
     0       1     kind (see `Kind`)
@@ -12,8 +12,8 @@
     worker -> actor   CONFIGURE (JSON), HOLD, RELEASE
     actor -> caller   CREATED, RESULT, FAILURE, STATE, CHANGED
 
-Calls are the fast path, so a message here is a tuple of frames and not an object; everything that is not about one
-actor's calls is in `messages`.
+Calls are the fast path, so a message here is a list of frames and not an object; all other messages are in
+`messages`.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ __all__ = ["BY_NAME", "HEADER_BYTES", "ClusterReach", "Flag", "Kind", "allocate"
 
 
 class Kind(IntEnum):
-    """What a message is.
+    """The kind of a message.
 
-    CLOSE: the caller needs the actor no more; with index 1 it is the owner, who takes it along. NAMES: asks for the
-    names of the actor's attributes. HOLD, RELEASE: somebody is on his way who needs the actor; nobody is any more.
-    JOIN: of a caller who has not made the actor; with index 1 he does not keep it alive. RECEIVED: the handles in the
-    answer of that number have arrived. CHANGED: there are other attributes than the caller knows; said once between
-    two of his messages. STATE: what the object has saved, for who has made it.
+    CLOSE: the caller needs the actor no more; with index 1 it is the owner, and the actor ends. NAMES: requests the
+    names of the actor's attributes. HOLD, RELEASE: a borrower is expected to connect; none is any more. JOIN: the first
+    message of a caller that is not the owner; with index 1 it does not keep the actor alive. RECEIVED: the handles in
+    the answer of that number have arrived. CHANGED: the attributes have changed; sent at most once between two messages
+    of the caller. STATE: the object's saved state, for the owner.
     """
 
     CREATE = 1
@@ -59,14 +59,14 @@ class Kind(IntEnum):
 
 
 class Flag(IntFlag):
-    """How the payload is to be read.
+    """Flags that define how the payload is read.
 
-    EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`.
-    SPLIT: it is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed.
-    STAYS: what was asked for stays where it is: an attribute that is a method, or, of `__enter__`, `__iter__`, `+=` and
-    the like, the object itself. CANCELLED: a failure that says that the call was dropped before it started. TICKETS:
-    frames lie in shared memory (see `sharing`). SHARES: of CREATE and JOIN; the caller takes answers with tickets.
-    HANDLES: of a result; there are handles of actors in it, which are held until RECEIVED.
+    EMPTY: there is none: no arguments, or the result None. KEYWORDS: it is `(args, kwargs)` and not `args`. SPLIT: it
+    is a frame of its own. NAMES: a reply's payload is `(value, attribute names)`, because they changed. STAYS: the
+    result stays in the actor: an attribute that is a method, or, for `__enter__`, `__iter__`, `+=` and the like, the
+    object itself. CANCELLED: of a failure; the call was dropped before it started. TICKETS: frames are in shared memory
+    (see `sharing`). SHARES: of CREATE and JOIN; the caller accepts answers with tickets. HANDLES: of a result; it
+    contains handles of actors, which are held until RECEIVED.
     """
 
     NONE = 0
@@ -92,7 +92,7 @@ _unpack_header = _HEADER.unpack_from
 
 
 def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buffer] = ()) -> list[Buffer]:
-    """Return a message's frames; `payload` is what `serialize.dumps` gave, or nothing."""
+    """Return a message's frames; `payload` is the result of `serialize.dumps`, or empty."""
     if not payload:
         return [_pack_header(kind, flags | _EMPTY, index, call_id)]
     data = payload[0]
@@ -102,7 +102,7 @@ def pack(kind: int, flags: int, index: int, call_id: int, payload: Sequence[Buff
 
 
 def header_of(frame: Buffer) -> tuple[int, int, int, int]:
-    """Kind, flags, index and number of the call.
+    """Return kind, flags, index and number of the call.
 
     Raises:
         RemoteProtocolError: The frame is too short.
@@ -114,10 +114,10 @@ def header_of(frame: Buffer) -> tuple[int, int, int, int]:
 
 
 def payload_of(flags: int, frames: Sequence[memoryview]) -> tuple[Buffer, Sequence[memoryview]]:
-    """Pickle and buffers, for `serialize.loads`.
+    """Return pickle and buffers, for `serialize.loads`.
 
     Raises:
-        RemoteProtocolError: The header promises a frame that is not there.
+        RemoteProtocolError: A frame that the header announces is missing.
     """
     if not flags & _SPLIT:
         return frames[0][HEADER_BYTES:], frames[1:]
@@ -127,10 +127,10 @@ def payload_of(flags: int, frames: Sequence[memoryview]) -> tuple[Buffer, Sequen
 
 
 class ClusterReach(NamedTuple):
-    """How the actors of a node reach their cluster; goes through JSON.
+    """The way from a node's actors to their cluster; serialized as JSON.
 
     Attributes:
-        address: What people call the cluster: "host:port" of the master, or "local".
+        address: The displayed address: "host:port" of the master, or "local".
         socket_dir: The node's directory of unix sockets.
         master_is_here: Whether the node's socket leads to the master, too.
         key_file: The cluster's key; empty for a private cluster, which has none.
@@ -143,7 +143,7 @@ class ClusterReach(NamedTuple):
 
 
 def allocate(size: int) -> memoryview:
-    """Writable memory that is not filled with zeros first: every byte is about to be received."""
+    """Return writable memory that is not zeroed, because every byte is about to be received."""
     import numpy as np  # here, because a node never needs it and stays small
 
     return np.empty(size, np.uint8).data

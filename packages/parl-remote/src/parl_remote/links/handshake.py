@@ -5,8 +5,8 @@
             <-----Welcome--------
             ---- messages ------>  Reception --received(link, frames)--> the same
 
-What is no Hello, comes in another protocol version or asks for a service that is not here gets Refused, is dropped
-and counted. A service never sees a peer that has not said Hello, and loses one that makes it raise
+A peer that sends another message, has another protocol version or requests a service that is not here gets Refused, is
+dropped and counted. A service never sees a peer that has not sent Hello, and loses one that makes it raise
 `RemoteProtocolError`.
 
 What a node does beside actors and leases is a part: it says which messages it takes, and is made, with everything it
@@ -39,18 +39,18 @@ _log = logging.getLogger("parl.remote")
 
 
 def greet(channel: Channel, hello: Hello, timeout_s: float) -> Welcome:
-    """Begin a link from the connecting end.
+    """Perform the handshake from the connecting end.
 
     Args:
         channel: A fresh channel; it is closed if this raises.
-        hello: Who we are and whom we want.
+        hello: The identity of this side and the requested role.
         timeout_s: How long to wait for the answer.
 
     Raises:
-        VersionMismatch: Both sides speak, in no common version.
-        RemoteProtocolError: The peer refused for another reason, or what answered is no node of PARL.
-        ChannelClosed: The peer closed without a word.
-        ResultTimeout: It did not answer in time.
+        VersionMismatch: The sides have no common protocol version.
+        RemoteProtocolError: The peer refused for another reason, or is no node of PARL.
+        ChannelClosed: The peer closed without an answer.
+        ResultTimeout: The peer did not answer in time.
     """
     try:
         channel.send([encode(hello)], timeout_s)
@@ -82,7 +82,7 @@ def _span(low: int, high: int) -> str:
 
 
 class Link:
-    """One peer that has said Hello, as a service sees it."""
+    """A service's link to a peer that has sent Hello."""
 
     __slots__ = ("_drop", "_send", "hello", "protocol")
 
@@ -95,7 +95,7 @@ class Link:
         self._drop = drop
 
     def send(self, frames: Sequence[Buffer]) -> bool:
-        """Queue raw frames; False if the peer is already gone (its `closed` follows or has come)."""
+        """Queue raw frames; return False if the peer is already gone (its `closed` follows or has been called)."""
         try:
             self._send(frames)
         except ChannelClosed:
@@ -103,37 +103,38 @@ class Link:
         return True
 
     def tell(self, message: Message) -> bool:
-        """Queue one control message; False if the peer is already gone."""
+        """Queue one control message; return False if the peer is already gone."""
         return self.send([encode(message)])
 
     def drop(self) -> None:
-        """Close the connection after what was queued; the service gets no `closed` for it."""
+        """Close the connection after the queued messages; the service gets no `closed` for it."""
         self._drop()
 
 
 class Service(Protocol):
-    """One role of a node: it answers peers that asked for it."""
+    """One role of a node, which serves the peers that request it."""
 
     def opened(self, link: Link) -> None:
-        """A peer said Hello and was welcomed."""
+        """Handle a peer that sent Hello and was welcomed."""
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """A peer sent something.
+        """Process a peer's message.
 
         Raises:
-            RemoteProtocolError: It may not send that; the reception refuses it, drops it and calls `closed`.
+            RemoteProtocolError: The message is not allowed; the reception refuses and drops the peer and calls
+                `closed`.
         """
 
     def closed(self, link: Link, reason: str) -> None:
-        """A peer is gone."""
+        """Handle a peer that is gone."""
 
 
 class Reception:
-    """Receives peers at any number of listeners of one node and hands them to its services.
+    """Accepts peers at any number of listeners of one node and passes them to its services.
 
     Attributes:
         node_id: The node's id.
-        dropped: How many peers were dropped for what they sent or did not send.
+        dropped: The number of peers dropped for breaking the protocol.
     """
 
     def __init__(self, loop: Loop, *, node_id: str, cluster_id: str, host_id: str, limits: Limits) -> None:
@@ -149,11 +150,11 @@ class Reception:
         self.dropped = 0
 
     def serve(self, role: Role, service: Service) -> None:
-        """Give peers that ask for `role` to `service`."""
+        """Register the service of a role."""
         self._services[role] = service
 
     def listen(self, listener: Listener) -> None:
-        """Receive the peers of a listener, from now on, in the loop's thread."""
+        """Accept the peers of a listener from now on, in the loop's thread."""
         self._loop.add(listener, functools.partial(self._poll, listener))
 
     def _poll(self, listener: Listener) -> None:
@@ -179,7 +180,7 @@ class Reception:
             self._loop.call_later(self._limits.hello_timeout_s, self._sweep)
 
     def _sweep(self) -> None:
-        """Drop who has not said Hello in time."""
+        """Drop the peers that have not sent Hello in time."""
         now = self._loop.now()
         while self._waiting:
             key, deadline = next(iter(self._waiting.items()))  # in order of arrival, so in order of deadlines
@@ -245,42 +246,42 @@ class Reception:
 
 
 class Part(Protocol):
-    """Answers some of the messages that reach a node."""
+    """A service that handles some of a node's messages."""
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
-        """Take a message; `frames` are those that came with it, its own first.
+        """Process a message; `frames` are those that arrived with it, its own first.
 
         Raises:
-            RemoteProtocolError: The peer may not send that; it is dropped.
-            RemoteError: It cannot be done; the peer is told so with `Failed` if the message has a `request_id`.
+            RemoteProtocolError: The message is not allowed; the peer is dropped.
+            RemoteError: The request failed; the peer gets `Failed` if the message has a `request_id`.
         """
 
     def closed(self, link: Link) -> None:
-        """A peer is gone, one that this part may never have heard of."""
+        """Handle a peer that is gone, which this part may not know."""
 
     def close(self) -> None:
-        """The node ends: give everything back."""
+        """Release all resources; the node ends."""
 
 
 class Parts:
-    """The parts of one role of a node, by the names of the messages that they take."""
+    """The parts of one role of a node, by the names of their messages."""
 
     def __init__(self) -> None:
         self._makers: dict[str, Callable[[], Part]] = {}
         self._made: dict[Callable[[], Part], Part] = {}
 
     def add(self, takes: Iterable[str], make: Callable[[], Part]) -> None:
-        """Give messages of these names to the part that `make` will make."""
+        """Register a part's messages; `make` creates the part on first use."""
         for name in takes:
             if name in self._makers:
                 raise ValueError(f"two parts want {name}")
             self._makers[name] = make
 
     def take(self, link: Link, message: Message, frames: Sequence[memoryview]) -> bool:
-        """Give a message to its part; False if there is none.
+        """Pass a message to its part; return False if there is none.
 
         Raises:
-            RemoteProtocolError: The peer may not send that.
+            RemoteProtocolError: The message is not allowed.
         """
         make = self._makers.get(type(message).__name__)
         if make is None:
@@ -300,12 +301,12 @@ class Parts:
         return True
 
     def closed(self, link: Link) -> None:
-        """Tell the parts that a peer is gone."""
+        """Notify the parts of a peer that is gone."""
         for part in self._made.values():
             part.closed(link)
 
     def close(self) -> None:
-        """Tell the parts that the node ends."""
+        """Close all parts."""
         for part in self._made.values():
             part.close()
 
@@ -321,34 +322,34 @@ class Cluster(Protocol):
         """Return a channel to the master.
 
         Raises:
-            ClusterUnreachable: Nobody answers.
+            ClusterUnreachable: The master does not answer.
         """
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """Return a channel to a worker that is not on this host.
+        """Return a channel to a worker on another host.
 
         Raises:
-            ClusterUnreachable: Nobody answers.
+            ClusterUnreachable: The worker does not answer.
         """
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """Return the error for a master that was there and does not answer."""
+        """Return the error for a master that accepted the connection and does not answer."""
 
     def close(self) -> None:
-        """End what has to end with the connection; called once, after the last message."""
+        """Shut down what ends with the connection; called once, after the last message is sent."""
 
     def abandon(self) -> None:
-        """Forget all that, in the child of a fork."""
+        """Drop all connections without closing them, in the child of a fork."""
 
 
 class ClientIdentity:
-    """Who a client is, the same on all its links.
+    """A client's identity, the same on all its links.
 
     Args:
-        name: What people call it; empty for the program's own name.
+        name: The displayed name; empty for the program's own name.
 
     Attributes:
-        id: Unique in time and space.
+        id: Globally unique.
         host_id: The host it runs on.
     """
 
@@ -359,7 +360,7 @@ class ClientIdentity:
         self._pid = os.getpid()
 
     def hello(self, to: Role) -> Hello:
-        """Return the first message on a link."""
+        """Return the first message of a link."""
         return Hello(
             role=Role.CLIENT,
             to=to,

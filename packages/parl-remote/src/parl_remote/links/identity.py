@@ -1,4 +1,4 @@
-"""Who a process is: an id that nobody else has, the host it runs on, the versions it speaks with.
+"""The identity of a process: a unique id, its host, its versions.
 
 Used in Hello and Welcome, and to decide whether two peers can reach each other's unix sockets.
 """
@@ -22,15 +22,15 @@ _NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 def new_id(kind: str) -> str:
-    """Return a fresh id such as "lease-9f86d081884c7d65"; 64 random bits, unique without asking anyone."""
+    """Return a fresh id such as "lease-9f86d081884c7d65", of 64 random bits."""
     return f"{kind}-{os.urandom(8).hex()}"
 
 
-@functools.cache  # said when a process connects; later there may be no descriptor left to read it with
+@functools.cache  # read when a process connects; later there may be no descriptor left to read it
 def host_id() -> str:
-    """The same text for all processes of this host since it booted, and for no other host.
+    """Return a text that is the same for all processes of this host since it booted, and for no other host.
 
-    Containers of one host share it, so whether a unix socket can be reached is also looked up in the file system.
+    Containers of one host share it, so the reachability of a unix socket is also checked in the file system.
     """
     for source in (_BOOT_ID, _MACHINE_ID):
         try:
@@ -44,10 +44,10 @@ def host_id() -> str:
 
 
 def host_name() -> str:
-    """Return what people call this host."""
+    """Return the displayed name of this host."""
     return socket.gethostname()
 
 
 def versions() -> dict[str, str]:
-    """Versions to show when two sides do not understand each other."""
+    """Return the versions to show when two sides are incompatible."""
     return {"parl_remote": __version__, "python": sys.version.partition(" ")[0]}

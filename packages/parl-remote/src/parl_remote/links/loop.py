@@ -1,10 +1,10 @@
-"""One thread that waits for many things: sources that become readable, times that come, other threads that wake it.
+"""A single-threaded event loop: readable sources, timers, and calls from other threads.
 
     loop.add(listener, on_ready)      on_ready() runs in the loop's thread when there is something to do
     loop.call_later(1.0, action)      so does action
     loop.run()                        until stop()
 
-Master, worker and node live on one loop each, or share one. Nothing here knows what it is waiting for.
+Master, worker and node run on one loop each, or share one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LONGEST_WAIT_S = 3600.0  # the system takes 24 days at most, and a timer may be
 
 
 class Timer:
-    """A call that will happen unless it is cancelled."""
+    """A scheduled call, which can be cancelled."""
 
     __slots__ = ("_action",)
 
@@ -36,11 +36,11 @@ class Timer:
         self._action: Action | None = action
 
     def cancel(self) -> None:
-        """Forget it; a second call does nothing."""
+        """Cancel the call; a second call does nothing."""
         self._action = None
 
     def fire(self) -> None:
-        """Run the action unless it was cancelled; for the loop."""
+        """Run the action unless it was cancelled; called by the loop."""
         action, self._action = self._action, None
         if action is not None:
             action()
@@ -65,11 +65,11 @@ class Loop:
         self._stopped = False
 
     def now(self) -> float:
-        """Return seconds on the loop's clock."""
+        """Return the time on the loop's clock, in seconds."""
         return self._clock()
 
     def add(self, source: Pollable, on_ready: Action) -> None:
-        """Call `on_ready` whenever `source` is readable or pending; it must then take all there is."""
+        """Call `on_ready` whenever `source` is readable or pending; it must then take all that is available."""
         fileno = source.fileno()
         if fileno in self._sources:  # of a source that was closed before it was removed
             self.remove(self._sources[fileno][0])
@@ -77,7 +77,7 @@ class Loop:
         self._sources[fileno] = (source, on_ready)
 
     def remove(self, source: Pollable) -> None:
-        """Stop watching; call it before the source is closed. Unknown sources are ignored."""
+        """Stop watching a source; to be called before it is closed. Unknown sources are ignored."""
         for fileno, (known, _) in list(self._sources.items()):
             if known is source:
                 del self._sources[fileno]
@@ -95,19 +95,19 @@ class Loop:
         return self.call_at(self._clock() + delay_s, action)
 
     def call_soon(self, action: Action) -> None:
-        """Run `action` in the loop at its next turn; any thread and any signal handler may call this."""
+        """Run `action` in the loop's next turn; callable from any thread and any signal handler."""
         self._calls.append(action)
         waker = self._waker
         if waker is not None:  # a closed loop needs no waking
             waker.wake()
 
     def run(self) -> None:
-        """Serve until `stop`."""
+        """Serve until `stop` is called."""
         while not self._stopped:
             self.run_once()
 
     def run_once(self, timeout_s: float | None = None) -> None:
-        """Wait for something, at most `timeout_s` seconds, and serve everything that is there."""
+        """Wait for events, at most `timeout_s` seconds, and handle all that have occurred."""
         for key, _ in self._selector.select(self._patience(timeout_s)):
             if key.data is None:
                 if self._waker is not None:
@@ -124,12 +124,12 @@ class Loop:
             heapq.heappop(self._timers)[2].fire()
 
     def stop(self) -> None:
-        """Let `run` return after the current turn; any thread and any signal handler may call this."""
+        """Make `run` return after the current turn; callable from any thread and any signal handler."""
         self._stopped = True
         self.call_soon(lambda: None)
 
     def close(self) -> None:
-        """Give back the descriptors; sources stay open, they have their own owners. A second call does nothing."""
+        """Close the loop's descriptors; sources stay open, they have their own owners. A second call does nothing."""
         self._selector.close()
         self._waker = None
 

@@ -44,17 +44,17 @@ class Requests:
     def ask(
         self, peer: str, make: Callable[[int], Message], send: Callable[[Message], None], timeout_s: float | None
     ) -> Message:
-        """Send a request and wait for its answer; not in the loop's own thread, which reads it.
+        """Send a request and wait for its answer; must not run in the loop's own thread, which reads it.
 
         Args:
-            peer: Whom it goes to, for `lost`.
+            peer: The peer's name, for `lost`.
             make: Makes the request from its request_id.
             send: Sends it.
-            timeout_s: How long to wait; None as long as the peer lives.
+            timeout_s: How long to wait; None for no limit while the peer lives.
 
         Raises:
-            RemoteError: The peer could not do it, and says why.
-            ResultTimeout: It did not answer in time.
+            RemoteError: The request failed; the text is the peer's reason.
+            ResultTimeout: The peer did not answer in time.
         """
         number = next(self.numbers)
         answer: Future[Message] = Future()
@@ -77,7 +77,7 @@ class Requests:
             del answer  # it may hold an error, whose traceback holds this frame
 
     def answered(self, message: Message) -> bool:
-        """Hand an answer to who asked; False if nobody did, or does not wait any more."""
+        """Pass an answer to its caller; return False if no caller waits for it."""
         number = getattr(message, "request_id", None)
         with self._lock:
             asked = self._open.pop(number, None) if isinstance(number, int) else None
@@ -87,7 +87,7 @@ class Requests:
         return True
 
     def lost(self, peer: str, error: Exception) -> None:
-        """A peer is gone: whoever waits for it gets the error."""
+        """Fail all pending requests to a peer that is gone."""
         with self._lock:
             numbers = [number for number, (asked, _) in self._open.items() if asked == peer]
             waiting = [self._open.pop(number)[1] for number in numbers]
@@ -96,7 +96,7 @@ class Requests:
 
 
 def arrived_messages(channel: Channel) -> list[Message | None]:
-    """Return all control messages that have arrived; None at the end if the peer is gone or talks nonsense."""
+    """Return all control messages that have arrived; with None at the end if the peer is gone or broke the protocol."""
     messages: list[Message | None] = []
     try:
         while True:
@@ -112,19 +112,19 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class Inquiry:
-    """A connection to a master or a worker, for questions.
+    """A connection to a master or a worker for blocking requests.
 
     Args:
-        channel: A fresh channel there; closed with the inquiry.
-        to: Whom it leads to.
-        limits: How long to wait for an answer unless a question says otherwise.
-        name: What the peer shall call this client; the master's tables leave out names that begin with "xparl ".
+        channel: A fresh channel to it; closed with the inquiry.
+        to: The role of the peer.
+        limits: How long to wait for an answer unless a request says otherwise.
+        name: The displayed name of this client; the master's tables leave out names that begin with "xparl ".
 
     Attributes:
-        welcome: What the peer said at the beginning.
+        welcome: The peer's answer to Hello.
 
     Raises:
-        RemoteError: The peer does not want to talk; see `handshake.greet`.
+        RemoteError: The peer refuses the link; see `handshake.greet`.
     """
 
     def __init__(self, channel: Channel, to: Role, limits: Limits, name: str) -> None:
@@ -145,18 +145,18 @@ class Inquiry:
         self.welcome: Welcome = greet(channel, hello, limits.connect_timeout_s)
 
     def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
-        """Ask one thing and wait for the answer.
+        """Send a request and wait for the answer.
 
         Args:
-            make: Makes the question from its number.
-            kind: What the answer is.
+            make: Makes the request from its number.
+            kind: The expected class of the answer.
             timeout_s: How long to wait.
 
         Raises:
-            RemoteError: The peer cannot do it, and says why.
-            ResultTimeout: It does not answer in time.
-            ChannelClosed: It is gone.
-            RemoteProtocolError: It answers with something else.
+            RemoteError: The request failed; the text is the peer's reason.
+            ResultTimeout: The peer does not answer in time.
+            ChannelClosed: The peer is gone.
+            RemoteProtocolError: The answer is of another class.
         """
         number = next(self._numbers)
         patience_s = self._limits.connect_timeout_s if timeout_s is None else timeout_s
@@ -168,7 +168,7 @@ class Inquiry:
             if isinstance(answer, Bye):
                 raise ChannelClosed(f"the peer ended the connection: {answer.reason}")
             if getattr(answer, "request_id", None) != number:
-                continue  # the answer to a question that was given up, or news for other clients
+                continue  # the answer to a request that was given up, or a notification for other clients
             if isinstance(answer, Failed):
                 raise RemoteError(answer.reason)
             if not isinstance(answer, kind):
@@ -176,7 +176,7 @@ class Inquiry:
             return answer
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._channel.close()
 
     def __enter__(self) -> Inquiry:

@@ -1,1 +1,1 @@
-"""The master: what it knows, what it decides, and the loop that carries it out."""
+"""The master: its tables, its decisions, and the loop that carries them out."""

@@ -1,4 +1,4 @@
-r"""The master's decisions about nodes, clients, leases and who waits. Events in, instructions out.
+r"""The master's decisions about nodes, clients, leases and pending requests. Events in, instructions out.
 
     node joined, lost, alive     client joined, lost       lease requested, cancelled, released, ended       tick
                  \                      |                               |                                 /
@@ -6,7 +6,7 @@ r"""The master's decisions about nodes, clients, leases and who waits. Events in
                                    `-------------- ClusterTables ---------------' --> ClusterView
 
 No I/O and no clock of its own: the master's loop passes the time in and carries the instructions out, and tests do
-without a network. Each event goes to its part; whatever it has freed then goes to whoever waits (`placing`).
+without a network. Each event goes to its part; freed resources then go to pending requests (`placing`).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ class ClusterState:
 
     Args:
         cluster_id: The cluster's id, for status.
-        new_lease_id: Makes a fresh id.
+        new_lease_id: Returns a fresh id.
         started: The time at which the cluster started, on the loop's clock.
-        liveness_limit_s: A node that is silent for longer is lost.
-        client_grace_s: How long a program whose connection broke may come back; 0 for not at all.
-        nodes_may_join: Whether what no present node can hold may wait for one that can. A private cluster has all the
-            nodes that it will ever have.
+        liveness_limit_s: A node that is silent for longer counts as lost.
+        client_grace_s: The time in which a program whose connection broke may reconnect; 0 for none.
+        nodes_may_join: Whether a request that no present node can hold may wait for a node that can. A private cluster
+            gets no further nodes.
         own_node_id: The node that the master runs in.
         epoch: Unix time of the loop's zero, for records of deaths.
 
     Attributes:
-        view: What can be asked about it.
-        tables: What it knows; only to be read from outside.
+        view: The queries about it.
+        tables: Its tables; read-only for others.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class ClusterState:
         """Take in a worker that joins: a new one, one that comes back, or one from before the master was restarted.
 
         Raises:
-            RemoteProtocolError: The leases that it brings along do not fit into what it offers.
+            RemoteProtocolError: Its running leases do not fit into its resources.
         """
         self._now = now
         node, out = self._nodes.joined(joined, now, pid, versions)
@@ -83,15 +83,15 @@ class ClusterState:
         return self._settled(out)
 
     def node_alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
-        """A worker gave a sign of life; unknown ones are ignored."""
+        """Record a heartbeat of a worker; unknown workers are ignored."""
         self._nodes.alive(node_id, beat, now)
 
     def node_counted(self, node_id: str, numbers: Iterable[ActorNumbers]) -> None:
-        """A worker says what its actors do; actors that are not there any more are ignored."""
+        """Record a worker's numbers on its actors; actors that have ended are ignored."""
         self._nodes.counted(node_id, numbers)
 
     def node_lost(self, node_id: str, reason: str, now: float | None = None) -> list[Instruction]:
-        """Take out a worker that is gone, and its actors with it; unknown ones are ignored."""
+        """Handle the loss of a worker and its actors; unknown workers are ignored."""
         self._now = self._now if now is None else now
         node = self.tables.pool.get(node_id)
         if node is None:
@@ -102,7 +102,7 @@ class ClusterState:
     # -- clients -------------------------------------------------------------------------------------------------
 
     def client_joined(self, client_id: str, name: str, pid: int, now: float = 0.0, host_id: str = "") -> None:
-        """A program connected, or one that has leases came back.
+        """Handle a program that connects, or reconnects with its leases.
 
         Raises:
             RemoteProtocolError: One with this id is connected already.
@@ -112,8 +112,8 @@ class ClusterState:
     def client_away(self, client_id: str, now: float) -> list[Instruction]:
         """Note that a program's connection broke without a goodbye; unknown ones are ignored.
 
-        Its actors go on until it is really gone: their workers, to which it is connected as well, see that at once. One
-        that comes back in time asks again for what it waited for.
+        Its actors go on until the program ends, which their workers detect at once by their own connections. A program
+        that reconnects in time repeats its pending requests.
         """
         self._now = now
         return self._settled(self._clients.away(client_id, now))
@@ -123,7 +123,7 @@ class ClusterState:
         return self._settled(self._clients.holds(client_id, held))
 
     def client_lost(self, client_id: str) -> list[Instruction]:
-        """Take out a program that is gone: its actors end, save detached ones; unknown ones are ignored."""
+        """Handle the end of a program: its actors end, except detached ones; unknown programs are ignored."""
         return self._settled(self._clients.lost(client_id))
 
     # -- leases --------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ class ClusterState:
         return self._settled(self._grants.cancelled(client_id, request_id))
 
     def lease_released(self, client_id: str, lease_id: str) -> list[Instruction]:
-        """End a lease for its client; one that is already gone, or of another client, is ignored."""
+        """Release a client's lease; one that is already gone, or of another client, is ignored."""
         lease = self.tables.leases.get(lease_id)
         if lease is None:
             given_up = self.tables.will_not_come_back(client_id, lease_id)
@@ -161,7 +161,7 @@ class ClusterState:
         """Look for an actor by its name, or for the one that replaced another.
 
         Raises:
-            RemoteError: There is none.
+            RemoteError: There is no such actor.
         """
         return self._finders.request(client_id, asked)
 
@@ -178,7 +178,7 @@ class ClusterState:
 
         Raises:
             RemoteError: There is no such node, or more than one of that name.
-            RemoteProtocolError: The time makes no sense.
+            RemoteProtocolError: The time is negative.
         """
         self._now = now
         return self._settled(self._draining.requested(client_id, asked, now))
@@ -186,11 +186,11 @@ class ClusterState:
     # -- time ----------------------------------------------------------------------------------------------------
 
     def slept(self, now: float) -> None:
-        """This process was stopped for a while: what nodes have said meanwhile is still to be read."""
+        """Restart all liveness periods, because this process was suspended and messages are still to be read."""
         self.tables.alive.pardon(now)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Whatever is due by now: silent nodes, programs and requests out of time, nodes that should have emptied."""
+        """Handle what is due: silent nodes, absent programs and requests out of time, nodes to be emptied."""
         self._now = now
         out: list[Instruction] = []
         for node_id in self.tables.alive.expired(now):
@@ -203,7 +203,7 @@ class ClusterState:
         return self._settled(out)
 
     def next_deadline(self) -> float | None:
-        """Return when `tick` has something to do at the earliest, None if nothing is in sight."""
+        """Return the earliest time at which `tick` has something to do, None if there is none."""
         times = (
             self.tables.alive.next_check(),
             self.tables.queue.next_deadline(),

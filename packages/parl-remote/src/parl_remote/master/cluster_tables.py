@@ -1,9 +1,9 @@
-"""All that the master knows, in tables that fit together, and the instructions that follow from an event.
+"""The master's tables, kept consistent, and the instructions that follow from an event.
 
     client 1 --- n Lease n --- 1 Node        record() and free() keep both ends, the names and the amounts in step
 
-Beside nodes, clients and leases: names of actors, who waits, the last actors that were lost, and signs of life.
-`ClusterState` decides what events mean for the tables; `ClusterView` reads them for status and lists.
+Beside nodes, clients and leases: names of actors, pending requests, the last lost actors, and signs of life.
+`ClusterState` applies events to the tables; `ClusterView` reads them for status and lists.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Peer = TypeVar("_Peer", bound=Hashable)
 class Liveness(Generic[_Peer]):
     """The time of each peer's last sign of life.
 
-    Peers are kept in the order in which they were heard, so that a sign of life and the search for silent ones cost
+    Peers are kept in the order in which they were heard, so that recording a heartbeat and finding silent peers cost
     the same with ten peers as with ten thousand.
     """
 
@@ -38,7 +38,7 @@ class Liveness(Generic[_Peer]):
         """Start with no peers.
 
         Args:
-            limit_s: Silence longer than this is death, in seconds.
+            limit_s: The silence after which a peer counts as lost, in seconds.
         """
         if not limit_s > 0:
             raise ValueError(f"the limit must be above 0 seconds, not {limit_s!r}")
@@ -46,7 +46,7 @@ class Liveness(Generic[_Peer]):
         self._heard: OrderedDict[_Peer, float] = OrderedDict()
 
     def heard(self, peer: _Peer, now: float) -> None:
-        """Note a sign of life of a new or known peer."""
+        """Record a sign of life of a new or known peer."""
         self._heard[peer] = now
         self._heard.move_to_end(peer)
 
@@ -55,11 +55,11 @@ class Liveness(Generic[_Peer]):
         self._heard.pop(peer, None)
 
     def silent_s(self, peer: _Peer, now: float) -> float:
-        """Return how long a watched peer has been silent."""
+        """Return how long a watched peer has been silent, in seconds."""
         return now - self._heard[peer]
 
     def expired(self, now: float) -> list[_Peer]:
-        """Remove and return who was silent for longer than the limit."""
+        """Remove and return the peers that were silent for longer than the limit."""
         dead = []
         while self._heard:
             peer, heard = next(iter(self._heard.items()))
@@ -70,24 +70,24 @@ class Liveness(Generic[_Peer]):
         return dead
 
     def pardon(self, now: float) -> None:
-        """Count everybody's silence from now on: it was the listener who slept."""
+        """Restart all periods of silence at `now`, because this process itself was suspended."""
         for peer in self._heard:
             self._heard[peer] = now
 
     def next_check(self) -> float | None:
-        """Return the earliest time at which a peer could be lost, None if there is none."""
+        """Return the earliest time at which a peer could be lost, None if there is no peer."""
         return next(iter(self._heard.values())) + self.limit_s if self._heard else None
 
 
 _LOST_KEPT = 1000
-_RELEASED_KEPT = 200  # ends that somebody wanted are many and tell little
+_RELEASED_KEPT = 200  # intended ends are many and of little interest
 
 
 class DeathLog:
-    """Records of ends, the latest ones.
+    """The latest death records.
 
     Attributes:
-        total: How many actors have been lost, also those that are no longer kept.
+        total: The number of lost actors, including those no longer kept.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ class DeathLog:
         self.total = 0
 
     def add(self, record: DeathRecord) -> None:
-        """Keep a record."""
+        """Add a record."""
         if record.cause.kind.is_loss:
             self.total += 1
             self._lost.append((next(self._order), record))
@@ -107,7 +107,7 @@ class DeathLog:
     def latest(
         self, limit: int, *, client_id: str = "", lease_id: str = "", released: bool = False
     ) -> tuple[DeathRecord, ...]:
-        """Up to `limit` records, the latest first; see `messages.overview.ListDeaths`."""
+        """Return up to `limit` records, the latest first; see `messages.overview.ListDeaths`."""
         kept = sorted((*self._lost, *(self._released if released else ())), key=lambda entry: -entry[0])
         wanted = (
             record for _, record in kept if client_id in ("", record.client_id) and lease_id in ("", record.lease_id)
@@ -121,9 +121,9 @@ class NameHolder:
 
     Attributes:
         client_id: The client that asked for it.
-        request_id: Its request that waits for room; None once it was granted.
-        lease_id: The actor; empty while the first one waits for room.
-        is_lost: Whether that actor was lost, and the name is kept for the one that will replace it.
+        request_id: Its pending lease request; None once it was granted.
+        lease_id: The actor's lease; empty while the first one is pending.
+        is_lost: Whether that actor was lost, and the name is kept for its restart.
     """
 
     client_id: str
@@ -133,23 +133,24 @@ class NameHolder:
 
 
 class ActorNames:
-    """All names of a cluster."""
+    """The names of a cluster's actors."""
 
     def __init__(self) -> None:
         self._holders: dict[str, NameHolder] = {}
 
     def get(self, name: str) -> NameHolder | None:
-        """Return who has a name."""
+        """Return the holder of a name, or None."""
         return self._holders.get(name)
 
     def all(self) -> list[str]:
-        """Return every name that is taken."""
+        """Return all names that are taken."""
         return list(self._holders)
 
     def in_the_way_of(self, client_id: str, request: LeaseRequest) -> NameHolder | None:
-        """Return who has the name that a request wants; None if it may have it.
+        """Return the holder that keeps a request from its name; None if the name is available to it.
 
-        A restart takes over the name of the actor that it replaces, and a program that of an actor it has lost.
+        A restart takes over the name of the actor that it replaces, and a program the name of an actor that it has
+        lost.
         """
         holder = self._holders.get(request.actor_name) if request.actor_name else None
         if holder is None:
@@ -160,14 +161,14 @@ class ActorNames:
         return holder
 
     def request(self, client_id: str, request: LeaseRequest) -> None:
-        """A request waits that may have its name."""
+        """Reserve the name of a pending request, which must be available to it."""
         if request.actor_name:
             before = self._holders.get(request.actor_name)
             lease_id, is_lost = (before.lease_id, before.is_lost) if before else ("", False)
             self._holders[request.actor_name] = NameHolder(client_id, request.request_id, lease_id, is_lost)
 
     def give_up(self, client_id: str, request: LeaseRequest) -> None:
-        """A request no longer waits; the actor that it was to replace keeps the name if it still lives."""
+        """Release the name of a withdrawn request; an actor that it was to replace keeps the name while it lives."""
         holder = self._holders.get(request.actor_name) if request.actor_name else None
         if holder is not None and (holder.client_id, holder.request_id) == (client_id, request.request_id):
             if holder.lease_id and not holder.is_lost:
@@ -176,12 +177,12 @@ class ActorNames:
                 del self._holders[request.actor_name]
 
     def assign(self, name: str, client_id: str, lease_id: str) -> None:
-        """An actor has its room, or was brought along by its worker; the first one of a name keeps it."""
+        """Assign a name to an actor that was granted a lease or reported by its worker."""
         if name:
             self._holders[name] = NameHolder(client_id, None, lease_id)
 
     def end(self, name: str, lease_id: str, *, comes_back: bool) -> None:
-        """An actor is gone, for good or to be made again."""
+        """Release the name of an actor that has ended, or keep it for the restart."""
         holder = self._holders.get(name) if name else None
         if holder is None or holder.lease_id != lease_id:
             return
@@ -191,12 +192,12 @@ class ActorNames:
             del self._holders[name]
 
     def forget_client(self, client_id: str) -> None:
-        """A program is gone: what is kept for actors that it would have made again is free."""
+        """Release the names kept for restarts of a program that is gone."""
         for name in [n for n, h in self._holders.items() if h.client_id == client_id and h.is_lost]:
             del self._holders[name]
 
 
-_SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are asked for again within minutes, if at all
+_SUCCESSORS_KEPT = 10_000  # handles of an actor from many restarts ago are used again within minutes, if at all
 _NEVER_MADE_AGAIN = frozenset((DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT))
 
 
@@ -206,11 +207,11 @@ class Client:
 
     Attributes:
         client_id: Its id.
-        name: What people call it.
-        pid: Its process on its host.
+        name: Its displayed name.
+        pid: Its process id on its host.
         host_id: Its host.
-        since: When it came, on the loop's clock.
-        leases: The ids of those that it holds.
+        since: When it connected, on the loop's clock.
+        leases: The ids of its leases.
         is_absent: Whether it has not come back yet since the master was restarted; its workers watch it meanwhile.
     """
 
@@ -228,22 +229,22 @@ class Client:
 
 @dataclass(slots=True, eq=False)
 class Lease:
-    """Room for one actor.
+    """The resources allocated to one actor.
 
     Attributes:
         lease_id: Its id.
-        client_id: Who asked for it.
-        node: Where it is.
-        resources: How much it is.
+        client_id: The client that requested it.
+        node: Its node.
+        resources: The amounts.
         class_name: The actor's class.
-        actor_name: What `get_actor` finds the actor by, empty for none.
+        actor_name: The actor's name for `get_actor`, empty for none.
         detached: Whether the actor outlives its client.
-        restarts: How often the actor has been made again.
-        max_restarts: How often its client will do that; -1 for as often as needed.
+        restarts: The number of the actor's restarts.
+        max_restarts: The maximum number of restarts; -1 for no limit.
         gpus: The GPUs that the actor sees.
         since: When it began, on the loop's clock.
         number: Leases count up, which is their order in lists.
-        numbers: What the worker said last of the actor.
+        numbers: The worker's last numbers on the actor.
         is_ending: Whether the worker was told to end the actor.
     """
 
@@ -264,15 +265,15 @@ class Lease:
 
     @property
     def may_come_back(self) -> bool:
-        """True if its client would make the actor again."""
+        """Return whether its client would restart the actor."""
         return self.max_restarts < 0 or self.restarts < self.max_restarts
 
 
 class ClusterTables:
-    """The tables, and the few steps that touch more than one of them.
+    """The tables, with the operations that touch more than one of them.
 
     Args:
-        liveness_limit_s: A node that is silent for longer is lost.
+        liveness_limit_s: A node that is silent for longer counts as lost.
     """
 
     def __init__(self, liveness_limit_s: float) -> None:
@@ -288,7 +289,7 @@ class ClusterTables:
         self._numbers = itertools.count(1)
 
     def record(self, lease: Lease, gpus: tuple[str, ...] | None = None) -> None:
-        """A lease begins; `gpus` are those that its actor has already, None chooses them."""
+        """Record a new lease; `gpus` are those that its actor has already, None selects them."""
         lease.number = next(self._numbers)
         lease.gpus = self.pool.take(lease.node, lease.resources, gpus)
         self.leases[lease.lease_id] = lease
@@ -315,7 +316,7 @@ class ClusterTables:
         return lease
 
     def record_of(self, lease: Lease, cause: DeathCause) -> DeathRecord:
-        """Whose end it was."""
+        """Return the death record of a lease's actor."""
         return DeathRecord(
             lease_id=lease.lease_id,
             class_name=lease.class_name,
@@ -328,12 +329,12 @@ class ClusterTables:
         )
 
     def owner_of(self, client_id: str) -> str:
-        """Return a client for people, empty if it is gone."""
+        """Return a client's displayed name, empty if it is gone."""
         client = self.clients.get(client_id)
         return str(client) if client is not None and not client.is_absent else ""
 
     def called(self, text: str) -> Lease | None:
-        """Return the actor of that name or lease; a lease that was replaced leads to the one that replaced it."""
+        """Return the actor with that name or lease; a replaced lease leads to its replacement."""
         holder = self.names.get(text)
         return self.leases.get(self._latest(holder.lease_id if holder is not None and not holder.is_lost else text))
 
@@ -345,7 +346,7 @@ class ClusterTables:
         return lease_id
 
     def is_coming_back(self, lease_id: str) -> bool:
-        """Return whether the actor of that lease, or the last one in its place, was lost and is being made again."""
+        """Return whether the actor of that lease, or its latest replacement, was lost and is being restarted."""
         return self._latest(lease_id) in self._coming_back
 
     def will_not_come_back(self, client_id: str, lease_id: str | None = None) -> bool:
@@ -356,20 +357,20 @@ class ClusterTables:
         return bool(given_up)
 
     def replace(self, old_lease_id: str, new_lease_id: str) -> None:
-        """From now on handles of an actor that was lost lead to the one that was made in its place."""
+        """Redirect handles of a lost actor to its replacement."""
         self._coming_back.pop(old_lease_id, None)
         self._successors[old_lease_id] = new_lease_id
         while len(self._successors) > _SUCCESSORS_KEPT:
             del self._successors[next(iter(self._successors))]
 
     def leases_after(self, number: int) -> Iterator[Lease]:
-        """Leases in their order, from the one after `number`."""
+        """Yield leases in order, from the one after `number`."""
         return (lease for lease in self.leases.values() if lease.number > number)
 
 
 @record
 class ToClient(Record):
-    """Send this to a client."""
+    """Send a message to a client."""
 
     client_id: str
     message: Message
@@ -377,7 +378,7 @@ class ToClient(Record):
 
 @record
 class ToNode(Record):
-    """Send this to a worker."""
+    """Send a message to a worker."""
 
     node_id: str
     message: Message
@@ -385,7 +386,7 @@ class ToNode(Record):
 
 @record
 class DropNode(Record):
-    """Close the connection to a worker that is lost."""
+    """Close the connection to a lost worker."""
 
     node_id: str
     reason: str

@@ -1,4 +1,4 @@
-"""Status and lists: what the master's tables look like to people, `xparl` and the monitor. Changes nothing."""
+"""Read-only views of the master's tables for `xparl` and the monitor: status and lists."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ClusterView:
     """Answers to questions about a cluster.
 
     Args:
-        tables: What the master knows.
+        tables: The master's tables.
         cluster_id: The cluster's id.
         started: When it started, on the loop's clock.
     """
@@ -47,7 +47,7 @@ class ClusterView:
         self._started = started
 
     def status(self, request_id: int, now: float, *, detail: bool, dropped: int, nodes: bool = True) -> Status:
-        """Return the cluster at this moment, see StatusRequest; `dropped` is the reception's count of bad peers."""
+        """Return the cluster's status, see StatusRequest; `dropped` is the reception's count of rejected peers."""
         tables = self._tables
         absent = sum(client.is_absent for client in tables.clients.values())
         return Status(
@@ -91,7 +91,7 @@ class ClusterView:
         return NodeList(asked.request_id, rows, end if end < count else None)
 
     def deaths(self, asked: ListDeaths) -> Deaths:
-        """Return the latest actors that were lost."""
+        """Return the latest lost actors."""
 
         log = self._tables.deaths
         limit = min(max(1, asked.limit), _MOST_DEATHS)

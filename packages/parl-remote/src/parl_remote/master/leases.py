@@ -1,14 +1,14 @@
-"""Leases: requests for room that are granted or refused, ends, and the messages to those concerned.
+"""Lease requests and their outcomes, the ends of leases and their notifications, and look-ups of actors.
 
-LeaseRequest --room now--> LeaseAssigned to the worker, LeaseGranted to the client
-             --no room---> the queue --room--> the same
+LeaseRequest --fits now--> LeaseAssigned to the worker, LeaseGranted to the client
+             --too large-> the queue --fits--> the same
                               `- out of time, or hopeless, or its name is taken --> LeaseRefused
 
-its owner lets go, or is gone   -> LeaseRevoked to the worker; room free at once, the end recorded when it comes
+its owner releases it, or ends  -> LeaseRevoked to the worker; resources free at once, the end recorded when reported
 its actor ends on its worker    -> LeaseLost to the owner
-somebody wants it killed        -> EndActor to the worker, and ActorKilled to the asker once it has ended
+a client wants it killed        -> EndActor to the worker, and ActorKilled to the client once it has ended
 
-Clients that look for an actor that waits for room, or is about to be made again, are answered here as well.
+Look-ups of actors that wait for resources, or are about to be restarted, are answered here as well.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ __all__ = ["ActorFinders", "LeaseEnds", "LeaseGrants"]
 
 
 class LeaseGrants:
-    """Requests and their answers.
+    """Handles lease requests.
 
     Args:
-        tables: What the master knows.
-        new_lease_id: Makes a fresh id.
-        nodes_may_join: Whether what no present node can hold may wait for one that can.
+        tables: The master's tables.
+        new_lease_id: Returns a fresh id.
+        nodes_may_join: Whether a request that no present node can hold may wait for a node that can.
     """
 
     def __init__(self, tables: ClusterTables, new_lease_id: Callable[[], str], *, nodes_may_join: bool) -> None:
@@ -66,7 +66,7 @@ class LeaseGrants:
             return out
         hopeless = not self._nodes_may_join and not tables.pool.could_hold(waiting.shape)
         if hopeless or request.timeout_s == 0:
-            out.append(self._refuse(waiting))  # who was behind it has its turn with the next placing
+            out.append(self._refuse(waiting))  # requests behind it have their turn with the next placing
         return out
 
     def cancelled(self, client_id: str, request_id: int) -> list[Instruction]:
@@ -78,16 +78,16 @@ class LeaseGrants:
         return [ToClient(client_id, LeaseRefused(request_id, RefusalCode.CANCELLED, "the request was cancelled"))]
 
     def given_up(self, client_id: str) -> None:
-        """A client that is gone waits for nothing."""
+        """Withdraw all requests of a client that is gone."""
         for waiting in self._tables.queue.remove_client(client_id):
             self._tables.names.give_up(client_id, waiting.request)
 
     def out_of_time(self, now: float) -> list[Instruction]:
-        """Refuse what has waited for as long as it was willing to."""
+        """Refuse the requests past their deadlines."""
         return [self._refuse(waiting) for waiting in self._tables.queue.due(now)]
 
     def place_waiting(self, now: float) -> list[Instruction]:
-        """Give what is free to those whose turn it is."""
+        """Grant free resources to the requests whose turn it is."""
         out: list[Instruction] = []
         while choice := next_placement(self._tables.pool, self._tables.queue):
             out += self._grant(*choice, now)
@@ -132,7 +132,7 @@ class LeaseGrants:
         return [ToNode(node.node_id, assigned), ToClient(client_id, granted)]
 
     def _refuse(self, waiting: Waiting) -> Instruction:
-        """Take a request out of the queue and say why it got nothing."""
+        """Take a request out of the queue and return its refusal with the reason."""
         request, pool, queue = waiting.request, self._tables.pool, self._tables.queue
         possible = pool.could_hold(waiting.shape)
         why = reasons(pool, queue)[waiting.shape]
@@ -154,7 +154,7 @@ class LeaseGrants:
         lease = self._tables.called(request.actor_name)
         holder = self._tables.names.get(request.actor_name)
         owner = self._tables.owner_of(holder.client_id) if holder is not None else ""
-        what = f"the {lease.class_name or 'actor'} {lease.lease_id}" if lease else "an actor that waits for room"
+        what = f"the {lease.class_name or 'actor'} {lease.lease_id}" if lease else "an actor that waits for resources"
         reason = (
             f"the name {request.actor_name!r} is taken by {what}{f' of {owner}' if owner else ''}; "
             f"choose another, or use that one: parl.get_actor({request.actor_name!r})"
@@ -163,10 +163,10 @@ class LeaseGrants:
 
 
 class ActorFinders:
-    """Questions after actors that are open.
+    """The pending look-ups of actors.
 
     Args:
-        tables: What the master knows.
+        tables: The master's tables.
     """
 
     def __init__(self, tables: ClusterTables) -> None:
@@ -174,10 +174,10 @@ class ActorFinders:
         self._waiting: dict[str, list[tuple[str, int]]] = {}
 
     def request(self, client_id: str, asked: FindActor) -> list[Instruction]:
-        """Answer at once if that is possible.
+        """Answer a look-up at once if possible, else queue it.
 
         Raises:
-            RemoteError: There is no such actor, and none will be.
+            RemoteError: There is no such actor, and none is expected.
         """
         sought = asked.actor_name or asked.lease_id
         lease = self._tables.called(sought)
@@ -189,7 +189,7 @@ class ActorFinders:
         return []
 
     def settle(self) -> list[Instruction]:
-        """Answer those for whom something has changed."""
+        """Answer the look-ups whose outcome is known now."""
         out: list[Instruction] = []
         for sought in list(self._waiting):
             lease = self._tables.called(sought)
@@ -222,16 +222,16 @@ _LEAVING_KEPT = 10_000
 
 
 class LeaseEnds:
-    """Ends of leases.
+    """Handles the ends of leases.
 
     Args:
-        tables: What the master knows.
+        tables: The master's tables.
     """
 
     def __init__(self, tables: ClusterTables) -> None:
         self._tables = tables
-        self._leaving: dict[str, Lease] = {}  # free already, and their workers have yet to say how their actors ended
-        self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: who wants to know when it has ended
+        self._leaving: dict[str, Lease] = {}  # free already; their workers have yet to report how their actors ended
+        self._kills: dict[str, list[tuple[str, int]]] = {}  # by lease: clients to notify of its end
 
     def revoke(self, lease_id: str, reason: str) -> list[Instruction]:
         """End a lease that its client does not need any more."""
@@ -248,7 +248,7 @@ class LeaseEnds:
         return [ToClient(lease.client_id, LeaseLost(lease_id, cause)), *self._answer_kills(lease, cause)]
 
     def reported(self, node_id: str, lease_id: str, cause: DeathCause) -> list[Instruction]:
-        """Note an actor's end on its worker; one of another node is ignored, a released one is only recorded."""
+        """Handle a reported end of an actor; reports by other nodes are ignored, those of released actors recorded."""
         left = self._leaving.get(lease_id)
         if left is not None and left.node.node_id == node_id:
             del self._leaving[lease_id]

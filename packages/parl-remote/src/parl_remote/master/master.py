@@ -1,11 +1,11 @@
-"""The master's side of all protocols: takes messages, asks `ClusterState` what they mean, carries the answer out.
+"""The master's side of all protocols: passes messages to `ClusterState` and carries out its instructions.
 
     client --LeaseRequest, ...--> Reception --> Master --event--> ClusterState
            <--LeaseGranted, ...----------------   |  <-instructions--
     worker --NodeJoin, Heartbeat, ...----------->  |
 
-It schedules and watches; no call and no user's data comes through here, and it never unpickles anything. A peer that
-sends what it may not is refused and dropped by the reception; nothing that a peer sends ends the master.
+It schedules and watches; no calls and no user data pass through it, and it never unpickles anything. A peer that breaks
+the protocol is refused and dropped by the reception; no message of a peer ends the master.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class Master:
 
     Args:
         loop: The node's loop.
-        reception: Where peers come in; the master registers itself there.
+        reception: Accepts peers; the master registers itself there.
         state: The cluster's bookkeeping.
         limits: Sizes of control messages.
-        on_shutdown: Called once when a client asks to end the cluster, after everyone was told.
+        on_shutdown: Called once when a client asks to end the cluster, after all peers were notified.
 
     Attributes:
-        parts: What it answers beside leasing; add to it before the first peer comes.
+        parts: Its services beside leasing; to be extended before the first peer connects.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Master:
     # -- handshake.Service ---------------------------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        """A client or a worker connected."""
+        """Handle a client or worker that has connected."""
         if link.hello.role is Role.CLIENT:
             client_id = link.hello.id
             before = self._clients.get(client_id)
@@ -117,7 +117,7 @@ class Master:
             _log.info("client %s (%s, process %d) connected", client_id, link.hello.name, link.hello.pid)
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """A peer sent a message; see `Service.received`."""
+        """Process a peer's message; see `Service.received`."""
         if len(frames) != 1 or len(frames[0]) > self._limits.max_control_bytes:
             raise RemoteProtocolError("a control message is one frame of moderate size")
         message = decode(frames[0])
@@ -129,7 +129,7 @@ class Master:
             self._from_worker(link, message)
 
     def closed(self, link: Link, reason: str) -> None:
-        """A peer is gone."""
+        """Handle a peer that is gone."""
         self.parts.closed(link)
         client_id = link.hello.id
         if self._clients.get(client_id) is link:
@@ -145,7 +145,7 @@ class Master:
     # -- the end -------------------------------------------------------------------------------------------------
 
     def stop(self, reason: str) -> None:
-        """Tell everyone that the cluster ends; whoever called this then closes the listeners."""
+        """Notify all peers that the cluster ends; the caller then closes the listeners."""
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
@@ -229,7 +229,7 @@ class Master:
         self._schedule()
 
     def _let_go(self, node_id: str, reason: str) -> None:
-        """A worker was told goodbye: it ends, and nobody shall call that a loss."""
+        """Drop a worker that was sent Bye and ends, so that its end does not count as a loss."""
         link = self._nodes.pop(node_id)
         del self._node_of[link]
         _log.info("node %s (%s) leaves: %s", node_id, link.hello.name, reason)
@@ -240,7 +240,7 @@ class Master:
         if link is not None:
             _log.warning("node %s (%s) is lost: %s", instruction.node_id, link.hello.name, instruction.reason)
             del self._node_of[link]
-            link.drop()  # without a goodbye, after which it would end: if it lives, it shall come back
+            link.drop()  # without a Bye, which would end the worker: if it lives, it is to reconnect
 
     def _beat(self) -> None:
         self._notice_sleep()
@@ -249,7 +249,7 @@ class Master:
             self._loop.call_later(self._limits.heartbeat_interval_s, self._beat)
 
     def _notice_sleep(self) -> None:
-        """If this process was stopped, or its machine, nobody else was silent."""
+        """Restart all liveness periods if this process or its machine was suspended."""
         now = self._loop.now()
         if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
             _log.warning("this process was stopped for about %.0f s", now - self._last_beat)
@@ -257,7 +257,7 @@ class Master:
             self._last_beat = now
 
     def _schedule(self) -> None:
-        """Have `_tick` called when something is due; a call too early does no harm, so only earlier times matter."""
+        """Schedule `_tick` for the next deadline; early calls are harmless, so only earlier times matter."""
         due = self._state.next_deadline()
         if due is None or self._stopping or due >= self._timer_at:
             return
@@ -277,7 +277,7 @@ class MasterOverview:
 
     Args:
         state: The cluster's bookkeeping.
-        now: The loop's clock.
+        now: Returns the loop's time.
         carry_out: Carries instructions out.
         own_node_id: The node that the master runs in.
     """
@@ -295,7 +295,7 @@ class MasterOverview:
         self._own_node_id = own_node_id
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
-        """Answer a question or do what was asked; see `handshake.Part`."""
+        """Answer a query or carry out a request; see `parts.Part`."""
         peer = link.hello.id
         if isinstance(message, NodeNumbers):
             if link.hello.role is not Role.WORKER:

@@ -1,15 +1,15 @@
-"""The members of a cluster: nodes and programs that come, break off, come back and leave, and their leases with them.
+"""The members of a cluster: nodes and programs that join, disconnect, reconnect and leave, and their leases.
 
     NodeJoin --> a node, its running leases taken in --heartbeats--> alive --silence, a broken connection--> lost
                                                                               `- its leases are lost with it
-    up --drain--> draining --the time is up--> its actors are asked to end --the last one has ended--> it is let go
+    up --drain--> draining --the time is up--> its actors are asked to end --the last one has ended--> it is released
                       `-------------------------- the last one has ended ----------------------------^
 
-    Hello --> a program --its connection breaks--> away --comes back in time, says what it holds--> here
+    Hello --> a program --its connection breaks--> away --reconnects in time, lists its leases----> here
                 `--Bye----> gone <--stays away-----'
 
-A node that comes back keeps what it brings, unless somebody was told already that it is lost. Actors of a drained node
-whose owners make them again (`max_restarts`) are asked to end at once: they begin anew somewhere else.
+A node that rejoins keeps its leases, except those already reported as lost. Actors of a drained node that are restarted
+(`max_restarts`) are asked to end at once: they begin anew on other nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class KnownNodes:
     """The life of nodes in a cluster.
 
     Args:
-        tables: What the master knows.
+        tables: The master's tables.
         ends: Ends leases.
         epoch: Unix time of the loop's zero, for records of deaths.
     """
@@ -68,20 +68,20 @@ class KnownNodes:
         return node, out
 
     def alive(self, node_id: str, beat: Heartbeat, now: float) -> None:
-        """A worker gave a sign of life; unknown ones are ignored."""
+        """Record a heartbeat of a worker; unknown workers are ignored."""
         if node := self._tables.pool.get(node_id):
             node.beat = beat
             self._tables.alive.heard(node_id, now)
 
     def counted(self, node_id: str, numbers: Iterable[ActorNumbers]) -> None:
-        """A worker says what its actors do; actors that are not there any more are ignored."""
+        """Record a worker's numbers on its actors; actors that have ended are ignored."""
         for one in numbers:
             lease = self._tables.leases.get(one.lease_id)
             if lease is not None and lease.node.node_id == node_id:
                 lease.numbers = one
 
     def forget(self, node: Node, reason: str, now: float, keep: Iterable[str] = ()) -> list[Instruction]:
-        """Remove a node; leases in `keep` vanish silently, because the caller records them anew."""
+        """Remove a node; leases in `keep` are dropped without a report, because the caller records them anew."""
         out: list[Instruction] = []
         silently = set(keep)
         for lease_id in list(node.leases):
@@ -116,7 +116,8 @@ class KnownNodes:
     def _take_in(self, node: Node, brought: RunningLease, now: float) -> list[Instruction]:
         """Adopt a lease that runs on a joining node, unless its owner was already told that it is lost.
 
-        The owner may not be connected here, but it is to the worker, which reports the lease's end when that breaks.
+        The owner may not be connected to the master, but is to the worker, which reports the lease's end when that
+        breaks.
         """
         tables = self._tables
         if brought.lease_id in self._lost_leases or brought.lease_id in tables.leases:
@@ -152,10 +153,10 @@ class KnownClients:
     """The life of programs in a cluster.
 
     Args:
-        tables: What the master knows.
-        grants: Knows who waits.
+        tables: The master's tables.
+        grants: The pending requests.
         ends: Ends leases.
-        grace_s: How long one that broke off may come back; 0 for not at all.
+        grace_s: The time in which a disconnected program may reconnect; 0 for none.
     """
 
     def __init__(self, tables: ClusterTables, grants: LeaseGrants, ends: LeaseEnds, *, grace_s: float) -> None:
@@ -206,12 +207,12 @@ class KnownClients:
         return revoked
 
     def out_of_time(self, now: float) -> list[Instruction]:
-        """Give up those that have been away for too long."""
+        """Give up programs that have been away for too long."""
         gone = [client_id for client_id, until in self._away.items() if until <= now]
         return [instruction for client_id in gone for instruction in self.lost(client_id)]
 
     def next_deadline(self) -> float | None:
-        """Return when the next one is given up."""
+        """Return when the next program is given up, or None."""
         return min(self._away.values(), default=None)
 
     def _end(self, lease_ids: Iterable[str], reason: str) -> list[Instruction]:
@@ -222,13 +223,13 @@ class KnownClients:
         return out
 
     def _check_unstarted(self, client: Client) -> list[Instruction]:
-        """Room of a client that is away and may never have come to its workers is not kept for it."""
+        """Return instructions to forget leases that an absent client may never have used."""
 
         leases = (self._tables.leases[lease_id] for lease_id in client.leases)
         return [ToNode(one.node.node_id, ForgetUnstarted(one.lease_id)) for one in leases if one.numbers is None]
 
 
-_GRACE_S = 10.0  # to finish what an actor was sent; what takes longer is killed, as the caller has said enough by then
+_GRACE_S = 10.0  # for an actor to finish its calls; one that takes longer is killed, as its owner had time to react
 
 
 @dataclass(slots=True)
@@ -238,10 +239,10 @@ class _Drain:
 
 
 class Draining:
-    """All nodes that are being drained.
+    """The nodes that are being drained.
 
     Args:
-        tables: What the master knows.
+        tables: The master's tables.
         own_node_id: The node that the master runs in, which cannot leave.
     """
 
@@ -251,7 +252,7 @@ class Draining:
         self._drains: dict[str, _Drain] = {}
 
     def requested(self, client_id: str, request: DrainNode, now: float) -> list[Instruction]:
-        """Close a node. A second request for it sets its time anew.
+        """Close a node; a second request for it sets a new deadline.
 
         Raises:
             RemoteError: There is no such node, or more than one of that name.
@@ -278,16 +279,16 @@ class Draining:
         return [*out, *self.due(now)]
 
     def came_back(self, node: Node) -> None:
-        """A node joined again that is still to be drained."""
+        """Close a node again that rejoined while it is being drained."""
         if node.node_id in self._drains:
             self._tables.pool.close(node)
 
     def forget(self, node_id: str) -> None:
-        """A node is gone."""
+        """Forget a node that is gone."""
         self._drains.pop(node_id, None)
 
     def due(self, now: float) -> list[Instruction]:
-        """Ask the actors of nodes whose time is up to end."""
+        """Ask the actors of nodes past their deadline to end."""
         out: list[Instruction] = []
         for node_id, drain in self._drains.items():
             node = self._tables.pool.get(node_id)
@@ -298,16 +299,16 @@ class Draining:
         return out
 
     def next_deadline(self) -> float | None:
-        """Return when the next node's time is up."""
+        """Return the next deadline of a node, or None."""
         return min((drain.deadline for drain in self._drains.values() if drain.deadline is not None), default=None)
 
     def empty(self) -> list[Node]:
-        """Return nodes that have no actors any more and may leave."""
+        """Return the drained nodes without actors, which may leave."""
         nodes = [self._tables.pool.get(node_id) for node_id in self._drains if node_id != self._own_node_id]
         return [node for node in nodes if node is not None and not node.leases]
 
     def let_go(self, node: Node) -> Instruction:
-        """Return the goodbye to a node, which ends its worker."""
+        """Return the Bye to a node, which ends its worker."""
         reason = self._drains.pop(node.node_id).request.reason
         return ToNode(node.node_id, Bye("it was drained" + (f": {reason}" if reason else "")))
 

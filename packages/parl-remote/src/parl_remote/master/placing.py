@@ -43,7 +43,7 @@ _Node = TypeVar("_Node")
 
 
 class FreeIndex(Generic[_Node]):
-    """One kind's order."""
+    """The index of one kind of resource."""
 
     __slots__ = ("_amount_of", "_amounts", "_nodes")
 
@@ -53,7 +53,7 @@ class FreeIndex(Generic[_Node]):
         self._amount_of: dict[_Node, float] = {}
 
     def put(self, node: _Node, amount: float) -> None:
-        """Note how much a node has free now; a known one goes to the end of its new place's line."""
+        """Set a node's free amount; the node goes to the end of that amount's line."""
         self.remove(node)
         line = self._nodes.get(amount)
         if line is None:
@@ -63,7 +63,7 @@ class FreeIndex(Generic[_Node]):
         self._amount_of[node] = amount
 
     def remove(self, node: _Node) -> None:
-        """Forget a node; unknown ones are ignored."""
+        """Remove a node; unknown ones are ignored."""
         amount = self._amount_of.pop(node, None)
         if amount is None:
             return
@@ -75,7 +75,7 @@ class FreeIndex(Generic[_Node]):
 
     @property
     def most(self) -> float:
-        """The largest amount that a node has free, 0 if there is none."""
+        """The largest free amount of a node, 0 if there is none."""
         return self._amounts[-1] if self._amounts else 0.0
 
     def from_most(self, need: float) -> Iterator[_Node]:
@@ -108,24 +108,24 @@ class GpuShares:
 
     @property
     def free(self) -> tuple[float, ...]:
-        """The free share of each, 0 to 1, in the order of their names."""
+        """The free share of each GPU, 0 to 1, in the order of their names."""
         return tuple(free / _THOUSANDTHS for free in self._free.values())
 
     def has(self, amount: float) -> bool:
-        """Return whether `take` would give GPUs; the sum of what is free says nothing about fractions."""
+        """Return whether `take` would succeed; the sum of the free shares does not tell for fractions."""
         if amount < 1:
             need = round(amount * _THOUSANDTHS)
             return not need or any(free >= need for free in self._free.values())
         return amount == int(amount) <= sum(free == _THOUSANDTHS for free in self._free.values())
 
     def take(self, amount: float) -> tuple[str, ...]:
-        """GPUs for one actor.
+        """Assign GPUs to one actor and return their names.
 
         Raises:
             ValueError: There are not enough.
         """
         if not self.has(amount):
-            raise ValueError(f"there is no room for {amount:g} GPU, {self.free} are free")
+            raise ValueError(f"{amount:g} GPU are not available, {self.free} are free")
         if not amount:
             return ()
         if amount < 1:
@@ -137,14 +137,14 @@ class GpuShares:
         return tuple(selected)
 
     def claim(self, names: tuple[str, ...], amount: float) -> None:
-        """Take exactly these, for an actor that has them already; those that are not here are ignored."""
+        """Assign exactly these GPUs, for an actor that has them already; unknown ones are ignored."""
         need = round(min(amount, 1) * _THOUSANDTHS)
         for name in names:
             if name in self._free:
                 self._free[name] = max(0, self._free[name] - need)
 
     def give(self, names: tuple[str, ...], amount: float) -> None:
-        """Give back what `take(amount)` gave."""
+        """Return the GPUs of a `take(amount)`."""
         need = round(min(amount, 1) * _THOUSANDTHS)
         for name in names:
             if name in self._free:
@@ -156,8 +156,8 @@ class Shape(NamedTuple):
 
     Attributes:
         resources: What the actor needs.
-        placement: Which of the nodes that have it takes the actor.
-        node: The only node that may, by its name or id; empty for any.
+        placement: The policy that selects among the nodes with enough.
+        node: The only eligible node, by its name or id; empty for any.
     """
 
     resources: Resources
@@ -166,17 +166,17 @@ class Shape(NamedTuple):
 
 
 class Node:
-    """One worker as the master knows it; only the pool changes `free` and `is_open`.
+    """The master's record of one worker; only the pool changes `free` and `is_open`.
 
     Attributes:
-        joined: What it said when it joined.
-        joined_at: When that was.
-        pid: Its process on its host.
+        joined: Its NodeJoin message.
+        joined_at: When it joined, on the loop's clock.
+        pid: Its process id on its host.
         versions: Versions of parl_remote and python there.
         beat: Its last heartbeat.
-        leases: The ids of those that run here.
-        free: What is free.
-        gpus: What is free of each GPU.
+        leases: The ids of its running leases.
+        free: Its free resources.
+        gpus: The free share of each GPU.
         is_open: Whether it takes actors.
     """
 
@@ -210,24 +210,24 @@ class Node:
 
     @property
     def gpu_names(self) -> tuple[str, ...]:
-        """Its GPUs, as CUDA_VISIBLE_DEVICES names them."""
+        """The worker's GPUs, as CUDA_VISIBLE_DEVICES names them."""
         return self.joined.gpus or tuple(map(str, range(int(self.total.gpu))))
 
     def is_called(self, text: str) -> bool:
-        """Return whether `text` is its id or its name."""
+        """Return whether `text` is the worker's id or its name."""
         return text in (self.joined.node_id, self.joined.name)
 
     def has_room(self, need: Resources) -> bool:
-        """Return whether an actor can go here now."""
+        """Return whether an actor fits here now."""
         return self.free.fits(need) and (not need.gpu or self.gpus.has(need.gpu))
 
 
 class NodePool:
-    """All nodes, by id, with their free resources.
+    """All nodes by id, with their free resources.
 
     Attributes:
-        total: The sum of what all nodes that take actors offer.
-        free: The sum of what is free on them.
+        total: The total resources of the nodes that take actors.
+        free: The total free resources of those nodes.
     """
 
     def __init__(self) -> None:
@@ -244,16 +244,16 @@ class NodePool:
         return iter(self._nodes.values())
 
     def get(self, node_id: str) -> Node | None:
-        """Return the node of that id, if it is here."""
+        """Return the node with that id, or None."""
         return self._nodes.get(node_id)
 
     def called(self, text: str) -> list[Node]:
-        """Return the node of that id, or all of that name."""
+        """Return the node with that id, or all nodes with that name."""
         by_id = self._nodes.get(text)
         return [by_id] if by_id else [node for node in self._nodes.values() if node.is_called(text)]
 
     def add(self, node: Node) -> None:
-        """Take in a node that is not here yet, with everything free."""
+        """Add a new node with all resources free."""
         self._nodes[node.node_id] = node
         self._totals[node.total] += 1
         self.total += node.total
@@ -265,7 +265,7 @@ class NodePool:
         self._groups[kinds].add(node)
 
     def close(self, node: Node) -> None:
-        """Give the node nothing more; what runs there goes on."""
+        """Stop placing actors on a node; its running actors go on."""
         if not node.is_open:
             return
         node.is_open = False
@@ -280,20 +280,20 @@ class NodePool:
             del self._groups[kinds]
 
     def remove(self, node: Node) -> None:
-        """Forget a node and everything that was free or taken on it."""
+        """Forget a node and its free and taken resources."""
         self.close(node)
         del self._nodes[node.node_id]
 
     def take(self, node: Node, amount: Resources, gpus: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """Take resources that fit.
+        """Take resources that fit, and return the GPUs.
 
         Args:
-            node: Where.
-            amount: How much.
-            gpus: Which GPUs, for an actor that has them already; None chooses.
+            node: The node.
+            amount: The resources.
+            gpus: The GPUs of an actor that has them already; None selects them.
 
         Returns:
-            Which GPUs these are.
+            The names of the GPUs.
         """
         if gpus is None:
             gpus = node.gpus.take(amount.gpu) if amount.gpu else ()
@@ -306,7 +306,7 @@ class NodePool:
         return gpus
 
     def give(self, node: Node, amount: Resources, gpus: tuple[str, ...]) -> None:
-        """Give back what was taken."""
+        """Return resources that were taken."""
         node.gpus.give(gpus, amount.gpu)
         node.free += amount
         if node.is_open:
@@ -314,13 +314,13 @@ class NodePool:
             self._groups[node.total.kinds()].changed(node)
 
     def pick(self, shape: Shape, avoid: Collection[Node] = ()) -> Node | None:
-        """Return the node that an actor goes to: by its placement, of those that offer the fewest other kinds.
+        """Return the node for an actor, by its placement among the nodes with the fewest other kinds of resources.
 
-        Actors without GPUs so leave the nodes that have some to those that want them.
+        Actors that need no GPU thus leave nodes with GPUs to those that do.
 
         Args:
-            shape: What it needs, and where it wants to go.
-            avoid: Where it may not.
+            shape: The resources and placement that it needs.
+            avoid: Nodes that are not eligible.
         """
         need = shape.resources
         if shape.node:
@@ -333,7 +333,7 @@ class NodePool:
         return None
 
     def could_hold(self, shape: Shape) -> bool:
-        """Return whether any node could take this if it were empty."""
+        """Return whether any node could hold this if it were empty."""
         need = shape.resources
         if need.gpu > 1 and need.gpu != int(need.gpu):
             return False
@@ -342,7 +342,7 @@ class NodePool:
         return any(total.fits(need) for total in self._totals)
 
     def short_of(self, need: Resources) -> frozenset[str]:
-        """Return which kinds no node has enough of now; all kinds of `need` if only their combination is lacking."""
+        """Return the kinds that no node has enough of now; all kinds of `need` if only their combination is lacking."""
         kinds = need.kinds()
         short = frozenset(kind for kind in kinds if self.most_free(kind) < need.amount(kind))
         if not short and need.gpu and not any(node.gpus.has(need.gpu) for node in self if node.is_open):
@@ -350,12 +350,12 @@ class NodePool:
         return short or kinds
 
     def most_free(self, kind: str) -> float:
-        """Return the most that one node has free of a kind."""
+        """Return the largest free amount of a kind on one node."""
         return max((group.most_free(kind) for group in self._groups.values() if kind in group.kinds), default=0.0)
 
 
 class _Group:
-    """Nodes that offer the same kinds."""
+    """Nodes with the same kinds of resources."""
 
     def __init__(self, kinds: frozenset[str]) -> None:
         self.kinds = kinds
@@ -397,7 +397,7 @@ _Key = tuple[str, int]
 
 
 class Waiting:
-    """One request in the queue."""
+    """A request in the queue."""
 
     __slots__ = ("client_id", "deadline", "gone", "order", "request", "shape", "since")
 
@@ -412,12 +412,12 @@ class Waiting:
 
     @property
     def key(self) -> _Key:
-        """Names it: the client and the client's number for it."""
+        """The request's key: the client and the client's number for it."""
         return (self.client_id, self.request.request_id)
 
 
 class LeaseQueue:
-    """First come, first served, a line for each shape."""
+    """A first-come, first-served queue with a line for each shape."""
 
     def __init__(self) -> None:
         self._lines: dict[Shape, deque[Waiting]] = {}
@@ -436,15 +436,15 @@ class LeaseQueue:
         return iter(list(self._by_key.values()))
 
     def get(self, key: _Key) -> Waiting | None:
-        """Return the request of that key, None if it is not waiting."""
+        """Return the request with that key, None if it is not waiting."""
         return self._by_key.get(key)
 
     def count_of(self, client_id: str) -> int:
-        """Return how many requests of a client wait."""
+        """Return the number of a client's pending requests."""
         return len(self._by_client.get(client_id, ()))
 
     def add(self, client_id: str, request: LeaseRequest, now: float) -> Waiting:
-        """Put a request at the end of its line."""
+        """Append a request to its line."""
         deadline = None if request.timeout_s is None else now + request.timeout_s
         waiting = Waiting(next(self._orders), client_id, request, now, deadline)
         self._by_key[waiting.key] = waiting
@@ -455,7 +455,7 @@ class LeaseQueue:
         return waiting
 
     def remove(self, key: _Key) -> Waiting | None:
-        """Take a request out; None if it is not waiting."""
+        """Remove a request and return it; None if it is not waiting."""
         waiting = self._by_key.pop(key, None)
         if waiting is not None:
             waiting.gone = True
@@ -467,29 +467,29 @@ class LeaseQueue:
         return waiting
 
     def remove_client(self, client_id: str) -> list[Waiting]:
-        """Take out everything that a client waits for."""
+        """Remove all requests of a client and return them."""
         gone = list(self._by_client.get(client_id, {}).values())
         for waiting in gone:
             self.remove(waiting.key)
         return gone
 
     def ahead_of(self, waiting: Waiting) -> int:
-        """Return how many requests of the same shape came earlier."""
+        """Return the number of earlier requests of the same shape."""
         return sum(not one.gone for one in self._lines[waiting.shape] if one.order < waiting.order)
 
     def heads(self) -> list[Waiting]:
-        """Return the first of each line, the longest waiting one first."""
+        """Return the first request of each line, the longest waiting one first."""
         return sorted((line[0] for line in self._lines.values()), key=lambda waiting: waiting.order)
 
     def due(self, now: float) -> list[Waiting]:
-        """Return what has waited for as long as it was willing to; it stays in the queue until it is removed."""
+        """Return the requests past their deadlines, which stay in the queue until they are removed."""
         due = []
         while (deadline := self.next_deadline()) is not None and deadline <= now:
             due.append(heapq.heappop(self._deadlines)[2])
         return due
 
     def next_deadline(self) -> float | None:
-        """Return when the next request runs out of time."""
+        """Return the next deadline of a request, or None."""
         while self._deadlines and self._deadlines[0][2].gone:
             heapq.heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None
@@ -507,8 +507,8 @@ class _Held:
     """The kinds and nodes that older requests hold back.
 
     Attributes:
-        kinds: For whom: the first request that is short of each kind.
-        on: The same for single nodes.
+        kinds: The first request that is short of each kind.
+        on: The kinds reserved on single nodes.
     """
 
     kinds: dict[str, Waiting] = field(default_factory=dict)
@@ -528,7 +528,7 @@ class _Held:
 
 
 def next_placement(pool: NodePool, queue: LeaseQueue) -> tuple[Waiting, Node] | None:
-    """Return the request that is served next and its node; None if all have to wait."""
+    """Return the next request to serve and its node; None if all have to wait."""
     held = _Held()
     for waiting in queue.heads():
         kinds = waiting.shape.resources.kinds()
@@ -541,7 +541,7 @@ def next_placement(pool: NodePool, queue: LeaseQueue) -> tuple[Waiting, Node] | 
 
 
 def reasons(pool: NodePool, queue: LeaseQueue) -> dict[Shape, str]:
-    """Return why each shape that waits has to."""
+    """Return for each pending shape why it has to wait."""
     held = _Held()
     found: dict[Shape, str] = {}
     for waiting in queue.heads():
@@ -561,7 +561,7 @@ def reasons(pool: NodePool, queue: LeaseQueue) -> dict[Shape, str]:
 
 
 def _too_large(pool: NodePool, shape: Shape) -> str:
-    """Return why no node could ever take this."""
+    """Return why no node could ever hold this."""
     need = shape.resources
     if shape.node:
         bound = pool.called(shape.node)

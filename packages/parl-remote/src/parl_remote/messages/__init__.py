@@ -1,13 +1,13 @@
 """The control plane: every message between client, master and worker, as one frozen dataclass each.
 
-    any link          Hello -> Welcome | Refused, then Bye from whoever ends it
+    any link          Hello -> Welcome | Refused, then Bye from the side that ends it
     client -> master  LeaseRequest, LeaseCancel, LeaseRelease, LeasesHeld, StatusRequest, Shutdown
     master -> client  LeaseGranted, LeaseRefused, LeaseLost, Status
     worker -> master  NodeJoin, LeaseEnded, Heartbeat
     master -> worker  LeaseAssigned, LeaseRevoked, Heartbeat
     client -> worker  StartActor, StopActor, or on a link of its own AttachActor, after which calls follow
     worker -> client  ActorStarted, ActorFailed, ActorDied
-    answers           what has a `request_id` is answered by a message with the same one, at worst by Failed
+    answers           a message with a `request_id` is answered by one with the same id, or by Failed
 
 A message is one frame of JSON (see `wire`). What users pass and get (pickles) travels in further frames, opaque to
 everything in between. What most processes never meet is in `parts` (messages of a node's parts: files, logs, values,

@@ -50,15 +50,15 @@ class LeaseRequest(Message):
     Attributes:
         request_id: The client's number for it.
         resources: What the actor needs.
-        timeout_s: How long to queue while the cluster is full; None waits as long as it takes, 0 does not queue.
+        timeout_s: How long to queue while the cluster is full; None waits without limit, 0 does not queue.
         class_name: The actor's class, for status.
         placement: Where to put it among the nodes that have enough.
-        actor_name: What `get_actor` finds it by, unique in the cluster; empty for an actor without a name.
+        actor_name: The actor's name for `get_actor`, unique in the cluster; empty for an actor without a name.
         detached: Whether it outlives its client.
-        replaces: The lease of the actor that this one is the restart of; empty for a new one. Names and handles of
-            that one lead to this one from then on.
-        restarts: How often the actor has been restarted by now.
-        max_restarts: How often its client will make it again when it is lost; -1 for as often as needed.
+        replaces: The lease of the actor that this one restarts; empty for a new one. Name and handles of that actor
+            lead to this one from then on.
+        restarts: The number of restarts so far.
+        max_restarts: The maximum number of restarts by its client; -1 for no limit.
         node: The only node that it may go to, by its name or id; empty for any.
     """
 
@@ -77,31 +77,31 @@ class LeaseRequest(Message):
 
 @record
 class LeaseCancel(Message):
-    """The client does not want it any more; answered by LeaseRefused(CANCELLED) unless it was answered before."""
+    """Withdraw a lease request; answered by LeaseRefused(CANCELLED) unless it was answered before."""
 
     request_id: int
 
 
 @record
 class LeaseRelease(Message):
-    """The client is done with a lease; the worker ends the actor."""
+    """Release a lease; the worker ends the actor."""
 
     lease_id: str
 
 
 @record
 class LeasesHeld(Message):
-    """A client that comes back says which leases it has; others of its were granted by an answer that got lost."""
+    """The leases of a client that reconnects; its others were granted by an answer that got lost."""
 
     leases: tuple[str, ...]
 
 
 @record
 class LeaseGranted(Message):
-    """The resources for one actor, and where.
+    """The grant of a lease, and its worker.
 
     Attributes:
-        request_id: Which request this answers.
+        request_id: The number of the request.
         lease_id: The lease, named on every later message about it.
         node_id: The worker that holds the resources.
         node_addresses: "host:port" of the worker, as peers on other hosts reach it.
@@ -119,7 +119,7 @@ class LeaseGranted(Message):
 
 @record
 class LeaseRefused(Message):
-    """No resources: `reason` says what was asked and what the cluster has."""
+    """The refusal of a lease; `reason` has the requested resources and those of the cluster."""
 
     request_id: int
     code: RefusalCode
@@ -130,7 +130,7 @@ class LeaseRefused(Message):
 
 @record
 class LeaseLost(Message):
-    """A granted lease is gone, and the actor with it."""
+    """A granted lease and its actor are lost."""
 
     lease_id: str
     cause: DeathCause
@@ -138,7 +138,7 @@ class LeaseLost(Message):
 
 @record
 class StatusRequest(Message):
-    """Asks for Status; `detail` adds one entry a client, one a node if `nodes` says so, and who waits."""
+    """Request Status; `detail` adds the clients, the queue and, if `nodes` is set, the nodes."""
 
     request_id: int
     detail: bool = True
@@ -147,7 +147,7 @@ class StatusRequest(Message):
 
 @record
 class NodeStatus(Record):
-    """One worker as the master sees it; `silent_s` is the time since its last sign of life."""
+    """The master's view of one worker; `silent_s` is the time since its last sign of life."""
 
     node_id: str
     name: str
@@ -176,16 +176,16 @@ class ClientStatus(Record):
 
 @record
 class WaitingStatus(Record):
-    """Requests of one program that wait for the same.
+    """Pending requests of one program for equal resources.
 
     Attributes:
-        client_id: Who asked.
-        owner: That client for people: its program's name and process number.
+        client_id: The client.
+        owner: That client for display: its program's name and process id.
         class_name: The actors' class.
         resources: What each of them needs.
-        count: How many they are.
+        count: The number of requests.
         waited_s: How long the first of them has been waiting.
-        reason: Why it waits: which kind is short, with amounts, or behind whom it is.
+        reason: Why it waits: the kind that is short, with amounts, or the request ahead of it.
     """
 
     client_id: str
@@ -199,9 +199,9 @@ class WaitingStatus(Record):
 
 @record
 class Status(Message):
-    """The cluster at one moment; resources are sums over all nodes.
+    """A snapshot of the cluster; resources are sums over all nodes.
 
-    With detail, `queue` says who waits for what and why, the longest waiting first, up to 100 entries.
+    With detail, `queue` has the pending requests with the reasons, the longest waiting first, up to 100 entries.
     """
 
     request_id: int
@@ -221,18 +221,18 @@ class Status(Message):
 
 @record
 class Shutdown(Message):
-    """Ends the cluster; answered by Bye."""
+    """Request the end of the cluster; answered by Bye."""
 
     request_id: int
 
 
 @record
 class StartActor(Message):
-    """A client asks the worker for a process on its lease; the class itself follows in the call path.
+    """Request to a worker to start a process on the client's lease; the class itself follows in the call path.
 
     Attributes:
         lease_id: The lease.
-        class_name: For logs and status.
+        class_name: The actor's class, for logs and status.
         memory_limit: Bytes of resident memory after which the worker ends the actor; None has no limit.
         environment: Variables to set in the actor's process.
         working_dir: Directory to run in, None for the worker's own.
@@ -247,7 +247,7 @@ class StartActor(Message):
 
 @record
 class StopActor(Message):
-    """A client asks the worker to end an actor's process at once."""
+    """Request to a worker to end an actor's process at once."""
 
     lease_id: str
     reason: str = ""
@@ -255,14 +255,14 @@ class StopActor(Message):
 
 @record
 class AttachActor(Message):
-    """A client on another host turns this link into its connection to an actor; everything after is for the actor."""
+    """Turn this link into a connection to an actor, for a client on another host; later messages are for it."""
 
     lease_id: str
 
 
 @record
 class ActorStarted(Message):
-    """The process waits for its caller at `address`, a unix socket's path on the worker's host."""
+    """The process on the lease listens at `address`, a unix socket's path on the worker's host."""
 
     lease_id: str
     address: str
@@ -287,19 +287,19 @@ class ActorDied(Message):
 
 @record
 class RunningLease(Record):
-    """A lease that a worker brings along when it rejoins, because its client is connected to the worker.
+    """A running lease that a worker reports when it rejoins, because its client is connected to the worker.
 
     Attributes:
         lease_id: Its id.
-        client_id: Who made the actor.
-        resources: What is set aside for it.
+        client_id: The client that made the actor.
+        resources: The resources allocated to it.
         class_name: The actor's class.
         actor_name: The actor's name in the cluster.
-        detached: Whether it outlives its client; it is brought along without one, too.
-        restarts: How often it has been restarted.
-        max_restarts: How often its client will do that.
+        detached: Whether it outlives its client; it is reported without one, too.
+        restarts: The number of its restarts.
+        max_restarts: The maximum number of restarts by its client.
         gpus: The GPUs that it sees.
-        age_s: How long it has been there.
+        age_s: The time since it began.
     """
 
     lease_id: str
@@ -324,8 +324,8 @@ class NodeJoin(Message):
         addresses: "host:port", as peers on other hosts reach it.
         socket_dir: Its private directory of unix sockets, usable on its own host.
         resources: Its resources.
-        leases: Those that run there.
-        name: What people call it.
+        leases: Its running leases.
+        name: Its displayed name.
         gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them; as many as it shares.
     """
 
@@ -341,7 +341,7 @@ class NodeJoin(Message):
 
 @record
 class LeaseAssigned(Message):
-    """The master gives a worker's resources to a client; `gpus` are those that the actor will see."""
+    """A client's lease on a worker; `gpus` are those that the actor will see."""
 
     lease_id: str
     client_id: str
@@ -356,7 +356,7 @@ class LeaseAssigned(Message):
 
 @record
 class LeaseRevoked(Message):
-    """The worker shall end the lease's actor, if there is one, and forget the lease.
+    """Command to a worker to end the lease's actor, if there is one, and forget the lease.
 
     The resources are free for the master at once and the worker ends the process at once, so no answer is needed.
     """
@@ -367,7 +367,7 @@ class LeaseRevoked(Message):
 
 @record
 class LeaseEnded(Message):
-    """A lease's actor ended on the worker, for whatever cause."""
+    """A lease's actor has ended on the worker."""
 
     lease_id: str
     cause: DeathCause

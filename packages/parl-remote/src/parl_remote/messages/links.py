@@ -1,4 +1,4 @@
-"""What is said on every link: how it begins and ends, signs of life, and how a request fails."""
+"""Messages common to all links: handshake and end, heartbeats, and failed requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROTOCOL_MAX = 1
 
 
 class Role(Enum):
-    """Who speaks."""
+    """The roles of peers."""
 
     CLIENT = "client"
     MASTER = "master"
@@ -36,7 +36,7 @@ class Role(Enum):
 
 
 class RefusalCode(Enum):
-    """Why a peer or a request is refused."""
+    """The reasons for refusing a peer or a request."""
 
     VERSION = "version"
     NOT_HERE = "not_here"
@@ -54,15 +54,15 @@ class Hello(Message):
     """The first message on every link.
 
     Attributes:
-        role: Who is speaking.
-        to: Whom it wants to speak to; a node's one port serves master and worker.
-        id: The speaker's id, unique in time and space.
+        role: The sender's role.
+        to: The requested role; a node's one port serves master and worker.
+        id: The sender's id, globally unique.
         protocol_min: Lowest protocol version spoken.
         protocol_max: Highest protocol version spoken.
-        host_id: Equal on two processes exactly if they can reach each other's unix sockets' host.
-        pid: The speaker's process number on its host.
-        versions: Versions of parl_remote, python and so on, for messages to people.
-        name: What people call the speaker: a program's name, a host's name.
+        host_id: Equal for two processes exactly if they run on the same host.
+        pid: The sender's process id on its host.
+        versions: Versions of parl_remote, python and so on, for error messages.
+        name: The sender's displayed name: a program's name, a host's name.
     """
 
     role: Role
@@ -78,7 +78,7 @@ class Hello(Message):
 
 @record
 class Welcome(Message):
-    """The peer accepts; `protocol` is the version both will speak, `id` its own id."""
+    """The acceptance of a Hello; `protocol` is the version that both sides use, `id` the sender's own id."""
 
     protocol: int
     id: str
@@ -89,7 +89,7 @@ class Welcome(Message):
 
 @record
 class Refused(Message):
-    """The peer does not accept; it closes the link after this."""
+    """The refusal of a Hello; the sender closes the link after it."""
 
     code: RefusalCode
     reason: str
@@ -106,14 +106,14 @@ class Bye(Message):
 
 @record
 class GpuUse(Record):
-    """One GPU of a node as it was seen last.
+    """The last sampled state of one GPU of a node.
 
     Attributes:
         name: As CUDA_VISIBLE_DEVICES names it.
-        model: What its maker calls it.
-        busy: The share of the time in which it worked, 0 to 1; None if the driver does not say.
+        model: Its model name.
+        busy: Its utilization, 0 to 1; None if the driver does not report it.
         memory_used: Bytes of its memory in use.
-        memory_total: Bytes of memory that it has.
+        memory_total: Its total memory in bytes.
     """
 
     name: str
@@ -130,10 +130,10 @@ class Heartbeat(Message):
     Attributes:
         seq: Counts up on each link.
         load: The node's load average over one minute, 0 from a master.
-        memory_free: Bytes that the node could still give, 0 from a master.
-        memory_total: Bytes that the node's host has, 0 from a master.
-        cpu_busy: The share of its host's CPUs that was busy since the last one, 0 to 1.
-        gpus: Its GPUs, as far as their driver says how busy they are.
+        memory_free: Available memory of the node in bytes, 0 from a master.
+        memory_total: Total memory of the node's host in bytes, 0 from a master.
+        cpu_busy: The utilization of its host's CPUs since the last heartbeat, 0 to 1.
+        gpus: Its GPUs, as far as their driver reports them.
     """
 
     seq: int
@@ -146,18 +146,18 @@ class Heartbeat(Message):
 
 @record
 class Done(Message):
-    """What a request asked for has been done, and there is nothing to tell about it."""
+    """The success of a request without a result."""
 
     request_id: int
 
 
 @record
 class Failed(Message):
-    """What a request asked for could not be done; the peer lives on and so does the link.
+    """The failure of a request; the peer and the link stay alive.
 
     Attributes:
-        request_id: Which request this answers.
-        reason: One or two sentences for people: what is wrong, with the values, and what to do.
+        request_id: The number of the request.
+        reason: One or two sentences for display: what is wrong, with the values, and what to do.
     """
 
     request_id: int

@@ -1,17 +1,18 @@
-"""The cluster looked at and steered from outside, by `xparl`, the monitor and whoever asks: all of it to the master.
+"""Messages to the master for inspecting and controlling the cluster, by `xparl`, the monitor and other clients.
 
-    who asks -> master   ListActors   -> ActorList      a page of actors, with what their workers say of them
+    client -> master     ListActors   -> ActorList      a page of actors, with their workers' numbers
                          ListNodes    -> NodeList       every worker in detail
                          ListDeaths   -> Deaths         the latest actors that were lost, each with its record
                          KillActor    -> ActorKilled    once it has ended
                          DrainNode    -> DrainStarted   no new actors there; it leaves when its last one has ended
                          WhyWaiting   -> LeaseWaiting   why a request is not granted yet
-    master -> client     NodeDraining                   to the owners of actors there, unasked
-    worker -> master     NodeNumbers                    what its actors do, only those where something has changed
-    master -> worker     EndActor                       on behalf of whoever asked for it; LeaseEnded answers
+    master -> client     NodeDraining                   to the owners of actors there, unsolicited
+    worker -> master     NodeNumbers                    the state of its actors, only of those that have changed
+    master -> worker     EndActor                       on behalf of a client; answered by LeaseEnded
                          ForgetUnstarted                a lease whose client is away, unless its actor runs
 
-What cannot be done is answered by `Failed`, with the reason. Times of day are Unix times in seconds, sizes are bytes.
+A request that fails is answered by `Failed`, with the reason. Times of day are Unix times in seconds, sizes are
+bytes.
 """
 
 from __future__ import annotations
@@ -51,10 +52,10 @@ __all__ = [
 
 
 class ActorPhase(Enum):
-    """What an actor does, as its worker saw it last.
+    """The state of an actor as its worker last saw it.
 
     STARTING: it has resources, and no process yet. IDLE: it waits for calls. BUSY: it runs its constructor or a call.
-    STOPPED: somebody has stopped its process with a signal. ENDING: it was asked to end.
+    STOPPED: its process is stopped by a signal. ENDING: it was asked to end.
     """
 
     STARTING = "starting"
@@ -65,7 +66,7 @@ class ActorPhase(Enum):
 
 
 class NodePhase(Enum):
-    """Whether a node takes actors.
+    """The state of a node, which decides whether it takes actors.
 
     UP: it does. DRAINING: no more, and it leaves when the last one has ended. DRAINED: it has none left and takes none,
     but cannot leave, because the master runs in it.
@@ -78,24 +79,24 @@ class NodePhase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ActorNumbers:
-    """What a worker says of one actor; counters that it cannot know are 0.
+    """A worker's numbers on one actor; unknown counters are 0.
 
     Attributes:
-        lease_id: Which one.
-        phase: What it does.
-        pid: Its process on the worker's host, 0 before it has one.
+        lease_id: The actor's lease.
+        phase: Its state.
+        pid: Its process id on the worker's host, 0 before it has one.
         calls: How many calls it has answered.
         errors: How many of them raised.
-        queued: How many calls wait in it.
+        queued: How many calls are queued in it.
         busy_with: The method that runs (the one that began last, where several do), empty if none does.
-        busy_since: When that began; 0 if none runs.
-        busy_s: Seconds that it has spent in calls so far, added up over calls that ran at the same time.
+        busy_since: When that method began; 0 if none runs.
+        busy_s: Seconds spent in calls so far, summed over concurrent calls.
         cpu_s: CPU time that its process has used.
-        calls_per_s: Calls that it has answered per second of late, some two seconds.
-        busy: Seconds that it has spent in calls per second of late; above 1 where calls run at the same time.
-        cpu: CPUs that its process has used of late.
-        memory: Bytes of its process in memory.
-        memory_limit: Bytes that its process may grow by, None for no limit.
+        calls_per_s: Recent rate of answered calls per second, over some two seconds.
+        busy: Recent seconds in calls per second; above 1 with concurrent calls.
+        cpu: Recent CPU usage of its process, in CPUs.
+        memory: Resident memory of its process in bytes.
+        memory_limit: The growth that its process is allowed, in bytes; None for no limit.
         last_error: The last exception that a call of it raised, in one line; empty if none did.
     """
 
@@ -119,18 +120,18 @@ class ActorNumbers:
 
 @record
 class NodeNumbers(Message):
-    """A worker tells the master what its actors do: those of which something has changed since it told last."""
+    """A worker's numbers on its actors: those that have changed since the last message."""
 
     actors: tuple[ActorNumbers, ...]
 
 
 @record
 class ListActors(Message):
-    """Asks for ActorList.
+    """Request ActorList.
 
     Attributes:
-        request_id: The asker's number for it.
-        after: Where the page before ended (`ActorList.next`), 0 for the first one.
+        request_id: The client's number for it.
+        after: The end of the previous page (`ActorList.next`), 0 for the first one.
         limit: How many at most, 1 to 2,000; a thousand take some tens of milliseconds.
         node: Only those on this node, by its id or its name; empty for all.
         client_id: Only those of this client; empty for all.
@@ -149,17 +150,17 @@ class ActorStatus:
 
     Attributes:
         lease_id: Its id.
-        name: What `get_actor` finds it by, empty for none.
+        name: Its name for `get_actor`, empty for none.
         class_name: Its class.
         client_id: The client that made it.
-        owner: That client for people: its program's name and process number; empty where it is gone.
+        owner: That client for display: its program's name and process id; empty if it is gone.
         node_id: The worker that it runs on.
         node: That worker's name.
-        resources: What is set aside for it.
+        resources: The resources allocated to it.
         gpus: The GPUs that it sees, as its node names them.
         age_s: Seconds since it got its resources, or since the master learned of it.
-        numbers: What its worker said last.
-        restarts: How often it was made again.
+        numbers: Its worker's last numbers on it.
+        restarts: The number of its restarts.
         detached: Whether it outlives its program.
     """
 
@@ -183,10 +184,10 @@ class ActorList(Message):
     """A page of actors, the oldest first.
 
     Attributes:
-        request_id: Which request this answers.
-        actors: Those of this page.
+        request_id: The number of the request.
+        actors: The actors of this page.
         total: How many actors the cluster has.
-        next: What to give as `after` for the next page; None if this is the last one.
+        next: The `after` of the next page; None if this is the last one.
     """
 
     request_id: int
@@ -197,11 +198,11 @@ class ActorList(Message):
 
 @record
 class ListNodes(Message):
-    """Asks for NodeList.
+    """Request NodeList.
 
     Attributes:
-        request_id: The asker's number for it.
-        after: Where the page before ended (`NodeList.next`), 0 for the first one.
+        request_id: The client's number for it.
+        after: The end of the previous page (`NodeList.next`), 0 for the first one.
         limit: How many at most; a hundred take some milliseconds.
     """
 
@@ -212,29 +213,29 @@ class ListNodes(Message):
 
 @dataclass(frozen=True, slots=True)
 class NodeDetail:
-    """One worker as the master sees it.
+    """The master's view of one worker.
 
     Attributes:
         node_id: Its id.
         name: Its host's name.
         addresses: "host:port", as peers on other hosts reach it.
         host_id: Equal for nodes of one host.
-        pid: Its process number there.
+        pid: Its process id there.
         phase: Whether it takes actors.
         is_master: Whether the master runs in it.
         total: Its resources.
-        free: What of that is free.
+        free: Its free resources.
         gpus: Its GPUs, as CUDA_VISIBLE_DEVICES names them.
         gpus_free: The free share of each, 0 to 1.
-        actors: How many run there.
+        actors: How many actors run there.
         load: Its load average over one minute.
-        cpu_busy: The share of its host's CPUs that was busy between its last two heartbeats, 0 to 1.
+        cpu_busy: The utilization of its host's CPUs between its last two heartbeats, 0 to 1.
         memory_total: Its host's memory.
-        memory_free: What of that could still be given.
+        memory_free: Its host's available memory.
         age_s: Seconds since it joined.
         silent_s: Seconds since its last sign of life.
         versions: Versions of parl_remote and python there.
-        gpu_use: How busy its GPUs are, those of which that is known.
+        gpu_use: The utilization of its GPUs, as far as known.
     """
 
     node_id: str
@@ -270,14 +271,14 @@ class NodeList(Message):
 
 @record
 class ListDeaths(Message):
-    """Asks for Deaths.
+    """Request Deaths.
 
     Attributes:
-        request_id: The asker's number for it.
+        request_id: The client's number for it.
         limit: How many at most, 1 to 1,000.
-        client_id: Only those of actors that this client had made; empty for all.
+        client_id: Only those of actors that this client made; empty for all.
         lease_id: Only this actor's; empty for all.
-        released: Whether to list, too, actors that their program had let go of; the last 200 of these are kept.
+        released: Whether to include actors that their program released; the last 200 of these are kept.
     """
 
     request_id: int
@@ -289,14 +290,14 @@ class ListDeaths(Message):
 
 @record
 class Deaths(Message):
-    """Actors that were lost, the latest first; the master keeps the last 1,000.
+    """Lost actors, the latest first; the master keeps the last 1,000.
 
-    Those whose program ended are not among them, and those that it let go of only if asked for.
+    Actors whose program ended are not among them, and those that it released only if requested.
 
     Attributes:
-        request_id: Which request this answers.
+        request_id: The number of the request.
         deaths: Their records.
-        total: How many actors have been lost since the master started, also those that it no longer keeps.
+        total: The number of actors lost since the master started, including those no longer kept.
     """
 
     request_id: int
@@ -306,12 +307,12 @@ class Deaths(Message):
 
 @record
 class KillActor(Message):
-    """Asks for the end of an actor: at once, for good (it is not restarted), whoever owns it.
+    """Request the end of an actor: at once, for good (it is not restarted), whoever owns it.
 
     Attributes:
-        request_id: The asker's number for it.
+        request_id: The client's number for it.
         actor: Its lease_id, or its name.
-        reason: For whoever is told of its end; empty for none.
+        reason: The reason reported with its end; empty for none.
     """
 
     request_id: int
@@ -321,7 +322,7 @@ class KillActor(Message):
 
 @record
 class ActorKilled(Message):
-    """It has ended, and its resources are free; the record says so, or that it had died of something else just then."""
+    """The actor has ended and its resources are free; `death` has the actual cause, which may be an earlier one."""
 
     request_id: int
     death: DeathRecord
@@ -329,16 +330,16 @@ class ActorKilled(Message):
 
 @record
 class DrainNode(Message):
-    """Asks that a worker takes no more actors, and leaves the cluster when the last one has ended.
+    """Request that a worker takes no more actors, and leaves the cluster when the last one has ended.
 
-    Programs with actors there are told (NodeDraining); those with `max_restarts` may move at once. What still runs when
-    the time is up is asked to finish what it was sent and end, and killed if it does not.
+    Programs with actors there are notified (NodeDraining); actors with `max_restarts` may move at once. Actors that
+    still run at the deadline are asked to finish their calls and end, and killed if they do not.
 
     Attributes:
-        request_id: The asker's number for it.
+        request_id: The client's number for it.
         node: Its id, or its name if no other node has that.
-        timeout_s: Seconds until actors are asked to end, 0 for at once; None waits as long as they take.
-        reason: For whoever is told; empty for none.
+        timeout_s: Seconds until actors are asked to end, 0 for at once; None waits without limit.
+        reason: The reason reported to programs; empty for none.
     """
 
     request_id: int
@@ -349,13 +350,13 @@ class DrainNode(Message):
 
 @record
 class DrainStarted(Message):
-    """The node takes no more actors; ListNodes shows how far it is, and no longer shows it once it has left.
+    """The node takes no more actors; ListNodes shows its progress until it has left.
 
     Attributes:
-        request_id: Which request this answers.
+        request_id: The number of the request.
         node_id: Its id.
         node: Its name.
-        actors: How many it still runs.
+        actors: How many actors it still runs.
         leaves: Whether it leaves; the node that the master runs in stays, without actors.
     """
 
@@ -368,14 +369,14 @@ class DrainStarted(Message):
 
 @record
 class NodeDraining(Message):
-    """To the owner of actors on a node that is being drained.
+    """Notification to the owner of actors on a node that is being drained.
 
     Attributes:
         node_id: The node.
         node: Its name.
         lease_ids: The owner's actors there.
-        timeout_s: Seconds until they are asked to end; None if they may take as long as they like.
-        reason: What whoever asked for it said.
+        timeout_s: Seconds until they are asked to end; None for no limit.
+        reason: The reason given with the request.
     """
 
     node_id: str
@@ -390,10 +391,10 @@ class EndActor(Message):
     """The worker shall end a lease's actor; the resources become free with the LeaseEnded that follows.
 
     Attributes:
-        lease_id: Which one.
+        lease_id: The lease.
         kind: The cause to report.
-        detail: The cause in words.
-        grace_s: How long it may take to finish what it was sent; 0 kills it at once.
+        detail: The cause as text.
+        grace_s: How long it may take to finish its calls; 0 kills it at once.
     """
 
     lease_id: str
@@ -404,9 +405,9 @@ class EndActor(Message):
 
 @record
 class ForgetUnstarted(Message):
-    """The lease's client broke off: end the lease if nobody has asked for its actor, or does so within a second.
+    """End the lease of a disconnected client unless its actor has been requested, or is within a second.
 
-    Of clients with running actors the worker knows by itself whether they live; this one may never have come to it.
+    The worker itself detects the end of clients with running actors; this one may never have connected to it.
     """
 
     lease_id: str
@@ -414,7 +415,7 @@ class ForgetUnstarted(Message):
 
 @record
 class WhyWaiting(Message):
-    """Asks why this client's LeaseRequest `waiting` is not granted yet; Failed if it is not waiting."""
+    """Request LeaseWaiting for this client's LeaseRequest `waiting`; answered by Failed if that is not waiting."""
 
     request_id: int
     waiting: int
@@ -422,14 +423,14 @@ class WhyWaiting(Message):
 
 @record
 class LeaseWaiting(Message):
-    """Why a request waits.
+    """The reason why a lease request waits.
 
     Attributes:
-        request_id: Which request this answers.
-        reason: Which kind is short, with amounts, or behind whom it waits.
+        request_id: The number of the request.
+        reason: The kind that is short, with amounts, or the request ahead of it.
         ahead: How many requests of the same shape came earlier.
-        waited_s: Seconds since it came.
-        placement: Where it wants to go.
+        waited_s: Seconds since it arrived.
+        placement: Its placement policy.
     """
 
     request_id: int

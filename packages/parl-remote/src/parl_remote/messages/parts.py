@@ -49,7 +49,7 @@ __all__ = [
 
 @record
 class StoreObject(Message):
-    """The client brings a value for actors of the worker; the image follows. Answered by Done."""
+    """Store a value for actors of the worker; the image follows. Answered by Done."""
 
     request_id: int
     object_id: str
@@ -57,7 +57,7 @@ class StoreObject(Message):
 
 @record
 class HoldObject(Message):
-    """The client asks the worker to keep a value that a process of its host has; answered by Done.
+    """Hold a value that a process of the worker's host has; answered by Done.
 
     Attributes:
         place: See `object_memory.Place`.
@@ -70,7 +70,7 @@ class HoldObject(Message):
 
 @record
 class FetchObject(Message):
-    """The client wants the image of a value that the worker holds; answered by ObjectContent."""
+    """Request the image of a value that the worker holds; answered by ObjectContent."""
 
     request_id: int
     object_id: str
@@ -78,21 +78,21 @@ class FetchObject(Message):
 
 @record
 class ObjectContent(Message):
-    """The image follows."""
+    """The answer to FetchObject; the image follows."""
 
     request_id: int
 
 
 @record
 class ReleaseObject(Message):
-    """The client does not need the value there any more; no answer."""
+    """Release a value that the client does not need any more; not answered."""
 
     object_id: str
 
 
 @dataclass(frozen=True, slots=True)
 class SeenPlace:
-    """A directory as the program sees it; device and number tell it from another of the same path."""
+    """A directory as the program sees it; device and inode identify it among directories of the same path."""
 
     path: str
     device: int
@@ -101,7 +101,7 @@ class SeenPlace:
 
 @record
 class SeeFiles(Message):
-    """Asks whether these directories are the same for the worker."""
+    """Request FilesSeen: whether these directories are the same for the worker."""
 
     request_id: int
     places: tuple[SeenPlace, ...]
@@ -109,7 +109,7 @@ class SeeFiles(Message):
 
 @record
 class FilesSeen(Message):
-    """Whether all of them are."""
+    """The answer to SeeFiles: whether all of the directories are the same."""
 
     request_id: int
     all: bool
@@ -117,11 +117,11 @@ class FilesSeen(Message):
 
 @record
 class PrepareFolder(Message):
-    """Asks for a folder for this link's actors; the worker removes it when the link and its actors have ended.
+    """Request a folder for this link's actors; the worker removes it when the link and its actors have ended.
 
     Attributes:
         request_id: The client's number for it.
-        digest: Hash of the folder's manifest, which is itself a content that the worker may lack.
+        digest: Hash of the folder's manifest, which the worker may lack like any other content.
         size: Bytes of the manifest.
     """
 
@@ -132,7 +132,7 @@ class PrepareFolder(Message):
 
 @record
 class FolderAnswer(Message):
-    """The folder's path, or else hashes of contents to send before asking again; not necessarily all."""
+    """The folder's path, or else some of the hashes of contents to send before the next request."""
 
     request_id: int
     folder: str = ""
@@ -151,7 +151,7 @@ class Part:
 
 @record
 class StoreParts(Message):
-    """Pieces to keep; the next frame has their bytes, one after the other."""
+    """Pieces of contents to store; the next frame has their bytes, one after the other."""
 
     request_id: int
     parts: tuple[Part, ...]
@@ -159,12 +159,12 @@ class StoreParts(Message):
 
 @record
 class CheckHost(Message):
-    """Asks for HostReport.
+    """Request HostReport.
 
     Attributes:
-        request_id: The asker's number for it.
+        request_id: The client's number for it.
         modules: Names of modules to look for, 500 at most; nothing is imported.
-        paths: Where else to look than the node itself does: the asking program's `sys.path`, 100 at most.
+        paths: Further directories to search: the client's `sys.path`, 100 at most.
     """
 
     request_id: int
@@ -174,21 +174,21 @@ class CheckHost(Message):
 
 @record
 class HostReport(Message):
-    """How a node's host is.
+    """The state of a node's host.
 
     Attributes:
-        request_id: Which request this answers.
+        request_id: The number of the request.
         name: The host's name.
         host_id: Equal for nodes of one host.
         time_s: Its clock, Unix time in seconds.
         python: The path of its Python.
         versions: Versions of Python and of the packages that both sides must agree on.
-        disk: Where it writes logs and files.
-        disk_free: Bytes that are free there, -1 if it cannot say.
+        disk: The directory of its logs and files.
+        disk_free: Free bytes there, -1 if unknown.
         disk_error: Why it cannot write there, empty if it can.
-        shared_free: Bytes that are free in /dev/shm, -1 if there is none.
-        descriptors: How many files its process may have open.
-        missing: Those of the modules that it does not find.
+        shared_free: Free bytes in /dev/shm, -1 if there is none.
+        descriptors: The maximum number of open files of its process.
+        missing: The modules that it does not find.
     """
 
     request_id: int
@@ -207,7 +207,7 @@ class HostReport(Message):
 
 @record
 class ReachNode(Message):
-    """Asks the master to connect to a worker at the address that this has told it."""
+    """Request the master to connect to a worker at the address that the worker has told it."""
 
     request_id: int
     node_id: str
@@ -215,7 +215,7 @@ class ReachNode(Message):
 
 @record
 class NodeReached(Message):
-    """Whether it could; `problem` says why not, `took_s` how long it tried."""
+    """The answer to ReachNode; `problem` is the reason if it failed, `took_s` the time that it tried."""
 
     request_id: int
     reached: bool
@@ -225,7 +225,7 @@ class NodeReached(Message):
 
 @dataclass(frozen=True, slots=True)
 class LogPiece:
-    """Text of one stream; `is_error` says that it came by Python's `sys.stderr`."""
+    """Text of one stream; `is_error` is set if it was written to Python's `sys.stderr`."""
 
     text: str
     is_error: bool = False
@@ -233,10 +233,10 @@ class LogPiece:
 
 @record
 class ReadLog(Message):
-    """Asks for LogText.
+    """Request LogText.
 
     Attributes:
-        request_id: The asker's number for it.
+        request_id: The client's number for it.
         lease_id: The actor, running or not.
         start: Position to read from; below 0 for the end of the log.
         lines: How many of the last lines to read, with `start` below 0; below 0 as many as fit into `most_bytes`.
@@ -258,10 +258,10 @@ class LogText(Message):
     """A piece of an actor's log.
 
     Attributes:
-        request_id: Which request this answers.
-        start: Where the text begins; above what was asked for if that is gone.
-        end: Where to read on.
-        size: Where the log ends now.
+        request_id: The number of the request.
+        start: The position of the text; above the requested one if that is gone.
+        end: The position to continue from.
+        size: The end of the log now.
         pieces: The text, in the order in which it was written.
         ended: Whether the actor has ended and `end` is the end of its log.
     """
@@ -276,12 +276,14 @@ class LogText(Message):
 
 @record
 class FollowActors(Message):
-    """Asks for ActorsWrote: what the actors of the asking client have written on this worker since the answer before.
+    """Request ActorsWrote: the output of the client's actors on this worker since the previous answer.
 
     Attributes:
-        request_id: The asker's number for it.
-        wait_s: How long to wait if there is nothing, 0 to 60. 0 answers at once, with more than usual: the last of it.
-        positions: Where to begin, by lease, for the first request on a link; 0 for actors that are not named.
+        request_id: The client's number for it.
+        wait_s: How long to wait if there is nothing, 0 to 60. 0 answers at once, with more than usual, for the last
+            output.
+        positions: The positions to start from, by lease, for the first request on a link; 0 for actors that are not
+            listed.
     """
 
     request_id: int
@@ -291,17 +293,17 @@ class FollowActors(Message):
 
 @dataclass(frozen=True, slots=True)
 class ActorOutput:
-    """What one actor has written: whole lines, save the last one of an actor that has ended, and very long ones.
+    """Output of one actor: whole lines, except the last one of an actor that has ended, and very long ones.
 
     Attributes:
-        lease_id: The actor.
+        lease_id: The actor's lease.
         class_name: Its class.
         actor_name: Its name, empty for none.
-        pid: Its process.
+        pid: Its process id.
         pieces: The lines, in the order in which they were written.
         end: The position after them.
-        dropped: How many lines before them were left out, because the actor wrote more than can be passed on.
-        ended: Whether the actor has ended and this is the last of it.
+        dropped: How many lines before them were skipped, because the actor wrote more than can be forwarded.
+        ended: Whether the actor has ended and this is its last output.
     """
 
     lease_id: str
@@ -316,7 +318,7 @@ class ActorOutput:
 
 @record
 class ActorsWrote(Message):
-    """What has been written, by actor; empty if nothing was. There may be more already."""
+    """New output by actor; empty if there is none. More may be available already."""
 
     request_id: int
     outputs: tuple[ActorOutput, ...] = ()
@@ -324,7 +326,7 @@ class ActorsWrote(Message):
 
 @record
 class DumpStack(Message):
-    """Asks for StackDump; Failed if there is no such actor, or its process cannot say."""
+    """Request StackDump; answered by Failed if there is no such actor, or its process does not respond."""
 
     request_id: int
     lease_id: str
@@ -335,8 +337,8 @@ class StackDump(Message):
     """The stacks of all Python threads of an actor, the deepest frame first, as faulthandler prints them.
 
     Attributes:
-        request_id: Which request this answers.
-        text: The stacks; the last of it is missing if it is longer than 256 KiB.
+        request_id: The number of the request.
+        text: The stacks; cut off after 256 KiB.
     """
 
     request_id: int
@@ -345,7 +347,7 @@ class StackDump(Message):
 
 @record
 class FindActor(Message):
-    """Where is the actor of that name, or the one that took the place of the actor on that lease?"""
+    """Request ActorFound: the actor with a name, or the one that replaced the actor on a lease."""
 
     request_id: int
     actor_name: str = ""
@@ -354,7 +356,7 @@ class FindActor(Message):
 
 @record
 class ActorFound(Message):
-    """It is there; the fields are those of LeaseGranted."""
+    """The location of an actor; the fields are those of LeaseGranted."""
 
     request_id: int
     lease_id: str
@@ -366,7 +368,7 @@ class ActorFound(Message):
 
 @record
 class WatchActor(Message):
-    """A client wants to talk to an actor that another one has made; the actor is held until it does, or is gone.
+    """Request a connection to another client's actor; the actor is held until the client connects or is gone.
 
     Attributes:
         request_id: The client's number for it.
@@ -381,12 +383,12 @@ class WatchActor(Message):
 
 @record
 class ActorWatched(Message):
-    """Where the actor is, or why it is not there any more.
+    """The location of an actor, or the cause of its end.
 
     Attributes:
-        request_id: Which request this answers.
+        request_id: The number of the request.
         address: A unix socket's path on the worker's host.
-        description: What DescribeActor said of it.
+        description: Its description from DescribeActor.
         cause: Why it ended, if it has.
     """
 
@@ -405,14 +407,14 @@ class ActorReached(Message):
 
 @record
 class UnwatchActor(Message):
-    """The client has let go of the actor."""
+    """The client has released the actor."""
 
     lease_id: str
 
 
 @record
 class DescribeActor(Message):
-    """What others need to know of a named actor that has been made: its class, opaque to the worker."""
+    """The description of a named actor, for clients that look it up: its class, opaque to the worker."""
 
     lease_id: str
     description: str

@@ -1,7 +1,7 @@
-"""Control messages as bytes: one frame of JSON, `{"is": "LeaseRequest", "request_id": 7, ...}`.
+"""Encoding of control messages: one frame of JSON, `{"is": "LeaseRequest", "request_id": 7, ...}`.
 
 A field with a default may be missing, so that a later version can add one without a new protocol number. Unknown
-messages are errors of the peer, and so are unknown fields, save in the messages that begin and end a link: those must
+messages are errors of the peer, and so are unknown fields, except in the messages that begin and end a link: those must
 be readable by peers of any version.
 """
 
@@ -19,7 +19,7 @@ from parl_remote.records import Message
 
 __all__ = ["TOPICS", "all_kinds", "decode", "encode"]
 
-# Messages that most processes never see, by the module that defines them: making a dataclass costs half a millisecond,
+# Messages that most processes never use, by the module that defines them: making a dataclass costs half a millisecond,
 # and a private cluster has to answer within two hundred.
 TOPICS: dict[str, tuple[str, ...]] = {
     "parts": (
@@ -84,7 +84,7 @@ _ANY_VERSION: dict[str, frozenset[str]] = {
 
 
 def encode(message: Message) -> bytes:
-    """Return one message as one frame."""
+    """Return a message as one frame."""
     name = type(message).__name__
     if not isinstance(message, Message) or _kind(name) is None:
         raise LocalProtocolError(f"{name} is no message of the control plane")
@@ -92,10 +92,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Message:
-    """Read one frame, checking everything.
+    """Return the message of a frame, fully validated.
 
     Raises:
-        RemoteProtocolError: It is no JSON object, no known message, or a field is missing, unknown or wrong.
+        RemoteProtocolError: The frame is no JSON object, no known message, or a field is missing, unknown or wrong.
     """
     try:
         fields = json.loads(bytes(frame), parse_constant=_refuse_constant)
@@ -114,7 +114,7 @@ def decode(frame: bytes | bytearray | memoryview) -> Message:
 
 
 def all_kinds() -> dict[str, type[Message]]:
-    """Every message by its name; imports the modules of all topics."""
+    """Return all message classes by name; imports the modules of all topics."""
     for names in TOPICS.values():
         for name in names:
             _kind(name)
@@ -122,7 +122,7 @@ def all_kinds() -> dict[str, type[Message]]:
 
 
 def _kind(name: str) -> type[Message] | None:
-    """Return the message of that name; its module is imported when the first of its kind comes."""
+    """Return the message class of a name; its module is imported on first use."""
     kind = _KINDS.get(name)
     if kind is None:
         for topic, names in TOPICS.items():

@@ -1,9 +1,9 @@
-"""The web monitor of a cluster: a process of its own that is a client of the master, so that it cannot disturb it.
+"""The web monitor of a cluster: a separate process that is a client of the master, so that it cannot disturb it.
 
     master --answers--> ClusterSource --snapshots--> Store --> pages, JSON API, /metrics, /healthz --waitress--> browser
                                                              (flask; nothing from another host)
 
-It needs the extra `parl-remote[monitor]`; only `app` and what it imports know flask. Importing this package does not.
+It needs the extra `parl-remote[monitor]`; only `app` and its imports import flask. Importing this package does not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`python -m parl_remote.monitor`: the process that `launch` starts; people call `xparl monitor`."""
+"""`python -m parl_remote.monitor`: the process that `launch` starts; users call `xparl monitor`."""
 
 import sys
 

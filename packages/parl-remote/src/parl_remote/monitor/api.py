@@ -1,4 +1,4 @@
-"""The JSON API, version 1: everything that the pages show, for programs. `docs/how-to/monitor.md` describes it.
+"""The JSON API, version 1, with all the data of the pages. `docs/how-to/monitor.md` describes it.
 
     GET  /api/v1/                             what there is
     GET  /api/v1/session                      who asks, and the token that changes need
@@ -9,7 +9,7 @@
     GET  /api/v1/drivers
     GET  /api/v1/deaths [/<id>]
 
-What cannot be done is `{"error": why}` with a status that fits. Unknown numbers are null.
+A failed request is answered by `{"error": reason}` with a matching status. Unknown numbers are null.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_A_PAGE = 500  # more than anyone reads, few enough to be made in milliseco
 
 
 class BadQuery(ValueError):
-    """A query that asks for something that is not there; the message lists what is."""
+    """A query names an unknown field or an invalid value; the message lists the valid ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Page(Generic[Row]):
-    """One page of a listing; `total` rows match, `all` are there."""
+    """One page of a listing; `total` is the number of matching rows, `all` that of all rows."""
 
     rows: list[Row]
     total: int
@@ -83,12 +83,12 @@ class Listing(Generic[Row]):
     """The search and sort keys of one kind of row.
 
     Attributes:
-        texts: What words are looked for in.
+        texts: Returns the texts in which words are searched.
         keys: Fields to sort by.
-        exact: Fields that may be asked for exactly.
-        default: Field and direction that a query without a wish gets.
+        exact: Fields that can be matched exactly.
+        default: Field and direction of a query without sort order.
 
-    Rows that are equal stay in the order in which they came, so that pages do not overlap.
+    Equal rows keep their order, so that pages do not overlap.
     """
 
     texts: Callable[[Row], Sequence[str]]
@@ -97,7 +97,7 @@ class Listing(Generic[Row]):
     default: tuple[str, bool]
 
     def pick(self, rows: Sequence[Row], wish: Wish) -> Page[Row]:
-        """Return the page that was asked for; one behind the last is the last.
+        """Return the requested page; the last one if it is beyond the end.
 
         Raises:
             BadQuery: There is no such field.
@@ -109,7 +109,7 @@ class Listing(Generic[Row]):
         values = list(map(self.keys[name], matching))
         known = [i for i, value in enumerate(values) if value is not None]
         known.sort(key=values.__getitem__, reverse=descending)
-        unknown = [i for i, value in enumerate(values) if value is None]  # come last, whichever way is up
+        unknown = [i for i, value in enumerate(values) if value is None]  # come last in either order
         ordered = [matching[i] for i in known + unknown]
         pages = max(1, -(-len(ordered) // wish.per_page))
         page = min(wish.page, pages)
@@ -126,14 +126,14 @@ class Listing(Generic[Row]):
 
 
 def wish_of(arguments: Mapping[str, str], exact: Sequence[str]) -> Wish:
-    """Read a query string.
+    """Return the parsed query string.
 
     Args:
         arguments: `q`, `sort`, `order` ("asc" or "desc"), `page`, `per_page` and the fields of `exact`.
-        exact: Names of fields that may be asked for exactly.
+        exact: Names of fields that can be matched exactly.
 
     Raises:
-        BadQuery: A number or an order is none.
+        BadQuery: A number or an order is invalid.
     """
     order = arguments.get("order", "asc")
     if order not in {"asc", "desc"}:
@@ -241,8 +241,8 @@ def make_api(store: Store, source: Source) -> Blueprint:
     """Return the API as a blueprint.
 
     Args:
-        store: What is known.
-        source: Whom to ask for what is not: logs, stacks; and whom to tell to kill.
+        store: The data of the cluster.
+        source: The source of logs and stacks, and the target of kills.
     """
     api = Blueprint("api", __name__, url_prefix="/api/v1")
 

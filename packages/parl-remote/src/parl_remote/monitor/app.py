@@ -29,7 +29,7 @@ _GIB = 2**30
 
 
 def make_legacy(store: Store) -> Blueprint:
-    """These routes as a blueprint."""
+    """Return these routes as a blueprint."""
     legacy = Blueprint("legacy", __name__)
 
     @legacy.get("/cluster")
@@ -91,8 +91,8 @@ def make_pages(guard: Guard, tries: Tries) -> Blueprint:
     """Return the pages as a blueprint.
 
     Args:
-        guard: Who is let in.
-        tries: How often somebody may be wrong at the login.
+        guard: The access checks.
+        tries: The limit on failed logins.
     """
     pages = Blueprint("pages", __name__)
 
@@ -185,13 +185,13 @@ def create_app(
     """Return the monitor as a WSGI application.
 
     Args:
-        store: What it shows; somebody else fills it.
-        source: Whom to ask for logs and stacks.
-        token: What one has to know to look from elsewhere, and to change anything.
-        host: The interface that it will be served on; on loopback its own user may look without the token.
+        store: The data that it shows; filled by a collector.
+        source: The source of logs and stacks.
+        token: The token required for views from other hosts or users, and for changes.
+        host: The interface that it is served on; on loopback its own user may view it without the token.
         port: The port.
         clock: Any clock in seconds, for sessions.
-        uid_of: The user who has sent a request over loopback, None if that is not known; by default the kernel says.
+        uid_of: Returns the user who has sent a request over loopback, None if unknown; by default from the kernel.
     """
     app = Flask("parl_remote.monitor")
     app.config["MAX_CONTENT_LENGTH"] = _MOST_BODY
@@ -221,7 +221,7 @@ def _probes(store: Store) -> Blueprint:
 
     @probes.get("/healthz")
     def health() -> ResponseReturnValue:
-        """For load balancers and supervisors: 200 while the master answers, else 503."""
+        """Return 200 while the master answers, else 503; for load balancers and supervisors."""
         found = store.health()
         answer: dict[str, object] = {"ok": found.ok}
         if g.visitor.may_look:

@@ -46,11 +46,11 @@ _PATIENCE_S = 1.0
 
 
 class Peers:
-    """Finds out about the visitors of one listening socket.
+    """Identifies the visitors of one listening socket.
 
     Args:
         host: The interface that is listened on.
-        tables: Where the kernel's tables are.
+        tables: The directory of the kernel's tables.
     """
 
     def __init__(self, host: str, tables: Path = Path("/proc/net")) -> None:
@@ -62,7 +62,7 @@ class Peers:
         self._own = [ipaddress.ip_address(str(name).partition("%")[0]) for name in sorted(found, key=str)]
 
     def uid_of(self, environ: Mapping[str, Any]) -> int | None:
-        """Return the user whose process has sent a WSGI request; None if that is not known, as for other hosts."""
+        """Return the user whose process has sent a WSGI request; None if unknown, as for other hosts."""
         try:
             address = ipaddress.ip_address(environ["REMOTE_ADDR"])
             theirs, ours = int(environ["REMOTE_PORT"]), int(environ["SERVER_PORT"])
@@ -95,10 +95,10 @@ class Peers:
 
 
 def _ask_kernel(address: _Address, port: int, own: _Address, own_port: int) -> int | None:
-    """Return the owner of the socket that leads from `address` to `own`, None if there is no such socket.
+    """Return the owner of the socket from `address` to `own`, None if there is no such socket.
 
     Raises:
-        OSError: This kernel does not answer such questions.
+        OSError: This kernel does not support the query.
     """
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     ends = _ENDS.pack(port, own_port, address.packed, own.packed)
@@ -110,12 +110,12 @@ def _ask_kernel(address: _Address, port: int, own: _Address, own_port: int) -> i
     if len(answer) < _ANSWER_UID + 4 or _HEADER.unpack_from(answer)[1] != _BY_FAMILY:
         return None
     if answer[_ANSWER_ENDS : _ANSWER_ENDS + _ENDS.size] != ends:
-        return None  # somebody who listens on that port, because the socket itself is gone
+        return None  # the listener on that port, because the socket itself is gone
     return int(struct.unpack_from("=I", answer, _ANSWER_UID)[0])
 
 
 def _as_kernel_prints(address: _Address) -> str:
-    """In words of 32 bits, each as this machine reads them."""
+    """Return an address in hexadecimal words of 32 bits, each in this machine's byte order."""
     packed = address.packed
     words = (packed[i : i + 4] for i in range(0, len(packed), 4))
     return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
@@ -142,7 +142,7 @@ class Visitor:
     """The sender of a request.
 
     Attributes:
-        session: The browser session, None without one.
+        session: The browser session, None if there is none.
         by_token: Whether the request itself carries the token.
         is_owner: Whether it is the monitor's own user, over loopback.
     """
@@ -153,7 +153,7 @@ class Visitor:
 
     @property
     def known(self) -> bool:
-        """True if the token was shown, now or at a login."""
+        """Return whether the token was presented, now or at a login."""
         return self.by_token or self.session is not None
 
     @property
@@ -163,14 +163,14 @@ class Visitor:
 
 
 class Guard:
-    """Installs itself on an application.
+    """Guards an application, on which it installs itself.
 
     Args:
         app: The application.
-        sessions: Who has logged in.
+        sessions: The sessions after logins.
         host: The interface that is listened on.
         port: The port, which tells the cookies of several monitors apart.
-        uid_of: The user who has sent a request over loopback, None if that is not known; by default the kernel says.
+        uid_of: Returns the user who has sent a request over loopback, None if unknown; by default from the kernel.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class Guard:
         return Visitor(self.sessions.of(request.cookies.get(self.cookie, "")), False, is_owner)
 
     def _check_change(self) -> None:
-        """Only somebody who was let in, from a page of ours."""
+        """Abort unless the visitor has presented the token and the request comes from a page of this monitor."""
         visitor: Visitor = g.visitor
         if not visitor.known:
             abort(401, "sign in with the monitor's token to do that")
@@ -247,7 +247,7 @@ class Guard:
 
 
 def allowed_target(target: str) -> str:
-    """Return where to go after a login: a path of this monitor, "/" for anything else."""
+    """Return the target of a redirect after a login: a path of this monitor, "/" for anything else."""
     parts = urlsplit(target.replace("\\", "/"))
     plain = target.isascii() and target.isprintable()
     ours = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc

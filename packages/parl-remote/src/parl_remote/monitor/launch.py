@@ -1,4 +1,4 @@
-"""Starting a monitor as a process of its own: what it is told, and what has to be installed for it."""
+"""Starting a monitor as a separate process: its settings and its dependencies."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class MonitorSettings:
         directory: Its private directory, for token and log.
         host: The interface that it listens on.
         port: The port, 0 for a free one.
-        key_file: A file with the cluster's key; empty looks where `parl.connect` does.
+        key_file: A file with the cluster's key; empty for the search of `parl.connect`.
         with_cluster: Whether `directory` is that of a cluster of this host, with which the monitor ends.
-        interval_s: How often it asks the master.
+        interval_s: The interval between requests to the master.
     """
 
     address: str
@@ -52,27 +52,27 @@ _LOG_LINES = 10
 
 
 def is_installed() -> bool:
-    """Return whether what the monitor needs is here."""
+    """Return whether the monitor's dependencies are installed."""
     return not _missing()
 
 
 def check_installed() -> None:
-    """Make sure of it.
+    """Check that the monitor's dependencies are installed.
 
     Raises:
-        RemoteError: Something is missing; the message says what to do.
+        RemoteError: A dependency is missing; the message has the command to install it.
     """
     if missing := _missing():
         raise RemoteError(f"the monitor needs {' and '.join(missing)}, not installed here: {HOW_TO_INSTALL}")
 
 
 def start_monitor(settings: MonitorSettings, found: Environment, *, wait: bool = True) -> str:
-    """Start a monitor that lives on after this process.
+    """Start a monitor that outlives this process.
 
     Args:
-        settings: What it is.
+        settings: Its settings.
         found: Limits, and the command that nodes are started with.
-        wait: Whether to wait until it is up; if not, what goes wrong is only in its log.
+        wait: Whether to wait until it is up; if not, errors are only in its log.
 
     Returns:
         Its address in a browser, as far as it is known.

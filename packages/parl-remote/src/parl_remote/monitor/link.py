@@ -1,4 +1,4 @@
-"""The cluster as the monitor sees it: a client of the master, and of workers where logs and stacks are wanted.
+"""The monitor's link to the cluster: a client of the master, and of workers for logs and stacks.
 
     Collector --snapshot--> ClusterSource --StatusRequest, ListNodes, ListActors, ListDeaths--> master
     requests  --read_log, dump_stack------> --ReadLog, DumpStack--> the actor's worker
@@ -62,12 +62,12 @@ _WANTED = frozenset({DeathKind.KILLED_BY_USER, DeathKind.DRAINED})
 
 
 def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
-    """Return a worker.
+    """Return the info of a worker.
 
     Args:
-        node: What the master says of it.
-        address: Where it is reached.
-        late_s: After how long without a sign of life it is called silent.
+        node: The master's record of it.
+        address: Its address.
+        late_s: The time without a sign of life after which it counts as silent.
     """
     state = {NodePhase.UP: "alive", NodePhase.DRAINING: "draining", NodePhase.DRAINED: "drained"}[node.phase]
     known = node.memory_total > 0
@@ -93,7 +93,7 @@ def node_info(node: NodeDetail, address: str, late_s: float) -> NodeInfo:
 
 
 def actor_info(actor: ActorStatus, at: float) -> ActorInfo:
-    """Return an actor that lives, at that time."""
+    """Return the info of a living actor at that time."""
     numbers = actor.numbers
     has_process = numbers.pid > 0
     return ActorInfo(
@@ -125,7 +125,7 @@ def actor_info(actor: ActorStatus, at: float) -> ActorInfo:
 
 
 def driver_info(client: ClientStatus, hosts: Mapping[str, str], at: float) -> DriverInfo:
-    """Return a program; its host has a name if a node of the cluster runs there."""
+    """Return the info of a program; its host has a name if a node of the cluster runs there."""
     return DriverInfo(
         client_id=client.client_id,
         name=client.name,
@@ -138,7 +138,7 @@ def driver_info(client: ClientStatus, hosts: Mapping[str, str], at: float) -> Dr
 
 
 def waiting_info(waiting: WaitingStatus) -> WaitingInfo:
-    """Return actors of one program that wait for the same."""
+    """Return the info of a program's actors that wait for the same resources."""
     return WaitingInfo(
         class_name=waiting.class_name or "actor",
         owner_id=waiting.client_id,
@@ -151,7 +151,7 @@ def waiting_info(waiting: WaitingStatus) -> WaitingInfo:
 
 
 def death_info(death: DeathRecord, names: Mapping[str, str]) -> DeathInfo:
-    """Return an actor that was lost."""
+    """Return the info of a lost actor."""
     cause = death.cause
     end = cause.memory[-1].at if cause.memory else 0.0
     return DeathInfo(
@@ -189,7 +189,7 @@ def _signal(number: int | None) -> str:
         return f"signal {number}"
 
 
-_LOOKERS = "xparl "  # clients of such names only look
+_LOOKERS = "xparl "  # clients with such names are observers
 _NAME = "xparl monitor"
 _NODES_A_PAGE = 100
 _ACTORS_A_PAGE = 250
@@ -202,7 +202,7 @@ _Answer = TypeVar("_Answer", bound=Message)
 
 
 class _Line:
-    """One connection, opened when it is needed, for one question at a time."""
+    """A connection opened on demand, for one request at a time."""
 
     def __init__(self, open_inquiry: Callable[[], Inquiry]) -> None:
         self._open = open_inquiry
@@ -211,7 +211,7 @@ class _Line:
         self.used = time.monotonic()
 
     def ask(self, make: Callable[[int], Message], kind: type[_Answer], timeout_s: float | None = None) -> _Answer:
-        """Ask; a connection that was lost since the last question is opened again, once."""
+        """Send a request; reopen, once, a connection that was lost since the last request."""
         with self._lock:
             self.used = time.monotonic()
             fresh = self._inquiry is None
@@ -228,11 +228,11 @@ class _Line:
         try:
             return self._inquiry.ask(make, kind, timeout_s)
         except (ChannelClosed, ResultTimeout):
-            self._hang_up()  # what comes too late shall not be taken for the answer to something else
+            self._hang_up()  # a late answer must not be taken for that of another request
             raise
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         with self._lock:
             self._hang_up()
 
@@ -243,10 +243,10 @@ class _Line:
 
 
 class ClusterSource:
-    """Fills `source.Source` from a real cluster.
+    """The source of a real cluster; implements `source.Source`.
 
     Args:
-        cluster: Where it is, with its key.
+        cluster: Its address and key.
         limits: Times.
     """
 
@@ -316,7 +316,7 @@ class ClusterSource:
             raise Unknown(str(error)) from error
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         self._master.close()
         self._steering.close()
         for line in self._workers.values():
@@ -344,7 +344,7 @@ class ClusterSource:
         return actors
 
     def _new_deaths(self) -> Deaths:
-        """Return those since the last time, and a few more; the store knows which it has."""
+        """Return the deaths since the last time and a few more; the store recognizes those that it has."""
         deaths = self._master.ask(lambda number: ListDeaths(number, limit=1), Deaths)
         if deaths.total != self._deaths_known:
             new = deaths.total - self._deaths_known
@@ -384,7 +384,7 @@ class ClusterSource:
             return line
 
     def _learn_node_of(self, nodes: tuple[NodeDetail, ...], actors: list[ActorStatus]) -> None:
-        """Note where everyone is, and let go of workers that nobody has asked for a while."""
+        """Record the node of each actor and the addresses of nodes, and close worker connections that are idle."""
         for actor in actors:
             self._place(actor.lease_id, actor.node_id)
         now = time.monotonic()

@@ -1,4 +1,4 @@
-"""The cluster as Prometheus sees it, at `/metrics`: names with units, counters that only grow, few labels.
+"""Prometheus metrics of the cluster, at `/metrics`: names with units, counters that only grow, few labels.
 
 Actors come and go by the thousand, so they are counted by class; numbers of single actors are in the API.
 """
@@ -21,7 +21,7 @@ _NODE = ("node_id", "node")
 
 
 class ClusterCollector(Collector):
-    """Turns what the store knows into metrics, at the moment somebody asks."""
+    """Converts the store's data into metrics on each request."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -64,7 +64,7 @@ class ClusterCollector(Collector):
 
 
 def metrics_of(store: Store) -> bytes:
-    """Return what `/metrics` answers."""
+    """Return the answer to `/metrics`."""
     registry = CollectorRegistry()
     registry.register(ClusterCollector(store))
     return generate_latest(registry)
@@ -73,10 +73,10 @@ def metrics_of(store: Store) -> bytes:
 def _cluster(view: View) -> Iterator[Metric]:
     cluster, totals = view.snapshot.cluster, view.totals
     yield _gauge("parl_cluster_uptime_seconds", "Time since the master started.", cluster.uptime_s)
-    yield _gauge("parl_cluster_snapshot_timestamp_seconds", "When all this was so.", view.snapshot.at)
+    yield _gauge("parl_cluster_snapshot_timestamp_seconds", "Unix time of the snapshot.", view.snapshot.at)
     yield _gauge("parl_nodes", "Nodes of the cluster.", totals.nodes)
     yield _gauge("parl_drivers", "Programs that use the cluster.", totals.drivers)
-    yield _gauge("parl_actors_waiting", "Actors that wait for room.", totals.waiting)
+    yield _gauge("parl_actors_waiting", "Actors that wait for resources.", totals.waiting)
     yield CounterMetricFamily("parl_rejected_peers", "Peers that the master dropped.", cluster.rejected_peers)
 
 

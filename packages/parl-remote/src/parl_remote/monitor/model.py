@@ -1,9 +1,9 @@
-"""A cluster at one moment as the monitor knows it, and the interface of where that comes from.
+"""The monitor's snapshot of a cluster, and the interface to its source.
 
     Store, API  -->  Source  <--  ClusterSource (a client of the master)  |  a fake one in tests
 
 All times are seconds since the epoch, all spans seconds, all sizes bytes, all shares ratios (1.0 is one whole CPU or
-the whole of a memory). None means that nobody has measured it.
+the whole of a memory). None means not measured.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class GpuInfo:
 
     Attributes:
         name: As `CUDA_VISIBLE_DEVICES` names it.
-        model: What its maker calls it.
-        busy: Share of the time in which it worked.
+        model: Its model name.
+        busy: Its utilization.
         memory_used: Bytes in use.
-        memory_total: Bytes it has.
+        memory_total: Its total memory in bytes.
     """
 
     name: str
@@ -54,7 +54,7 @@ class NodeInfo:
     Attributes:
         node_id: Its id.
         name: Its host's name.
-        address: "host:port" where it listens, empty on a private cluster.
+        address: Its "host:port", empty on a private cluster.
         state: "alive", "draining", "drained", or "silent" when its heartbeats are late.
         cpus: CPUs it gives to actors.
         cpus_used: Of these, how many are leased.
@@ -89,14 +89,14 @@ class NodeInfo:
 
     @property
     def gpu_busy(self) -> float | None:
-        """Mean over its GPUs."""
+        """The mean utilization of its GPUs."""
         measured = [device.busy for device in self.devices if device.busy is not None]
         return sum(measured) / len(measured) if measured else None
 
 
 @dataclass(frozen=True, slots=True)
 class ActorInfo:
-    """One actor that lives.
+    """One living actor.
 
     Attributes:
         actor_id: The id of its lease.
@@ -106,23 +106,23 @@ class ActorInfo:
         node_id: The node it runs on.
         node_name: That node's host.
         owner_id: The client that made it, empty if nobody owns it.
-        owner_name: What that program is called.
-        pid: Its process there.
+        owner_name: That program's name.
+        pid: Its process id there.
         started_at: When its lease began.
         detached: Whether it outlives its owner.
-        resources: What it holds, for people.
+        resources: Its resources, for display.
         calls: Calls answered since it started.
-        calls_per_s: Calls answered per second of late.
-        busy: Share of the time it spent in calls of late; more than 1 with `max_concurrency`.
+        calls_per_s: Recent rate of answered calls per second.
+        busy: Recent share of time in calls; above 1 with `max_concurrency`.
         queued: Calls that wait in it.
         running: The method that runs now, empty if none does.
-        running_s: For how long.
+        running_s: How long it has been running.
         errors: Calls that raised.
         last_error: The last of these, one line.
-        cpu: CPUs in use of late.
+        cpu: Recent CPU usage, in CPUs.
         memory: Resident bytes.
         memory_limit: Bytes at which it is ended, if there is a limit.
-        restarts: How often it was started again.
+        restarts: The number of its restarts.
     """
 
     actor_id: str
@@ -153,7 +153,7 @@ class ActorInfo:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInfo:
-    """Actors of one program that wait for the same room, and why they do not get any."""
+    """Actors of one program that wait for the same resources, and the reason."""
 
     class_name: str
     owner_id: str
@@ -185,11 +185,11 @@ class DeathInfo:
         actor_id: The id of its lease.
         class_name: Its class.
         name: Its name in the cluster.
-        node_name: Where it ran.
+        node_name: The node that it ran on.
         owner_name: The program that owned it.
         at: When it ended.
         kind: The cause in one word, for example "signal"; see `DeathKind`.
-        expected: Whether somebody wanted it so (destroyed, its program ended).
+        expected: Whether the end was intended (destroyed, its program ended).
         text: The cause in a sentence.
         exit_code: The process's status, where it exited by itself.
         signal: The signal's name, where one ended it.
@@ -197,8 +197,8 @@ class DeathInfo:
         log_tail: The last lines it wrote.
         memory_curve: (seconds before the end, resident bytes), oldest first.
         memory_limit: The limit in bytes, if there was one.
-        node_id: The id of where it ran.
-        memory_peak: The most resident bytes that it ever had.
+        node_id: The id of that node.
+        memory_peak: Its peak resident memory in bytes.
     """
 
     actor_id: str
@@ -222,7 +222,7 @@ class DeathInfo:
 
 @dataclass(frozen=True, slots=True)
 class ClusterInfo:
-    """The cluster as a whole; `waiting` counts actors that wait for room."""
+    """The cluster as a whole; `waiting` counts actors that wait for resources."""
 
     cluster_id: str
     address: str
@@ -234,7 +234,7 @@ class ClusterInfo:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything at one moment, `at`; `deaths` are the last ones, newest first."""
+    """The state of a cluster at the time `at`; `deaths` are the latest ones, newest first."""
 
     at: float
     cluster: ClusterInfo
@@ -250,10 +250,10 @@ class LogChunk:
     """A piece of an actor's output.
 
     Attributes:
-        pieces: What was written, in that order: text, and whether it came by `sys.stderr`.
-        position: Where to read on.
-        start: Where this piece begins; above what was asked for if that part is gone.
-        ended: Whether nothing more can come.
+        pieces: The output in order: text, and whether it was written to `sys.stderr`.
+        position: The position to continue from.
+        start: The position of this piece; above the requested one if that part is gone.
+        ended: Whether there will be no more output.
     """
 
     pieces: tuple[tuple[str, bool], ...]
@@ -263,7 +263,7 @@ class LogChunk:
 
 
 class SourceError(Exception):
-    """The cluster could not do what was asked; the message says why, for people."""
+    """The cluster could not carry out a request; the message has the reason, for display."""
 
 
 class Unreachable(SourceError):
@@ -271,26 +271,26 @@ class Unreachable(SourceError):
 
 
 class Unknown(SourceError):
-    """There is no such actor or node any more."""
+    """The actor or node does not exist any more."""
 
 
 class Source(Protocol):
-    """A cluster to look at. Every method may be called by any thread and takes at most a few seconds."""
+    """A cluster to monitor. Every method is thread-safe and takes at most a few seconds."""
 
     def snapshot(self) -> Snapshot:
-        """Return the cluster now.
+        """Return a snapshot of the cluster.
 
         Raises:
             Unreachable: The master does not answer.
         """
 
     def read_log(self, actor_id: str, position: int | None, most_bytes: int) -> LogChunk:
-        """Return a piece of what an actor has written.
+        """Return a piece of an actor's output.
 
         Args:
             actor_id: An actor of the last snapshot, or one whose log its node still has.
-            position: Where to start, as the chunk before said; None is `most_bytes` before the end.
-            most_bytes: How much to read.
+            position: The position to start from, as in the previous chunk; None is `most_bytes` before the end.
+            most_bytes: The maximum number of bytes.
 
         Raises:
             Unknown: There is no such actor, or its log is gone.
@@ -298,12 +298,12 @@ class Source(Protocol):
         """
 
     def dump_stack(self, actor_id: str) -> str:
-        """Return what every thread of an actor does now, as Python's faulthandler prints it.
+        """Return the stacks of an actor's threads, as Python's faulthandler prints them.
 
         Raises:
             Unknown: There is no such actor.
             Unreachable: Its node does not answer.
-            SourceError: The process cannot say, with the reason.
+            SourceError: The process does not respond; the text has the reason.
         """
 
     def kill(self, actor_id: str, reason: str) -> None:

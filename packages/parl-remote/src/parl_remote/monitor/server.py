@@ -5,8 +5,8 @@
 
     Source --snapshot--> Collector --add | failed--> Store --> application
 
-One that was started with a cluster of this host ends with its node. Any other goes on looking for a master that does
-not answer, until somebody ends it.
+A monitor started with a cluster of this host ends with its node. Any other keeps trying to reach its master until it is
+stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from parl_remote.transport.addresses import EVERY_INTERFACE, Address
 __all__ = ["Collector", "main", "run_monitor"]
 
 
-_SHARE = 0.05  # of the time that asking may take; the rest of it the master belongs to those who work
+_SHARE = 0.05  # of the time that snapshots may take; the rest of the master's time is for its work
 _LONGEST_S = 15.0
 
 
@@ -51,9 +51,9 @@ class Collector:
     """A thread that keeps a store up to date.
 
     Args:
-        source: Whom to ask.
-        store: Whom to tell.
-        interval_s: How often to ask at most.
+        source: The source of snapshots.
+        store: The store to fill.
+        interval_s: The shortest interval between snapshots.
         clock: Any clock in seconds.
     """
 
@@ -73,16 +73,16 @@ class Collector:
         self._reason = ""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self, wait_s: float) -> None:
-        """End, and wait for that so long."""
+        """Stop the thread, and wait up to `wait_s` seconds for its end."""
         self._over.set()
         self._thread.join(wait_s)
 
     def collect(self) -> float:
-        """Ask once; returns how long to wait until the next time."""
+        """Take one snapshot; return how long to wait until the next one."""
         started = self._clock()
         try:
             snapshot = self._source.snapshot()
@@ -102,7 +102,7 @@ class Collector:
 
     def _failed(self, reason: str) -> None:
         if reason != self._reason:
-            _log.warning("no news of the cluster: %s", reason)
+            _log.warning("the cluster does not answer: %s", reason)
             self._reason = reason
         self._store.failed(reason)
 
@@ -113,16 +113,16 @@ class Collector:
 
 _log = logging.getLogger("parl.remote")
 
-_THREADS = 8  # requests are answered from memory; one that waits for a stack holds up one of them
+_THREADS = 8  # requests are answered from memory; one that waits for a stack occupies one thread
 _GOODBYE_S = 1.0
 
 
 def main(settings_json: str, pipe: int) -> int:
-    """Be a monitor, detached from whoever started it.
+    """Run a monitor, detached from the process that started it.
 
     Args:
         settings_json: `MonitorSettings`.
-        pipe: Descriptor to say on, once, how it went.
+        pipe: The descriptor on which to report the outcome, once.
 
     Returns:
         The exit status.
@@ -133,7 +133,7 @@ def main(settings_json: str, pipe: int) -> int:
     def report(outcome: dict[str, str]) -> None:
         if error := outcome.get("error"):
             logging.getLogger("parl.remote").error("the monitor cannot run: %s", error)
-        with contextlib.suppress(BrokenPipeError):  # who started it does not wait
+        with contextlib.suppress(BrokenPipeError):  # its starter does not wait
             report_on(pipe, outcome)
 
     return run_monitor(from_json(MonitorSettings, json.loads(settings_json), "settings"), report)
@@ -143,7 +143,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
     """Run a monitor in this process until SIGTERM, SIGINT or the end of its cluster.
 
     Args:
-        settings: What it is.
+        settings: Its settings.
         report: Called once with `address`, or with `error` if it cannot run.
 
     Returns:
@@ -167,7 +167,7 @@ def run_monitor(settings: MonitorSettings, report: Callable[[dict[str, str]], No
 
     def stop(number: int, _: FrameType | None) -> None:
         _log.info("the monitor ends because of %s", signal.Signals(number).name)
-        raise SystemExit  # which the server takes for the order to stop
+        raise SystemExit  # which makes the server stop
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
@@ -217,13 +217,13 @@ def _url(settings: MonitorSettings, server: Any) -> str:
 
 
 def _port_of(server: Any) -> int:
-    """Return the port, found where 0 was asked for; several sockets, as of "localhost", have the same."""
+    """Return the port found if 0 was requested; all sockets of a server, as of "localhost", have the same."""
     several = getattr(server, "effective_listen", None)
     return int(several[0][1] if several else server.effective_port)
 
 
 def _node_of(settings: MonitorSettings) -> ProcessRecord:
-    """Return the node of the cluster in the monitor's directory."""
+    """Return the process of the node of the cluster in the monitor's directory."""
     directory = Path(settings.directory)
     for where, record in RunFiles([directory.parent]).clusters():
         if where == directory and record.process.alive():

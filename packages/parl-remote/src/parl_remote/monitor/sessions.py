@@ -28,7 +28,7 @@ class Session:
     """A browser session, opened with the token.
 
     Attributes:
-        csrf: What every request that changes something must carry besides the cookie.
+        csrf: The token that every changing request must carry besides the cookie.
         until: When it ends, on the clock of `Sessions`.
     """
 
@@ -37,7 +37,7 @@ class Session:
 
 
 class Sessions:
-    """Checks tokens, opens sessions, finds them again. Cookies are kept only as hashes.
+    """Checks tokens and manages sessions. Cookies are kept only as hashes.
 
     Args:
         token: The monitor's token.
@@ -51,7 +51,7 @@ class Sessions:
         self._lock = threading.Lock()
 
     def knows(self, token: str) -> bool:
-        """Return whether this is the token; takes the same time whatever it is."""
+        """Return whether this is the token, in constant time."""
         return hmac.compare_digest(hashlib.sha256(token.strip().encode()).digest(), self._token)
 
     def open(self) -> str:
@@ -66,12 +66,12 @@ class Sessions:
         return cookie
 
     def of(self, cookie: str) -> Session | None:
-        """Return the session that a cookie belongs to, None if it has ended or never was."""
+        """Return the session of a cookie, None if it has ended or never existed."""
         session = self._open.get(_digest(cookie))
         return session if session is not None and session.until > self._now() else None
 
     def end(self, cookie: str) -> None:
-        """Log out."""
+        """End the session of a cookie."""
         with self._lock:
             self._open.pop(_digest(cookie), None)
 
@@ -81,8 +81,8 @@ class Tries:
 
     Args:
         now: Any clock in seconds.
-        burst: Tries that are free.
-        every_s: After how long one more is.
+        burst: Attempts allowed at once.
+        every_s: Seconds until one more is allowed.
     """
 
     def __init__(self, now: Callable[[], float], burst: int = 5, every_s: float = 10.0) -> None:
@@ -93,7 +93,7 @@ class Tries:
         self._lock = threading.Lock()
 
     def wait_s(self, who: str) -> float:
-        """Count one try of `who`: 0 if it may be made, else for how long it may not."""
+        """Count one attempt of `who`; return 0 if it is allowed, else the seconds until the next one is."""
         now = self._now()
         with self._lock:
             if len(self._free_at) > 10_000:
@@ -106,13 +106,13 @@ class Tries:
             return 0.0
 
     def forgive(self, who: str) -> None:
-        """A try was right."""
+        """Reset the count of `who` after a successful attempt."""
         with self._lock:
             self._free_at.pop(who, None)
 
 
 def token_of(path: Path) -> str:
-    """Return the token in a private file, a new one where there is none.
+    """Return the token in a private file, created if there is none.
 
     Raises:
         AuthenticationFailed: The file is not private to this user.

@@ -26,8 +26,8 @@ class Keep:
     """The size of a history.
 
     Attributes:
-        fine: Entries as they come.
-        coarse: Entries of means.
+        fine: Number of single entries.
+        coarse: Number of means.
         every: How many seconds one mean covers.
     """
 
@@ -44,7 +44,7 @@ _GAP_S = 1e-3  # two entries of one moment are one
 
 
 class _Ring:
-    """Rows of numbers; the oldest is overwritten once it is full. Memory grows only as rows come."""
+    """A ring of rows; the oldest is overwritten once it is full. Memory grows only as rows are added."""
 
     __slots__ = ("_columns", "_next", "_size", "_times")
 
@@ -75,10 +75,10 @@ class _Ring:
 
 
 class History:
-    """Some numbers of one thing over time.
+    """The time series of one object.
 
     Args:
-        names: What they are called.
+        names: The names of the numbers.
         keep: How many entries to keep.
     """
 
@@ -95,7 +95,7 @@ class History:
         self._count = [0] * len(names)
 
     def add(self, at: float, values: Sequence[float | None]) -> None:
-        """Add an entry, in the order of the names; None was not measured. Entries out of order are dropped."""
+        """Add an entry, in the order of the names; None means not measured. Entries out of order are dropped."""
         if at < self._last + _GAP_S:
             return
         self._last = at
@@ -114,11 +114,11 @@ class History:
             self._count = [0] * len(self._names)
 
     def read(self, since: float, most: int = 400) -> dict[str, list[float | None]]:
-        """Return the entries from a time on, as one list a name and one of times, `t`; thinned out to at most `most`.
+        """Return the entries from a time on, as one list per name and one of times, `t`; at most `most` entries.
 
         Args:
             since: Earliest time.
-            most: How many entries to give; neighbours are averaged beyond that.
+            most: The maximum number of entries; beyond it neighbours are averaged.
         """
         times, columns = self._fine.rows(since)
         begins = self._fine.oldest()
@@ -155,7 +155,7 @@ ACTOR_NUMBERS = ("calls", "busy", "cpu", "memory", "queued")
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all nodes and actors; None where no node says."""
+    """Sums over all nodes and actors; None if no node reports the number."""
 
     nodes: int
     cpus: float
@@ -175,7 +175,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A snapshot with what is needed to answer quickly."""
+    """A snapshot with indexes for quick answers."""
 
     snapshot: Snapshot
     totals: Totals
@@ -185,7 +185,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The state of the monitor's knowledge; `age_s` is the age of the last snapshot, None before the first."""
+    """The freshness of the monitor's data; `age_s` is the age of the last snapshot, None before the first."""
 
     ok: bool
     age_s: float | None
@@ -193,11 +193,11 @@ class Health:
 
 
 class Store:
-    """The monitor's memory.
+    """The data store of the monitor.
 
     Args:
-        now: Seconds since the epoch.
-        interval_s: How often a snapshot is expected.
+        now: Returns the time in seconds since the epoch.
+        interval_s: The expected interval between snapshots.
     """
 
     def __init__(self, now: Callable[[], float], interval_s: float = 2.0) -> None:
@@ -218,7 +218,7 @@ class Store:
     # -- writing -------------------------------------------------------------------------------------------------
 
     def add(self, snapshot: Snapshot, next_in_s: float | None = None) -> None:
-        """Take a new snapshot; the next one is expected after `next_in_s`, by default the usual interval."""
+        """Add a new snapshot; the next one is expected after `next_in_s`, by default the usual interval."""
         view = View(
             snapshot,
             totals_of(snapshot),
@@ -238,7 +238,7 @@ class Store:
             self._expected_s = self._interval_s if next_in_s is None else next_in_s
 
     def failed(self, reason: str) -> None:
-        """There was no snapshot; what is known stays, with its age."""
+        """Record a failed snapshot; the existing data stay, with their age."""
         self._reason = reason
 
     def _note(self, view: View) -> None:
@@ -279,7 +279,7 @@ class Store:
             )
 
     def _retire(self, view: View) -> None:
-        """Keep what the actors that are gone have counted, and forget their numbers after a while."""
+        """Add the counts of ended actors to the totals, and drop their histories after a while."""
         at = view.snapshot.at
         for actor_id, actor in self._view.actors.items() if self._view is not None else ():
             if actor_id not in view.actors:
@@ -302,7 +302,7 @@ class Store:
         return self._view
 
     def health(self) -> Health:
-        """Return whether the master has answered lately."""
+        """Return whether the master has answered recently."""
         view = self._view
         if view is None:
             return Health(False, None, self._reason)
@@ -312,21 +312,21 @@ class Store:
         return Health(True, age_s, "")
 
     def deaths(self) -> list[DeathInfo]:
-        """Return all that are remembered, oldest first."""
+        """Return all recorded deaths, oldest first."""
         with self._lock:
             return list(self._deaths.values())
 
     def death(self, actor_id: str) -> DeathInfo | None:
-        """Return one of them."""
+        """Return the recorded death of an actor, or None."""
         return self._deaths.get(actor_id)
 
     def death_counts(self) -> dict[tuple[str, str], int]:
-        """Return how many since the monitor began, by class and cause."""
+        """Return the numbers of deaths since the monitor started, by class and cause."""
         with self._lock:
             return dict(self._death_counts)
 
     def calls(self) -> dict[str, tuple[int, int]]:
-        """Calls and errors by class: of the actors there are and of those that were."""
+        """Return calls and errors by class, of living and ended actors."""
         view = self._view
         with self._lock:
             calls, errors = Counter(self._ended_calls), Counter(self._ended_errors)
@@ -336,25 +336,25 @@ class Store:
         return {name: (calls[name], errors[name]) for name in calls}
 
     def cluster_history(self, window_s: float) -> dict[str, list[float | None]]:
-        """Return the cluster's numbers over the last seconds."""
+        """Return the cluster's time series of the last `window_s` seconds."""
         with self._lock:
             return self._cluster.read(self._now() - window_s)
 
     def node_history(self, node_id: str, window_s: float, most: int = 400) -> dict[str, list[float | None]] | None:
-        """Return a node's numbers, None if it was never seen."""
+        """Return a node's time series, None if it was never seen."""
         with self._lock:
             history = self._nodes.get(node_id)
             return None if history is None else history.read(self._now() - window_s, most)
 
     def actor_history(self, actor_id: str, window_s: float, most: int = 400) -> dict[str, list[float | None]] | None:
-        """Return an actor's numbers, None if it was never seen, or long ago."""
+        """Return an actor's time series, None if it was never seen or ended long ago."""
         with self._lock:
             history = self._actors.get(actor_id)
             return None if history is None else history.read(self._now() - window_s, most)
 
 
 def totals_of(snapshot: Snapshot) -> Totals:
-    """Add a snapshot up; nodes weigh by their CPUs and GPUs."""
+    """Return the totals of a snapshot; nodes are weighted by their CPUs and GPUs."""
     nodes, actors = snapshot.nodes, snapshot.actors
     states = Counter(actor.state for actor in actors)
     cpu = [(node.cpu_busy, node.cpus or 1.0) for node in nodes if node.cpu_busy is not None]

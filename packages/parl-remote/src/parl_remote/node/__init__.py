@@ -1,1 +1,1 @@
-"""The programs that are a node: a private cluster's, and those behind `xparl start` and `xparl connect`."""
+"""The node processes: a private cluster's, and those behind `xparl start` and `xparl connect`."""

@@ -62,7 +62,7 @@ class ClusterNode:
     """One node process.
 
     Args:
-        settings: What it is.
+        settings: Its settings.
         key: The cluster's key.
         socket_directory: Its private directory of unix sockets.
         zygote: A running zygote if the node has a worker.
@@ -122,11 +122,11 @@ class ClusterNode:
         self._loop.run()
 
     def stop(self) -> None:
-        """Let `run` return; signal handlers may call this."""
+        """Make `run` return; callable from signal handlers."""
         self._loop.stop()
 
     def close(self) -> None:
-        """Tell everyone, end all actors and give everything back."""
+        """Notify all peers, end all actors and release all resources."""
         if self._master is not None:
             self._master.stop("the cluster was stopped")
         if self._link is not None:
@@ -155,7 +155,7 @@ class ClusterNode:
         return worker
 
     def _reach(self) -> ClusterReach:
-        """Return how actors on this node reach the cluster."""
+        """Return the settings by which actors on this node reach the cluster."""
         settings = self._settings
         port = Address.parse(self._tcp.address).port
         own = str(Address(settings.host if settings.host not in _ANY_INTERFACE else "127.0.0.1", port))
@@ -176,7 +176,7 @@ class ClusterNode:
         self._master.parts.add(("CheckHost", "ReachNode"), lambda: self._health_part(state))
 
     def _health_part(self, state: ClusterState | None = None) -> Part:
-        """Return what answers `xparl doctor`; a master knows its nodes' addresses."""
+        """Return the part that answers `xparl doctor`; a master's knows its nodes' addresses."""
         from parl_remote.worker.host_check import HostCheck  # 14 ms of a node's start; people ask for it now and then
 
         def addresses(node_id: str) -> tuple[str, ...]:
@@ -186,7 +186,7 @@ class ClusterNode:
         return HostCheck(self._loop, Path(self._settings.directory), addresses if state is not None else None)
 
     def _join(self, worker: Worker) -> None:
-        """Offer this node's worker to its master, here or elsewhere."""
+        """Connect this node's worker to its master, here or on another host."""
         if not self._settings.master:
             self._link = MasterLink(
                 self._loop,
@@ -199,7 +199,7 @@ class ClusterNode:
             )
             return
         first = self._connect_master()
-        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # to hear now if we are not wanted
+        greet(first, worker_hello(self._joined()), self._limits.connect_timeout_s)  # fails now if it is refused
         first.close()
         self._link = RejoiningLink(
             self._loop,
@@ -304,7 +304,7 @@ def run_node(settings: NodeSettings, report: Callable[[dict[str, str]], None]) -
 
 
 def _clear(directory: Path) -> None:
-    """Make an empty directory for actors' logs; those of the node before, which may have crashed, are kept once."""
+    """Make an empty directory for actors' logs; the previous node's, which may have crashed, are kept once."""
     logs, before = directory / "actors", directory / "actors.before"
     if logs.exists():
         shutil.rmtree(before, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""Master and worker of a private cluster, put together on one loop, for one program.
+"""Master and worker of a private cluster on one loop, for one program.
 
-Who talks to whom:
+Connections:
 
     driver --unix--> Reception --> _OneProgram --> Master <--memory--> MasterLink <--> Worker --> zygote
                                `-> Worker
@@ -37,11 +37,11 @@ __all__ = ["PrivateNode"]
 
 
 class _OneProgram:
-    """The master as the driver sees it; when the driver is gone, so is the reason for this node.
+    """The master's service for one driver; the node ends when the driver is gone.
 
     Args:
         master: The master's own service.
-        on_joined: Called when the node's worker has joined; only then can the driver be answered.
+        on_joined: Called when the node's worker has joined; the driver is answered only after that.
         on_gone: Called when the driver is gone.
     """
 
@@ -53,17 +53,17 @@ class _OneProgram:
 
     @property
     def came(self) -> bool:
-        """True if the driver has connected."""
+        """Return whether the driver has connected."""
         return self._driver is not None
 
     def opened(self, link: Link) -> None:
-        """The driver connected, or the node's own worker, or an actor: the first client is the driver."""
+        """Handle a new link: the first client is the driver, others are actors or the node's own worker."""
         if self._driver is None and link.hello.role is Role.CLIENT:
             self._driver = link
         self._master.opened(link)
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """For the master; the driver's goodbye ends the node as a broken connection does."""
+        """Pass a message to the master; the driver's Bye ends the node as a broken connection does."""
         self._master.received(link, frames)
         message = decode(frames[0])
         if isinstance(message, NodeJoin):
@@ -84,10 +84,10 @@ class PrivateNode:
     Args:
         directory: The node's private directory, which exists.
         log_directory: Where actors' log files go.
-        slots: CPUs to give away.
+        slots: CPUs to give to actors.
         preload: Modules that the zygote imports once for all actors.
-        listening: The socket that the driver has made; None where it could not hand one over.
-        zygote: Already warming up.
+        listening: The socket that the driver has made; None if it could not be passed.
+        zygote: The zygote, which may still be importing modules.
     """
 
     def __init__(
@@ -152,15 +152,15 @@ class PrivateNode:
         self._loop.run()
 
     def stop(self) -> None:
-        """Let `run` return; signal handlers may call this."""
+        """Make `run` return; callable from signal handlers."""
         self._loop.stop()
 
     def close(self) -> None:
-        """Kill what is left of the actors and let everything go."""
+        """Kill the remaining actors and release all resources."""
         self._worker.close()
         self._listener.close()
 
     def _give_up(self) -> None:
-        """A driver that has not connected by now was killed before it could."""
+        """Stop if the driver has not connected by now, since it was killed before it could."""
         if not self._program.came:
             self._loop.stop()

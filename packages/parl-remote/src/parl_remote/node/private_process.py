@@ -1,9 +1,9 @@
-"""The process that is a private cluster: master and worker on one loop, for one program.
+"""The process of a private cluster: master and worker on one loop, for one program.
 
     driver --unix socket it made itself--> Reception --> Master, Worker --> zygote --> actors
 
 It ends with the program: at once when the program's connection breaks, after a moment for actors to finish when the
-program says goodbye. The zygote is forked first, before anything is opened, and warms up meanwhile.
+program sends Bye. The zygote is forked first, before anything is opened, and imports modules meanwhile.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class PrivateNodeSettings(NamedTuple):
     Attributes:
         directory: The node's private directory, which exists.
         log_directory: Where actors' log files go.
-        listening: Descriptor of the listening socket that the driver has made; -1 where it cannot be handed over.
-        slots: CPUs to give away.
+        listening: Descriptor of the listening socket that the driver has made; -1 if it cannot be passed.
+        slots: CPUs to give to actors.
         preload: Modules to import once for all actors.
     """
 

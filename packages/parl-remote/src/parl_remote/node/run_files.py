@@ -4,9 +4,9 @@
     <run directory>/<host>-worker-<id>/worker.json, node.log, actors/       a worker of a cluster elsewhere
     .../monitor.json, monitor.token, monitor.log                            a web monitor, with its cluster or alone
 
-All of it is private to its user (directories 0700, files 0600). A process is the one that was written down only if its
-number and its start time both agree, so nothing else is ever signalled. A clean end removes the records and the key;
-after a crash they stay, and the next start on that port takes the key and the cluster's id up again.
+All of it is private to its user (directories 0700, files 0600). A process matches its record only if pid and start time
+both agree, so no other process is ever signalled. A clean end removes the records and the key; after a crash they stay,
+and the next start on that port reuses the key and the cluster's id.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """One process of this host since its boot; `started` is its start time in hundredths of a second."""
+    """A process of this host since its boot; `started` is its start time in hundredths of a second."""
 
     pid: int
     started: int
@@ -52,7 +52,7 @@ class ProcessRecord:
 
     @classmethod
     def of(cls, pid: int) -> ProcessRecord:
-        """Return the process that has this number now.
+        """Return the record of the process that has this pid now.
 
         Raises:
             ProcessLookupError: There is none.
@@ -60,14 +60,14 @@ class ProcessRecord:
         return cls(pid, processes.start_of(pid), host_id())
 
     def alive(self) -> bool:
-        """Return whether it still runs, here."""
+        """Return whether the process still runs on this host."""
         try:
             return self.host_id == host_id() and processes.start_of(self.pid) == self.started
         except ProcessLookupError:
             return False
 
     def ended_within(self, seconds: float | None) -> bool:
-        """Wait for its end, None for as long as it takes; True once it has ended."""
+        """Wait for the end of the process, without limit if `seconds` is None; return True once it has ended."""
         return self.host_id != host_id() or processes.ended_within(self.pid, self.started, seconds)
 
 
@@ -110,7 +110,7 @@ class MonitorRecord:
 
 @dataclass(frozen=True, slots=True)
 class ManagerRecord:
-    """A `RemoteManager` in a program of the user; the fields are as those of `ClusterRecord`."""
+    """A `RemoteManager` in a program of the user; the fields are those of `ClusterRecord`."""
 
     host: str
     port: int
@@ -133,14 +133,14 @@ class RunFiles:
     """The run directories of one user.
 
     Args:
-        directories: Where to look; the first that can be had is where new records are written.
+        directories: The directories to search; new records are written to the first usable one.
     """
 
     def __init__(self, directories: Sequence[Path]) -> None:
         self._directories = tuple(directories)
 
     def cluster_directory(self, port: int) -> Path:
-        """Return the private directory of the cluster on a port of this host, made if it is not there.
+        """Return the private directory of the cluster on a port of this host, created if missing.
 
         Raises:
             AuthenticationFailed: It is not private to this user.
@@ -148,7 +148,7 @@ class RunFiles:
         return make_private_dir(self._own() / f"{host_name()}-{port}")
 
     def worker_directory(self, node_id: str) -> Path:
-        """Return the private directory of a worker of this host, made; those of workers that ended are removed."""
+        """Return a new private directory for a worker of this host; those of ended workers are removed."""
         parent = self._own()
         for old in parent.glob(f"{host_name()}-worker-*"):
             with contextlib.suppress(OSError):
@@ -157,11 +157,11 @@ class RunFiles:
         return make_private_dir(parent / f"{host_name()}-{node_id}")
 
     def monitor_directory(self, port: int) -> Path:
-        """Return the private directory of a monitor on a port of this host that belongs to no cluster of it, made."""
+        """Return a new private directory for a monitor on a port of this host without a cluster here."""
         return make_private_dir(self._own() / f"{host_name()}-monitor-{port}")
 
     def manager_directory(self, port: int) -> Path:
-        """Return the private directory of the `RemoteManager` on a port of this host, made if it is not there.
+        """Return the private directory of the `RemoteManager` on a port of this host, created if missing.
 
         Raises:
             AuthenticationFailed: It is not private to this user.
@@ -173,7 +173,7 @@ class RunFiles:
         yield from self._records(ManagerRecord)
 
     def clusters(self) -> Iterator[tuple[Path, ClusterRecord]]:
-        """Yield all clusters on record, running or not; records that are damaged or not ours are passed over."""
+        """Yield all clusters on record, running or not; damaged records and those of others are skipped."""
         yield from self._records(ClusterRecord)
 
     def workers(self) -> Iterator[tuple[Path, WorkerRecord]]:
@@ -185,7 +185,7 @@ class RunFiles:
         yield from self._records(MonitorRecord)
 
     def _own(self) -> Path:
-        """Return where new records go; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
+        """Return the directory of new records; after `su`, `XDG_RUNTIME_DIR` may still be that of another user."""
         for directory in self._directories[:-1]:
             with contextlib.suppress(OSError, AuthenticationFailed):
                 return make_private_dir(directory)
@@ -195,7 +195,7 @@ class RunFiles:
         for directory in self._directories:
             try:
                 paths = sorted(directory.glob(f"*/{_FILES[kind]}"))
-            except OSError:  # a home that this user cannot even look into holds nothing of his
+            except OSError:  # a home directory that this user cannot read holds no records of this user
                 continue
             for path in paths:
                 with contextlib.suppress(AuthenticationFailed, RemoteProtocolError, ValueError):
@@ -203,7 +203,7 @@ class RunFiles:
 
 
 def write_record(directory: Path, record: ClusterRecord | WorkerRecord | MonitorRecord | ManagerRecord) -> None:
-    """Put a record into its directory, which exists."""
+    """Write a record into its directory, which must exist."""
     write_private_file(directory / _FILES[type(record)], json.dumps(to_json(record), indent=2) + "\n")
 
 
@@ -220,11 +220,11 @@ def forget_monitor(directory: Path) -> None:
 
 
 def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
-    """Return the key in a cluster's directory, a new one where there is none.
+    """Return the key in a cluster's directory, created if there is none.
 
     Args:
-        directory: The cluster's.
-        given: A key that was made elsewhere and shall be this cluster's from now on.
+        directory: The cluster's directory.
+        given: An existing key to use for this cluster from now on.
 
     Raises:
         AuthenticationFailed: The file there is not private or holds no key.
@@ -236,5 +236,5 @@ def key_of(directory: Path, given: ClusterKey | None = None) -> ClusterKey:
 
 
 def signal_process(record: ProcessRecord, number: signal.Signals) -> bool:
-    """Send a signal to exactly the process on record; False if it has ended."""
+    """Send a signal to exactly the process on record; return False if it has ended."""
     return record.host_id == host_id() and processes.send_signal(record.pid, record.started, number)

@@ -41,14 +41,14 @@ class NodeSettings:
         node_id: Its id.
         cluster_id: The cluster's id; empty for a worker, whose master knows it.
         host: The interface to listen on.
-        known_as: The host by which others reach this node; empty is the master's, by whatever name they know that.
+        known_as: The host by which others reach this node; empty for the master's host, under any of its names.
         port: The port to listen on, 0 for a free one.
-        master: "host:port" of the master; empty where the master is this node.
-        cpu: CPUs to give away; 0 for a master without a worker.
-        gpus: GPUs to give away, as CUDA_VISIBLE_DEVICES names them.
-        memory: Bytes to set aside for actors that ask for some.
-        labels: Amounts of what the cluster's owner has named.
-        debug: Whether its log tells more.
+        master: "host:port" of the master; empty if this node is the master.
+        cpu: CPUs to give to actors; 0 for a master without a worker.
+        gpus: GPUs to give to actors, as CUDA_VISIBLE_DEVICES names them.
+        memory: Bytes available to actors that request memory.
+        labels: Amounts of resources that the cluster's owner has named.
+        debug: Whether it logs debug messages.
     """
 
     directory: str
@@ -78,15 +78,15 @@ class NodeSettings:
 def start_program(
     module: str, settings: object, log_file: Path, found: Environment, *, what: str, wait: bool = True
 ) -> str:
-    """Start a program of Python that lives on after this process; return the address that it reports.
+    """Start a Python program that outlives this process; return the address that it reports.
 
     Args:
-        module: What it runs, as `python -m` takes it.
+        module: Its module, as for `python -m`.
         settings: A dataclass, its first argument as JSON.
-        log_file: Where its output goes; it runs in the directory of that file.
-        found: How long it may take, and the command that runs Python.
-        what: What messages call it.
-        wait: Whether to wait for its report; if not, the address is empty, and what goes wrong is only in its log.
+        log_file: The file of its output; it runs in the directory of that file.
+        found: The time limit, and the command that runs Python.
+        what: Its name in messages.
+        wait: Whether to wait for its report; if not, the address is empty, and errors are only in its log.
 
     Raises:
         RemoteError: It did not come up; the message has its reason or the end of its log.
@@ -113,7 +113,7 @@ def start_program(
     outcome = pipe.read(process, found.limits.start_timeout_s) if wait else {"address": ""}
     pipe.close()
     if "address" in outcome:
-        process.returncode = 0  # it runs on its own from here; nobody waits for it
+        process.returncode = 0  # it runs on its own from here and is not waited for
         return outcome["address"]
     process.kill()
     process.wait()
@@ -126,7 +126,7 @@ def start_program(
 
 
 class _ReportPipe:
-    """The starter's side of the pipe, to be closed in the end.
+    """The starter's side of the pipe; must be closed in the end.
 
     Attributes:
         number: The descriptor that the program reports on.
@@ -139,10 +139,10 @@ class _ReportPipe:
             self._reading, self.number = map(processes.beyond_standard, os.pipe())
 
     def options(self, log: int) -> dict[str, Any]:
-        """For `subprocess.Popen`: streams, what is inherited, and that the program lives on by itself.
+        """Return options of `subprocess.Popen`: streams, inherited descriptors, and a session of its own.
 
         Args:
-            log: Where its output goes.
+            log: The descriptor of its output.
         """
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "start_new_session": True}
         if self._reading >= 0:
@@ -153,7 +153,7 @@ class _ReportPipe:
         return options
 
     def started(self) -> None:
-        """Close the writing end here: the program has it now, or does not run."""
+        """Close the writing end here: the program has it now, or failed to start."""
         if self._reading >= 0 and self.number >= 0:
             os.close(self.number)
             self.number = -1
@@ -181,7 +181,7 @@ class _ReportPipe:
 
 
 def _read_stdout(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
-    """Read in a thread, since not every system can wait for a pipe; the thread ends with the program at the latest."""
+    """Return the program's first line, read in a thread because not every system can wait for pipes."""
     pipe = process.stdout
     if pipe is None:
         return b""
@@ -198,7 +198,7 @@ def _read_stdout(process: subprocess.Popen[bytes], timeout_s: float) -> bytes:
 
 
 def report_on(number: int, outcome: Mapping[str, str]) -> None:
-    """Report how the start of this program went, and close the pipe.
+    """Report the outcome of this program's start, and close the pipe.
 
     Args:
         number: The descriptor from the command line.

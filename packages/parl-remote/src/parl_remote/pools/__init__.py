@@ -1,1 +1,1 @@
-"""`ActorPool`: many items, a few actors."""
+"""`ActorPool`: distribution of many items over a few actors."""

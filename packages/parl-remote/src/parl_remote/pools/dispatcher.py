@@ -26,17 +26,17 @@ from parl_remote.program.proxy import RemoteObject, make_proxy, reference_of
 __all__ = ["Dispatcher", "Member", "PoolFuture", "Task"]
 
 _log = logging.getLogger("parl.remote")
-_FULL_RETRY_S = 0.01  # between attempts to give a task to an actor whose calls have reached their limit
+_FULL_RETRY_S = 0.01  # between attempts to assign a task to an actor whose calls have reached their limit
 _LOOK_S = 1.0  # how often those that wait for the dispatcher look whether it has ended
 
 
 class PoolFuture(concurrent.futures.Future[Any]):
-    """The result of a pool's task: a `concurrent.futures.Future` that can be awaited, too."""
+    """The future of a pool's task: a `concurrent.futures.Future` that can also be awaited."""
 
     _exception: BaseException | None
 
     def result(self, timeout: float | None = None) -> Any:
-        """Return the result, or raise what the task raised, as `concurrent.futures.Future.result` gives it."""
+        """Return the result, or raise the task's exception; see `concurrent.futures.Future.result`."""
         try:
             return super().result(timeout)
         except BaseException as error:
@@ -47,7 +47,7 @@ class PoolFuture(concurrent.futures.Future[Any]):
             del self
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        """PARL's name for `result`; `block=False` does not wait."""
+        """Return the result; PARL's name for `result`. With `block=False` it does not wait."""
         return self.result(timeout if block else 0)
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -62,7 +62,7 @@ class Task:
     Attributes:
         index: Its number, for messages.
         future: Settled with its result.
-        killed: How many actors have died while they worked on nothing else.
+        killed: How many actors have died while working on it alone.
         is_suspect: Whether it was in flight when an actor died, so that it is run alone.
         is_hit: The same for a death that its own future has not reported yet.
     """
@@ -89,12 +89,12 @@ class Member:
     """One actor of a pool.
 
     Attributes:
-        actor: The handle that was given.
+        actor: The given handle.
         tasks: Its tasks, oldest first.
         is_reserved: Whether it is to leave the pool, so that it gets no more tasks.
 
     Raises:
-        TypeError: It is no remote object.
+        TypeError: The argument is no remote object.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -111,7 +111,7 @@ class Dispatcher:
     """Gives tasks to members, in one thread; all other threads only leave events for it.
 
     Args:
-        per_actor: Tasks that an actor has at a time: one that runs and others that wait there for their turn.
+        per_actor: Tasks that an actor has at a time: one running and others queued in it.
         retries: How many more actors a task may kill after the first.
         replace: Makes a new actor in place of one that died; None if the pool cannot.
     """
@@ -136,11 +136,11 @@ class Dispatcher:
 
     @property
     def actors(self) -> tuple[Any, ...]:
-        """The handles of the actors at this moment."""
+        """The handles of the current actors."""
         return tuple(member.actor for member in tuple(self._members))
 
     def add(self, actor: Any) -> None:
-        """Take an actor in."""
+        """Add an actor."""
         member = Member(actor)
         done = threading.Event()
 
@@ -161,7 +161,7 @@ class Dispatcher:
         self._events.put(add)
 
     def take_out(self) -> concurrent.futures.Future[Any]:
-        """Request an actor that has nothing to do any more, and is no member from then on."""
+        """Remove an idle actor from the pool; return the future of its handle."""
         request: concurrent.futures.Future[Any] = concurrent.futures.Future()
         self._events.put(lambda: self._requests.append(request))
         return request
@@ -177,13 +177,13 @@ class Dispatcher:
         self._events.put(self._end)
 
     def _post(self, event: Callable[[], None]) -> None:
-        """Leave an event for the thread; after its end nothing is kept."""
+        """Queue an event for the thread; after its end the event is dropped."""
         self._events.put(event)
         if self._over:
             self._forget_events()
 
     def _forget_events(self) -> None:
-        """Drop events that came too late: they hold actors, which would live on."""
+        """Drop late events, which hold actors that would otherwise live on."""
         with contextlib.suppress(queue.Empty):
             while True:
                 self._events.get_nowait()
@@ -331,7 +331,7 @@ class Dispatcher:
             self._open -= 1
 
     def _settle_requests(self) -> None:
-        """Hand out idle members that were requested, and wake those that wait for the end of all tasks."""
+        """Hand out requested members that are idle, and wake threads that wait for the end of all tasks."""
         for request in list(self._requests):
             if request.cancelled():
                 self._requests.remove(request)

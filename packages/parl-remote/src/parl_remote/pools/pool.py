@@ -1,12 +1,12 @@
-"""`parl.ActorPool`: many items, a few actors; no item is lost when an actor dies.
+"""`parl.ActorPool`: distributes many items over a few actors; no item is lost when an actor dies.
 
     with parl.ActorPool(Worker, 4) as pool:
         for result in pool.map("work", items): ...              in order, taken lazily
-        for result in pool.map_unordered("work", items): ...    as they come
+        for result in pool.map_unordered("work", items): ...                    as they finish
         future = pool.submit("work", 3)                         a single one
 
-An item whose actor dies is run again by another one: at least once, therefore, and perhaps more often. While `map` is
-read, at most so many items are under way:
+An item whose actor dies is run again by another one: every item runs at least once, and possibly more often. While
+`map` is read, at most so many items are under way:
 
     items --taken one by one--> tasks --> Dispatcher --> Results, in the items' order or as they come
 
@@ -105,21 +105,22 @@ class ActorPool:
         timeout_s: float | None = None,
         progress: bool | str = False,
     ) -> Results:
-        """Return results for all items, in their order.
+        """Return an iterator over the results of all items, in their order.
 
-        Nothing happens before the first result is asked for; then items are taken as they are needed, so that
-        `items` may be endless.
+        No item is started before the first result is requested; then items are taken on demand, so that `items` may be
+        infinite.
 
         Args:
             work: The name of a method that takes an item, or a function of an actor and an item that calls a method
                 and returns its future: `lambda actor, item: actor.step(item, scale=2)`. Methods do not wait in it.
             items: Items to work on.
-            ahead: How many items may be under way, or finished and not asked for (default: 16 for each actor).
-            timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and one may ask again.
+            ahead: How many items may be in progress, or finished and not yet consumed (default: 16 for each actor).
+            timeout_s: Seconds to wait for the next result; then `ResultTimeout` is raised, and the iterator can be
+                continued.
             progress: Whether to show a bar, or its title; needs `tqdm`.
 
         Returns:
-            An iterator. An item that raises does so at its place, and the iterator goes on with the next one.
+            An iterator. An item that raises does so at its position, and the iterator continues with the next one.
 
         Raises:
             TypeError: `work` is neither a name nor a function.
@@ -136,16 +137,16 @@ class ActorPool:
         timeout_s: float | None = None,
         progress: bool | str = False,
     ) -> Results:
-        """Do the same as `map`, with results as they come."""
+        """Return an iterator over the results of all items, in the order in which they finish; see `map`."""
         return self._results(work, items, ahead, timeout_s, progress, is_ordered=False)
 
     def submit(self, work: Work, /, *args: Any, **kwargs: Any) -> PoolFuture:
-        """Give one task to an actor that is free.
+        """Run a single item on a free actor.
 
         Args:
             work: The name of a method, or a function of an actor and `args` that returns the future of a call.
             args: Its arguments.
-            kwargs: The same by name.
+            kwargs: Its keyword arguments.
 
         Returns:
             A future; once the call has begun it cannot be cancelled.
@@ -153,19 +154,19 @@ class ActorPool:
         return self._do(next(self._numbers), _call_of(work, self.actors), args, kwargs)
 
     def push(self, actor: Any) -> None:
-        """Take one more actor into the pool.
+        """Add an actor to the pool.
 
         Raises:
-            TypeError: It is no remote object.
+            TypeError: The argument is no remote object.
             ActorError: The pool is closed.
         """
         self._open().add(actor)
 
     def pop(self, timeout_s: float | None = None) -> Any:
-        """Take an actor out of the pool: one that is free, or the first that gets free; it gets no more items.
+        """Remove an actor from the pool and return it: one that is free, or the first to become free.
 
         Raises:
-            ResultTimeout: None got free in time.
+            ResultTimeout: No actor became free in time.
             ActorError: The pool has no actors, or is closed.
         """
         request = self._open().take_out()
@@ -180,8 +181,8 @@ class ActorPool:
         """Release the actors; a second call does nothing.
 
         Args:
-            wait: Whether to wait until everything that was submitted is done. If not, what has not begun is cancelled
-                and what has raises `ActorError`.
+            wait: Whether to wait until all submitted items are done. If not, items that have not begun are cancelled,
+                and the others raise `ActorError`.
         """
         dispatcher, self._dispatcher = self._dispatcher, None
         if dispatcher is not None:
@@ -246,10 +247,10 @@ class Results(Iterator[Any]):
     Args:
         items: Items to work on; taken in the thread that asks for results, no more than needed.
         begin: Submits an item with its number.
-        ahead: How many items may be under way, or finished and not asked for.
-        is_ordered: Whether results come in the items' order.
-        timeout_s: How long to wait for the next result; None waits as long as it takes.
-        tick: Called for each result that is handed out.
+        ahead: How many items may be in progress, or finished and not yet consumed.
+        is_ordered: Whether results are in the items' order.
+        timeout_s: How long to wait for the next result; None waits without limit.
+        tick: Called for each result returned.
     """
 
     def __init__(
@@ -280,8 +281,8 @@ class Results(Iterator[Any]):
 
         Raises:
             StopIteration: There are no more.
-            ResultTimeout: It did not come in time; ask again to go on waiting.
-            ItemLost: Actors kept dying of this item.
+            ResultTimeout: It was not available in time; call again to go on waiting.
+            ItemLost: Actors kept dying while working on this item.
             Exception: Whatever the method raised for this item.
         """
         self._fill()
@@ -296,7 +297,7 @@ class Results(Iterator[Any]):
             del future  # it has the result, and the error, whose traceback would have this frame
 
     def close(self) -> None:
-        """Take no more items and cancel what has not started; results that are there are lost."""
+        """Take no more items and cancel those not started; available results are dropped."""
         self._exhausted = True
         while self._under_way:
             self._under_way.popleft().cancel()
@@ -374,7 +375,7 @@ def _call_of(work: Work, actors: Sequence[Any]) -> Callable[..., Any]:
 
 
 def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
-    """Return the name of a method of the actors' class: called itself, it would run here and not in the actor."""
+    """Return the name of a method of the actors' class, which would run here if called directly; else None."""
     name = getattr(work, "__name__", "")
     for actor in actors[:1]:
         ref = reference_of(actor)
@@ -384,7 +385,7 @@ def _method_of(work: Any, actors: Sequence[Any]) -> str | None:
 
 
 def _bar(progress: bool | str, items: Iterable[Any]) -> Callable[[int], None]:
-    """Return a function that shows progress: called with 1 for each result and 0 at the end."""
+    """Return the progress function, called with 1 for each result and 0 at the end."""
     if not progress:
         return lambda _: None
     try:

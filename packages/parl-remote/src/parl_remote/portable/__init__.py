@@ -1,1 +1,1 @@
-"""Substitutes for Linux's own facilities elsewhere, chosen by `system`; tested on Linux with `PARL_PORTABLE=1`."""
+"""Replacements of Linux facilities on other systems, see `facilities`; tested on Linux with `PARL_PORTABLE=1`."""

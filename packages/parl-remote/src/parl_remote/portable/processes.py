@@ -24,14 +24,14 @@ _PER_SECOND = 100  # start times are kept as hundredths, as Linux counts them
 
 @functools.cache
 def _psutil() -> Any:
-    """Import psutil at the first use: it costs 10 ms, and Linux needs it for nothing here."""
+    """Import psutil on first use, because it costs 10 ms and is not needed on Linux."""
     import psutil
 
     return psutil
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether somebody has stopped the process."""
+    """Return whether the process is stopped by a signal."""
     psutil = _psutil()
     try:
         return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
@@ -40,7 +40,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def state_of(pid: int) -> str:
-    """Return what the process does, in a word."""
+    """Return the state of the process in one word."""
     psutil = _psutil()
     try:
         return str(psutil.Process(pid).status())
@@ -49,7 +49,7 @@ def state_of(pid: int) -> str:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return bytes of a process in memory, less what it shares where that is told; 0 if it is gone."""
+    """Return the resident memory of a process in bytes, without shared memory where known; 0 if it is gone."""
     psutil = _psutil()
     try:
         memory = psutil.Process(pid).memory_info()
@@ -59,7 +59,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used; 0 if it is gone."""
+    """Return the CPU time that a process has used, in seconds; 0 if it is gone."""
     psutil = _psutil()
     try:
         times = psutil.Process(pid).cpu_times()
@@ -69,7 +69,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def host_times() -> tuple[int, int]:
-    """Time that the host's CPUs have been idle, and in all, in hundredths of a second."""
+    """Return the idle time and the total time of the host's CPUs, in hundredths of a second."""
     psutil = _psutil()
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
@@ -84,17 +84,17 @@ def load_average() -> float:
 
 
 def memory_of_host() -> tuple[int, int]:
-    """Return bytes that are available, and in all."""
+    """Return the available and the total memory in bytes."""
     psutil = _psutil()
     memory = psutil.virtual_memory()
     return int(memory.available), int(memory.total)
 
 
 def started(pid: int) -> int:
-    """Return when a process began, as a number that no later process of this host with its number has.
+    """Return the start time of a process, which together with the pid identifies it on this host.
 
     Raises:
-        ProcessLookupError: There is none, or it has ended.
+        ProcessLookupError: There is no such process, or it has ended.
     """
     psutil = _psutil()
     try:
@@ -107,7 +107,7 @@ def started(pid: int) -> int:
 
 
 def ended_within(pid: int, began: int, seconds: float | None) -> bool:
-    """Wait for the end of the process that began then; one that nobody has reaped yet has ended, too."""
+    """Wait for the end of the process with that start time; an unreaped process counts as ended."""
     psutil = _psutil()
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
@@ -125,7 +125,7 @@ def ended_within(pid: int, began: int, seconds: float | None) -> bool:
 
 
 def send_signal(pid: int, began: int, number: int) -> bool:
-    """Send a signal to the process that began then; False if it has ended. Windows ends it, whatever the signal."""
+    """Send a signal to the process with that start time; return False if it has ended. Windows always ends it."""
     psutil = _psutil()
     try:
         process = psutil.Process(pid)
@@ -140,7 +140,7 @@ def send_signal(pid: int, began: int, number: int) -> bool:
 
 
 def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes that this one and its children have started, as far as they still run."""
+    """Yield the running descendants of a process."""
     psutil = _psutil()
     try:
         for child in psutil.Process(pid).children(recursive=True):

@@ -1,19 +1,18 @@
-"""The portable fill of unix sockets: TCP on 127.0.0.1, and a private file that says which port.
+"""The portable replacement of unix sockets: TCP on 127.0.0.1, and a private file with the port.
 
     <path>  {"port": 40123, "secret": "..."}    readable by its owner only
 
     caller --connect--> LoopbackListener     nonce, HMAC(secret, "caller" + nonce)
-           <-----------                      HMAC(secret, "listener" + nonce)   then whatever the transport has to say
+           <-----------                      HMAC(secret, "listener" + nonce)   then the transport's data
 
-The secret itself never travels: a process that took over the port of a listener that has ended learns nothing of use
-and can prove nothing. A thread lets callers in, so that one that sends nothing holds up none of the others; `accept`
-gives authenticated connections only.
+The secret itself is never sent: a process that takes over the port of an ended listener learns nothing of use and
+cannot authenticate itself. A thread accepts callers, so that a silent one does not block others; `accept` returns
+authenticated connections only.
 
-A `LoopbackSocket` behaves as the transport expects of a unix socket on Linux. Calls may say "not now" one by one
-(MSG_DONTWAIT), which not every system knows: the socket itself never blocks, and calls that shall wait do so here. A
-thread that waits is woken by `shutdown` of another, within `_LOOK_AGAIN_S` where the system does not do that by itself.
-What the other end says first is its proof that it is who it should be; nothing that comes later is handed on before
-that has been checked.
+A `LoopbackSocket` behaves like a unix socket on Linux, as the transport expects. Single calls may be non-blocking
+(MSG_DONTWAIT), which not every system supports: the socket itself never blocks, and blocking calls wait here. A waiting
+thread is woken by another's `shutdown`, within `_LOOK_AGAIN_S` where the system does not do that. The other end first
+sends its proof of identity; no later data is returned before that has been verified.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ _GATHER = 2**16  # bytes that are copied together where the system does not writ
 
 
 class LoopbackSocket(socket.socket):
-    """One end of a connection.
+    """One end of a loopback connection.
 
     Args:
         connection: A connected TCP socket; this object takes its descriptor over.
-        proof: What the other end has to say first; empty if it has proved itself already.
+        proof: The proof that the other end has to send first; empty if it is authenticated already.
     """
 
     def __init__(self, connection: socket.socket, proof: bytes = b"") -> None:
@@ -69,7 +68,7 @@ class LoopbackSocket(socket.socket):
         self.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def setblocking(self, flag: bool, /) -> None:
-        """Set whether calls that do not say otherwise wait."""
+        """Set whether calls block by default."""
         self._patience_s = None if flag else 0.0
 
     def settimeout(self, value: float | None, /) -> None:
@@ -77,14 +76,14 @@ class LoopbackSocket(socket.socket):
         self._patience_s = value
 
     def gettimeout(self) -> float | None:
-        """Return how long they wait, None for as long as it takes."""
+        """Return the timeout of blocking calls, None for none."""
         return self._patience_s
 
     def await_proof(self, timeout_s: float) -> None:
-        """Wait until the other end has proved itself.
+        """Wait until the other end is authenticated.
 
         Raises:
-            OSError: It has not in time, or it is somebody else.
+            OSError: It is not in time, or it is another process.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -92,27 +91,27 @@ class LoopbackSocket(socket.socket):
                 if self._is_proved():
                     return
             if not self._wait(deadline, write=False):
-                raise TimeoutError(f"it has not said who it is within {timeout_s:g} s")
+                raise TimeoutError(f"it has not authenticated itself within {timeout_s:g} s")
 
     def send(self, data: Any, flags: int = 0, /) -> int:
-        """Send what the system takes."""
+        """Send as much as the system accepts."""
         return self._sent([data], flags)
 
     def sendmsg(  # type: ignore[override]  # only what the transport uses of it
         self, buffers: Iterable[Any], ancdata: tuple[()] = (), flags: int = 0, /
     ) -> int:
-        """Return the same from several places; nothing goes with them."""
+        """Send from several buffers as much as the system accepts; ancillary data is not supported."""
         del ancdata
         return self._sent(list(buffers), flags)
 
     def sendall(self, data: Any, flags: int = 0, /) -> None:
-        """Send all of it."""
+        """Send all data."""
         rest = memoryview(data).cast("B")
         while rest:
             rest = rest[self.send(rest, flags) :]
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0, /) -> int:
-        """Receive what there is; 0 at the end."""
+        """Receive available data; return 0 at the end."""
         deadline = self._deadline(flags)
         while True:
             with contextlib.suppress(BlockingIOError):
@@ -126,31 +125,31 @@ class LoopbackSocket(socket.socket):
     def recvmsg_into(
         self, buffers: Iterable[Any], ancbufsize: int = 0, flags: int = 0, /
     ) -> tuple[int, list[Any], int, None]:
-        """Return the same, into the first of several places; nothing comes with it."""
+        """Receive into the first of several buffers; ancillary data is not supported."""
         del ancbufsize
         return self.recv_into(next(iter(buffers)), 0, flags), [], 0, None
 
     def shutdown(self, how: int, /) -> None:
-        """End the connection, and what waits on it."""
+        """Shut the connection down and wake waiting threads."""
         self._down = True
         super().shutdown(how)
 
     def _is_proved(self) -> bool:
-        """Return whether the other end is known for who it is, as far as it has spoken.
+        """Return True once the other end is authenticated.
 
         Raises:
-            BlockingIOError: It has not said enough.
-            ConnectionError: It is somebody else, or gone.
+            BlockingIOError: The proof is not complete yet.
+            ConnectionError: It is another process, or gone.
         """
         while len(self._said) < len(self._proof):
             said = super().recv(len(self._proof) - len(self._said))
             if not said:
-                raise ConnectionResetError("the peer closed the connection before it proved who it is")
+                raise ConnectionResetError("the peer closed the connection before it authenticated itself")
             self._said += said
         from hmac import compare_digest  # here, because most systems never need it, nor OpenSSL
 
         if self._proof and not compare_digest(self._said, self._proof):
-            raise ConnectionRefusedError("somebody else listens there now")
+            raise ConnectionRefusedError("another process listens there now")
         self._proof = self._said = b""
         return True
 
@@ -174,7 +173,7 @@ class LoopbackSocket(socket.socket):
         return None if self._patience_s is None else time.monotonic() + self._patience_s
 
     def _wait(self, deadline: float | None, *, write: bool) -> bool:
-        """Wait for something to happen; False once the deadline has passed."""
+        """Wait for an event; return False once the deadline has passed."""
         patience_s = _LOOK_AGAIN_S if deadline is None else min(_LOOK_AGAIN_S, deadline - time.monotonic())
         if patience_s <= 0:
             return False
@@ -186,7 +185,7 @@ class LoopbackSocket(socket.socket):
 
 
 def wait_for(descriptor: int, patience_s: float, *, write: bool) -> None:
-    """Wait for one descriptor; `select.select`, which every system has, takes only small numbers on some."""
+    """Wait for one descriptor; with poll if available, since `select.select` may take only small numbers."""
     if hasattr(select, "poll"):
         poller = select.poll()
         poller.register(descriptor, select.POLLOUT if write else select.POLLIN)
@@ -198,7 +197,7 @@ def wait_for(descriptor: int, patience_s: float, *, write: bool) -> None:
 
 
 def _together(buffers: Sequence[Any]) -> Any:
-    """Return the beginning of what the buffers hold: the first one, with those after it while they are small."""
+    """Return the beginning of the buffers' data: the first one, with those after it while they are small."""
     first = memoryview(buffers[0]).cast("B")
     if len(first) >= _GATHER:
         return first
@@ -211,17 +210,17 @@ def _together(buffers: Sequence[Any]) -> Any:
 
 
 _NONCE_BYTES = _PROOF_BYTES = 32
-_TO_PROVE_S = 5.0  # what a caller on the same host sends at once; a swapping host needs a while
+_TO_PROVE_S = 5.0  # a caller on the same host sends its proof at once; a swapping host needs a while
 _MOST_UNPROVED = 256  # more are closed, oldest first
 _MOST_FILE_BYTES = 4096
 _FULL_REST_S = 0.05  # before the next attempt where no descriptors are left
 
 
 class LoopbackListener:
-    """Stands in for a listening unix socket: readable while there are proved connections, which `accept` gives.
+    """A listener in place of a unix socket; readable while `accept` has authenticated connections.
 
     Args:
-        path: Where to listen; a file that exists there is an error.
+        path: The path to listen at; an existing file there is an error.
 
     Raises:
         OSError: The path is taken or cannot be made, or there is no loopback.
@@ -249,7 +248,7 @@ class LoopbackListener:
         self._thread.start()
 
     def fileno(self) -> int:
-        """Readable while somebody waits."""
+        """Return a descriptor that is readable while connections are waiting."""
         return self._waker.fileno()
 
     def getsockname(self) -> str:
@@ -257,23 +256,23 @@ class LoopbackListener:
         return self._path
 
     def setblocking(self, flag: bool) -> None:
-        """`accept` never waits anyway."""
+        """Do nothing: `accept` never waits."""
 
     def accept(self) -> tuple[LoopbackSocket, str]:
-        """Return the next proved connection.
+        """Return the next authenticated connection.
 
         Raises:
-            BlockingIOError: Nobody waits.
+            BlockingIOError: No connection is waiting.
         """
         if not self._proved:
             self._waker.clear()
         try:
             return self._proved.popleft(), ""
         except IndexError:
-            raise BlockingIOError("nobody waits") from None
+            raise BlockingIOError("no connection is waiting") from None
 
     def close(self) -> None:
-        """Stop listening and turn away who waits; a second call does nothing."""
+        """Stop listening and close waiting connections; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -285,7 +284,7 @@ class LoopbackListener:
             os.unlink(self._path)
 
     def _let_in(self) -> None:
-        """Accept and check callers until the listener is closed."""
+        """Accept and authenticate callers until the listener is closed."""
         unproved: dict[int, _Caller] = {}
         with selectors.DefaultSelector() as selector, self._listening:
             selector.register(self._listening, selectors.EVENT_READ)
@@ -311,7 +310,7 @@ class LoopbackListener:
             connection, _ = self._listening.accept()
         except (BlockingIOError, ConnectionError):
             return
-        except OSError:  # no descriptors left; whoever waits, waits a little longer
+        except OSError:  # no descriptors left; pending callers wait a little longer
             time.sleep(_FULL_REST_S)
             return
         connection.setblocking(False)
@@ -341,7 +340,7 @@ class LoopbackListener:
 
 
 class _Caller:
-    """A connection that has not proved itself yet."""
+    """A connection that is not authenticated yet."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -349,7 +348,7 @@ class _Caller:
         self.said = b""
 
     def read(self) -> bool:
-        """Take what has come, and not a byte more than the proof; whether that is complete."""
+        """Receive at most the missing bytes of the proof; return whether it is complete."""
         said = self.connection.recv(_NONCE_BYTES + _PROOF_BYTES - len(self.said))
         if not said:
             raise ConnectionResetError("it has gone")
@@ -361,11 +360,11 @@ def connect_loopback(path: str, *, wait: bool) -> LoopbackSocket:
     """Connect to the listener at `path`.
 
     Args:
-        path: Its file.
-        wait: Whether to wait until the listener has proved itself; if not, nothing is received before it has.
+        path: The listener's file.
+        wait: Whether to wait until the listener has authenticated itself; if not, no data is received before it has.
 
     Raises:
-        OSError: Nobody listens there, or somebody else does.
+        OSError: Nothing listens there, or another process does.
     """
     port, secret = _read(path)
     nonce = os.urandom(_NONCE_BYTES)
@@ -394,7 +393,7 @@ def is_listener_file(path: Path) -> bool:
 
 
 def is_abandoned(path: Path) -> bool:
-    """Return whether the listener that wrote this file has gone for sure."""
+    """Return whether the listener that wrote this file has certainly gone."""
     try:
         connect_loopback(str(path), wait=True).close()
     except (ConnectionRefusedError, ConnectionResetError):
@@ -411,13 +410,13 @@ def _proof(secret: bytes, who: bytes, nonce: bytes) -> bytes:
 
 
 def _write(path: str, content: dict[str, Any]) -> None:
-    """Write a file that no other user can read, never over one that is there."""
+    """Write a file that no other user can read, never over an existing one."""
     with atomic_write(path, "w", permissions=0o600, durable=False, replace=False, encoding="ascii") as file:
         json.dump(content, file)
 
 
 def _read(path: str) -> tuple[int, bytes]:
-    """Port and secret.
+    """Return port and secret of a listener's file.
 
     Raises:
         OSError: There is no such file, or it is not one of a listener of this user.

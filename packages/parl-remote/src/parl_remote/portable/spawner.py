@@ -1,4 +1,4 @@
-"""Actors' processes without fork: programs of their own, for which nothing is warm. Stands in for `zygote`.
+"""Actors' processes without fork: programs of their own, without preloaded modules. Replaces `zygote`.
 
     worker --fork(n)--> Popen: python, `main` of this module  {"forked": n, "pid": p} once it listens at <dir>/a<n>.sock
            --kill(n)--> SIGKILL to its process group, or TerminateProcess to it and what it has started
@@ -60,11 +60,11 @@ class Spawner:
         self._closed = False
 
     def fileno(self) -> int:
-        """Readable while there are reports."""
+        """Return a descriptor that is readable while there are reports."""
         return self._waker.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def fork(self, number: int) -> None:
@@ -88,14 +88,14 @@ class Spawner:
         thread.start()
 
     def kill(self, number: int) -> None:
-        """Kill actor `number` and what it has started."""
-        with self._lock:  # under it nobody reaps, so that the number cannot have gone to another process
+        """Kill actor `number` and its descendants."""
+        with self._lock:  # no thread reaps under the lock, so the pid cannot have been reused
             process = self._running.get(number)
             if process is not None:
                 _kill(process)
 
     def dump(self, number: int) -> None:
-        """Have actor `number` print its stacks, where there are signals for that."""
+        """Make actor `number` print its stacks, on systems with signals for that."""
 
         with self._lock:
             process = self._running.get(number)
@@ -103,7 +103,7 @@ class Spawner:
                 process.send_signal(STACK_SIGNAL)
 
     def reports(self) -> list[dict[str, object]] | None:
-        """Return what there is to say; never None, because this is the worker itself."""
+        """Return the reports received; never None, because this is the worker itself."""
         self._waker.clear()
         reports: list[dict[str, object]] = []
         while self._reports:
@@ -125,7 +125,7 @@ class Spawner:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def _watch(self, number: int, process: subprocess.Popen[bytes]) -> None:
-        """In a thread of its own: from the first word of a process to its end."""
+        """Follow a process, in a thread of its own, from its first line of output to its end."""
         pipe = process.stdout
         said = pipe.readline() if pipe is not None else b""
         if said:
@@ -141,7 +141,7 @@ class Spawner:
             self._report(refused=number, reason=f"its process ended at once, with {returned}; see the node's log")
 
     def _reap(self, number: int, process: subprocess.Popen[bytes]) -> int:
-        """Wait for the end; what the actor has started goes with it."""
+        """Wait for the end of a process, and kill its descendants."""
         if hasattr(os, "waitid") and hasattr(os, "WNOWAIT"):
             os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
             with self._lock:
@@ -160,7 +160,7 @@ class Spawner:
         return returned
 
     def _failed_imports(self, said: dict[str, object]) -> None:
-        """Every process tries to import them; once is often enough to hear that it cannot."""
+        """Report modules that cannot be imported, once, although every process tries to import them."""
         failed = said.get("failed")
         if isinstance(failed, dict) and failed.keys() - self._failed:
             self._failed |= failed.keys()
@@ -196,10 +196,11 @@ _STDOUT, _STDERR = 1, 2
 
 
 def main(settings_json: str) -> None:
-    """Be an actor's process; never returns.
+    """Run an actor's process; never returns.
 
     Args:
-        settings_json: Where to listen, what to import ahead, whether to clear the node's directory when that is gone.
+        settings_json: The socket's path, the modules to preload, whether to clear the node's directory when the node is
+            gone.
     """
     path, preload, clear = json.loads(settings_json)
     directory = os.path.dirname(path)
@@ -226,7 +227,7 @@ def main(settings_json: str) -> None:
 
 
 def _end_with(life: int, directory: str) -> None:
-    """Wait for the end of the worker, which writes nothing."""
+    """Wait for the end of the worker, which closes the pipe, and end this process."""
     while os.read(life, 1):
         pass
     if directory:

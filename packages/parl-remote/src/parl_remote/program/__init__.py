@@ -1,1 +1,1 @@
-"""A program's side: from the proxy to the connection, and what becomes of actors that are lost."""
+"""The program's side of a cluster: proxies, connections to actors and the handling of lost actors."""

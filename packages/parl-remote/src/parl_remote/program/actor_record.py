@@ -1,4 +1,4 @@
-"""What a client knows of one lease: where the actor is, how to reach it, and, later, why it ended."""
+"""A client's record of one lease: how to reach the actor and, once it has ended, why."""
 
 from __future__ import annotations
 
@@ -29,54 +29,54 @@ __all__ = [
 NEWS_S = 1.0
 """News of an actor's end go from its worker to its owner and to the master, milliseconds apart; seconds."""
 
-_UNKNOWN = "the connection to it broke, and nobody said why; Ctrl-C in the middle of a transfer does that"
-_CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death come by different ways, microseconds apart
+_UNKNOWN = "the connection to it broke without a reported cause; Ctrl-C in the middle of a transfer does that"
+_CAUSE_PATIENCE_S = 2.0  # a closed connection and the report of the death use different links, microseconds apart
 
 
 def _nobody(names: tuple[str, ...]) -> None:
-    """Nobody wants to know."""
+    """Ignore the names."""
 
 
 class ActorConnection(CallPath, Protocol):
-    """The way to an actor over a channel; see `connection.Connection`."""
+    """A connection to an actor over a channel; see `connection.Connection`."""
 
     is_read_out: threading.Event
 
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
-        """Give each state that the actor saves to `on_state`."""
+        """Pass each state that the actor saves to `on_state`."""
 
     def join(self, *, holds: bool) -> None:
-        """Introduce this process to an actor that another one has made."""
+        """Announce this process to an actor that another one has made."""
 
     def read_out(self, timeout_s: float) -> None:
-        """Read what the actor has still sent before it ended."""
+        """Read what the actor sent before it ended."""
 
     def hang_up(self) -> None:
         """Close the channel; calls without an answer fail."""
 
 
 class RestartPolicy(Protocol):
-    """What makes an actor again when it is lost; see `restarts.Comeback`."""
+    """The policy that restarts an actor when it is lost; see `restarts.Comeback`."""
 
     def lost(self, record: ActorRecord, cause: DeathCause) -> None:
-        """An actor has ended; called before anybody else learns of it."""
+        """Handle the end of an actor, before any caller learns of it."""
 
 
 class ActorRecord:
-    """One actor that this program has made or holds a handle of.
+    """An actor that this program has made or holds a handle of.
 
     Attributes:
         lease_id: Its lease.
         node_id: The worker that it runs on.
         class_name: Its class.
-        pid: Its process on its host; 0 for one that somebody else has made.
-        channel: The way to it, once there is one.
-        connection: What uses that way.
-        is_borrowed: Whether somebody else has made it.
-        on_names: Told the names of its attributes when they change.
+        pid: Its process id on its host; 0 for an actor that another process has made.
+        channel: The channel to it, once there is one.
+        connection: The connection that uses the channel.
+        is_borrowed: Whether another process has made it.
+        on_names: Called with the names of its attributes when they change.
         is_detached: Whether it outlives this program.
         forked: Whether it belongs to the process that this one was forked from.
-        comeback: What makes it again when it is lost; None for an actor that is lost once and for all.
+        comeback: Restarts it when it is lost; None for an actor that is not restarted.
     """
 
     def __init__(
@@ -100,12 +100,12 @@ class ActorRecord:
 
     @property
     def cause(self) -> DeathCause | None:
-        """Why it ended, None while it has not."""
+        """Return why the actor ended, or None while it lives."""
         return self._cause
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its end is known."""
+        """Return whether the actor's end is known."""
         return self._cause is not None
 
     @property
@@ -114,7 +114,7 @@ class ActorRecord:
         return self.is_borrowed or self.is_detached
 
     def end(self, cause: DeathCause) -> None:
-        """Note the first cause that comes; later ones know less."""
+        """Record the cause of the actor's end, unless one is recorded already: the first cause is the most specific."""
         if self._cause is None:
             self._cause = dataclasses.replace(
                 cause,
@@ -126,23 +126,23 @@ class ActorRecord:
             self._ended.set()
 
     def lose(self, cause: DeathCause) -> None:
-        """It has ended without being asked to: note why, and have it made again where it comes back."""
+        """Record that the actor ended without being asked to, and have it restarted if it is restartable."""
         if self.comeback is not None:
             self.comeback.lost(self, cause)
         self.end(cause)
 
     def tell_of_restart(self, note: str, *, comes_back: bool = True) -> None:
-        """Add to the errors of its calls what becomes of it; before `end`, so that no error goes without.
+        """Set the note on restarts in errors of the actor's calls; called before `end`, so that no error lacks it.
 
         Args:
-            note: In words.
-            comes_back: Whether it is made again.
+            note: The text.
+            comes_back: Whether the actor is restarted.
         """
         self._note = note
         self._comes_back = comes_back
 
     def await_end(self) -> bool:
-        """Wait for the cause, for a moment; whether it is known then."""
+        """Wait a moment for the cause of the end, and return whether it is known."""
         return self._ended.wait(_CAUSE_PATIENCE_S)
 
     def error(self, running: str) -> ActorLost | NotConnected:
@@ -158,7 +158,7 @@ class ActorRecord:
         return ActorLost(told, class_name=self.class_name, note=self._note, is_restarting=self._comes_back)
 
     def hang_up(self) -> None:
-        """Close the way to it."""
+        """Close the connection or the channel to the actor."""
         if self.connection is not None:
             self.connection.hang_up()
         elif self.channel is not None:
@@ -166,7 +166,7 @@ class ActorRecord:
 
 
 class GonePath:
-    """The way to an actor that was gone before it could be reached; fills `actor_ref.CallPath`."""
+    """The path to an actor that ended before it could be reached; implements `actor_ref.CallPath`."""
 
     def __init__(self, record: ActorRecord) -> None:
         self._record = record
@@ -181,7 +181,7 @@ class GonePath:
         owner: object,  # noqa: ARG002
         future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
-        """Fail at once, with the cause."""
+        """Return a future that has failed with the cause."""
         if future is None:
             future = RemoteFuture(None)
             future.method = method
@@ -189,12 +189,12 @@ class GonePath:
         return future
 
     def names_changed(self) -> bool:
-        """They will not."""
+        """Return False: the names cannot change any more."""
         return False
 
 
 class Made(NamedTuple):
-    """An actor that is there, the way to it, and where others find it."""
+    """A newly made actor, the path to it, and its address for others."""
 
     record: ActorRecord
     path: CallPath
@@ -202,14 +202,14 @@ class Made(NamedTuple):
 
 
 def place_of(granted: LeaseGranted) -> ActorPlace:
-    """Return where the actor on a lease is, to tell others."""
+    """Return the address of the actor on a lease, to be sent to other processes."""
     return ActorPlace(
         granted.lease_id, granted.node_id, tuple(granted.node_addresses), granted.socket_dir, granted.host_id
     )
 
 
 def granted_at(place: ActorPlace) -> LeaseGranted:
-    """The same as the master told the one who made it."""
+    """Return a grant of the lease at `place`, equal to the one that the master sent to the actor's owner."""
     return LeaseGranted(
         request_id=0,
         lease_id=place.lease_id,

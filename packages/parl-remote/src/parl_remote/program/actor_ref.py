@@ -40,7 +40,7 @@ __all__ = [
 
 
 class _Held:
-    """One call; no dataclass, because those cost every program that starts half a millisecond."""
+    """One deferred call; not a dataclass, which would cost every program half a millisecond at start-up."""
 
     __slots__ = ("future", "send", "waits_for")
 
@@ -56,11 +56,11 @@ class _Held:
 
 
 class HeldCalls:
-    """The calls of this process to one actor that cannot be sent yet.
+    """The deferred calls of this process to one actor.
 
     Args:
-        path: The way to the actor.
-        on_empty: Called when nothing is held any more, perhaps more than once.
+        path: The path for messages to the actor.
+        on_empty: Called when no call is deferred any more, possibly more than once.
     """
 
     def __init__(self, path: CallPath, on_empty: Callable[[HeldCalls], None]) -> None:
@@ -72,7 +72,7 @@ class HeldCalls:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether nothing is held."""
+        """Return whether no call is deferred."""
         return not self._queue
 
     def hold(
@@ -82,11 +82,11 @@ class HeldCalls:
         send: Callable[[CallPath, RemoteFuture[Any]], None],
         owner: object,
     ) -> RemoteFuture[Any]:
-        """Keep a call until `futures` are settled and those before it are sent.
+        """Defer a call until `futures` are settled and all earlier calls are sent.
 
         Args:
-            method: What is called, for messages.
-            futures: What it waits for.
+            method: The name of the method, for messages.
+            futures: The futures that it waits for.
             send: Sends it, so that the given future is settled with the answer; may raise what the future gets.
             owner: Kept alive until the answer is there.
         """
@@ -112,7 +112,7 @@ class HeldCalls:
         owner: object,
         future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
-        """Send a message after those that are held."""
+        """Send a message after those that are deferred."""
 
         def send(path: CallPath, future: RemoteFuture[Any]) -> None:
             path.submit(kind, flags, index, payload, method, owner, future)
@@ -132,7 +132,7 @@ class HeldCalls:
     # -- future.Carrier ------------------------------------------------------------------------------------------
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
-        """See `Carrier.wait_for`; waits for what the calls before this one wait for, in their order."""
+        """Wait for the futures that this call and those before it need, in order; see `Carrier.wait_for`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while not future.settled:
             carrier = future._carrier
@@ -163,7 +163,7 @@ class HeldCalls:
             self._advance()
 
     def watch(self, future: RemoteFuture[Any]) -> None:
-        """See `Carrier.watch`; what it waits for is watched, and the connection takes over with the rest."""
+        """Do nothing: the awaited futures are watched, and later the connection. See `Carrier.watch`."""
 
     def cancel(self, future: RemoteFuture[Any]) -> bool:
         """See `Carrier.cancel`."""
@@ -184,7 +184,7 @@ class HeldCalls:
         self._advance()
 
     def _advance(self) -> None:
-        """Send what does not have to wait any more."""
+        """Send the calls that do not have to wait any more."""
         while True:
             with self._lock:
                 if self._sending or not self._queue:
@@ -204,7 +204,7 @@ class HeldCalls:
             self._on_empty(self)
 
     def _send(self, held: _Held) -> None:
-        """Send one call, or settle it with what went wrong. Outside the lock: settling runs callbacks of users."""
+        """Send one call, or fail its future. Runs outside the lock: settling runs callbacks of users."""
         future = held.future
         try:
             for one in held.waits_for:
@@ -228,7 +228,7 @@ _KEYWORDS = int(Flag.KEYWORDS)
 
 
 class CallPath(Protocol):
-    """How messages get to an actor: a connection, or a host within this process."""
+    """A path for messages to an actor: a connection, or a host within this process."""
 
     def submit(
         self,
@@ -240,14 +240,14 @@ class CallPath(Protocol):
         owner: object,
         future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
-        """Send a message that will be answered; `future` is settled with the answer if it is given."""
+        """Send a message that will be answered; `future`, if given, is settled with the answer."""
 
     def names_changed(self) -> bool:
-        """Return whether the actor has said that it has other attributes than were told here; does not wait."""
+        """Return, without waiting, whether the actor has reported a change of its attributes since the last call."""
 
 
 class ActorPlace(NamedTuple):
-    """Where an actor is, for everybody who may talk to its cluster.
+    """The address of an actor, valid for every member of its cluster.
 
     Attributes:
         lease_id: Its lease.
@@ -255,7 +255,7 @@ class ActorPlace(NamedTuple):
         node_addresses: "host:port" of the worker, as peers on other hosts reach it.
         socket_dir: The worker's private directory of unix sockets, usable on its own host.
         host_id: The worker's host.
-        may_return: Whether the actor is perhaps made again when it is lost, see `restarts`.
+        may_return: Whether the actor may be restarted when it is lost, see `restarts`.
         limit: How many calls of each process may be unanswered, 0 for any number, see `actor_ref`.
         waits: Whether a call above the limit waits.
     """
@@ -271,15 +271,15 @@ class ActorPlace(NamedTuple):
 
 
 class ActorRef:
-    """One actor, as this process sees it.
+    """A process's single reference to one actor.
 
     Args:
         spec: Its class.
-        path: The way to it.
-        let_go: Called once when nobody needs the actor any more; may run in any thread at any time.
+        path: The path for messages to it.
+        let_go: Called once when no proxy or future needs the actor any more; may run in any thread at any time.
         destroy: Ends the actor at once.
         attributes: Names of its instance attributes; `AttributeNames.set` keeps them up to date.
-        place: What other processes find the actor by; anything that the client's `borrow` takes.
+        place: The address by which other processes find the actor; anything that the client's `borrow` takes.
     """
 
     def __init__(
@@ -327,7 +327,7 @@ class ActorRef:
         return self._path.submit(_CALL, _KEYWORDS if kwargs else 0, index, payload, name, owner)
 
     def _submit_by_name(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
-        """Send a call of something that the class does not have, but perhaps the object."""
+        """Send a call by name, of an attribute that the class lacks and the object may have."""
         try:
             flags, index, payload, references = self._payload(name, args, kwargs)
         except FutureTravels:
@@ -337,7 +337,7 @@ class ActorRef:
     def _payload(
         self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> tuple[int, int, Sequence[Buffer], list[object]]:
-        """Return flags, index and payload of a call, and what the references contained in it lead to."""
+        """Return flags, index and payload of a call, and the objects that its contained references lead to."""
         references: list[object] = []
         call, flags = f"{self.spec.name}.{name}", _KEYWORDS if kwargs else 0
         index = self.spec.methods.get(name, BY_NAME)
@@ -351,7 +351,7 @@ class ActorRef:
         return flags, index, payload, references
 
     def _hold_back(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> RemoteFuture[Any]:
-        """Send a call once the futures among its arguments are settled, and later calls after it."""
+        """Defer a call until the futures among its arguments are settled, and all later calls behind it."""
         futures = [value for value in (*args, *kwargs.values()) if isinstance(value, RemoteFuture)]
         if not futures:
             call = f"{self.spec.name}.{name}"
@@ -367,7 +367,7 @@ class ActorRef:
             return self._path.hold(name, futures, send, self)
 
     def _resume(self, held: HeldCalls) -> None:
-        """Nothing is held back any more."""
+        """Send calls directly again, once no call is deferred."""
         with self._holding:
             if self._path is held and held.is_empty:
                 self._path = held.path
@@ -377,7 +377,7 @@ class ActorRef:
         return self.submit(name, args, kwargs).result()
 
     def get(self, name: str) -> Any:
-        """Read an attribute; `answers.STAYS` if it is a method."""
+        """Return an attribute's value, or `answers.STAYS` if it is a method."""
         return self._path.submit(Kind.GET, 0, 0, serialize.dumps(name), f"get {name}", self).result()
 
     def set(self, name: str, value: Any) -> None:
@@ -393,7 +393,7 @@ class ActorRef:
         self._path.submit(Kind.SET, 0, 0, payload, f"set {name}", (self, *references)).result()
 
     def refresh(self) -> bool:
-        """Ask for the names of the actor's attributes if they have changed; whether they were asked for."""
+        """Fetch the names of the actor's attributes if they have changed; return whether they were fetched."""
         if self.attributes.known and not self._path.names_changed():
             return False
         names = self._path.submit(Kind.NAMES, 0, 0, (), "the names of its attributes", self).result()
@@ -401,7 +401,7 @@ class ActorRef:
         return True
 
     def destroy(self) -> None:
-        """End the actor at once, whatever it does."""
+        """End the actor at once, even during a call."""
         self._destroy()
 
 
@@ -409,7 +409,7 @@ _NESTED = FutureTravels("a future cannot be sent inside other things: pass it al
 
 
 def settled(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments with the results of futures in their place, waited for; for what waits anyway."""
+    """Return the arguments with futures replaced by their results, waiting for them; for callers that block anyway."""
     if RemoteFuture not in map(type, args) and RemoteFuture not in map(type, kwargs.values()):
         return args, dict(kwargs)
     return tuple(_value(one) for one in args), {name: _value(one) for name, one in kwargs.items()}
@@ -420,11 +420,11 @@ def _value(argument: Any) -> Any:
 
 
 class AttributeNames:
-    """The names of an actor's instance attributes, as its last reply told them.
+    """The names of an actor's instance attributes, as of its last reply.
 
     Args:
-        names: What is known of them so far; None if nothing is.
-        certain: Whether the actor itself has said so, and would tell of a change.
+        names: The names known so far; None if none are known.
+        certain: Whether the names come from the actor itself, which then reports changes.
     """
 
     def __init__(self, names: tuple[str, ...] | None = (), *, certain: bool = True) -> None:
@@ -434,7 +434,7 @@ class AttributeNames:
         self.version = 0
 
     def set(self, names: tuple[str, ...]) -> None:
-        """Replace them; any thread."""
+        """Replace the names; callable from any thread."""
         with self._lock:
             self.names = frozenset(names)
             self.known = True
@@ -448,7 +448,7 @@ _MOMENT_S = 0.005  # others that have a slot are about to send; they have no fut
 
 
 class _Slot:
-    """One call's place; what a future wakes when it is settled."""
+    """One call's slot; woken by its future when that is settled."""
 
     __slots__ = ("_slots_of_actor", "future")
 
@@ -457,7 +457,7 @@ class _Slot:
         self.future: RemoteFuture[Any] | None = None
 
     def wake(self) -> None:
-        """The future is settled; a second call does nothing."""
+        """Free the slot, since the future is settled; a second call does nothing."""
         self._slots_of_actor.leave(self)
 
 
@@ -533,7 +533,7 @@ class Slots:
 
 
 class BoundedRef(ActorRef):
-    """A reference whose unanswered calls have a limit; attributes are read and written whether there is room or not.
+    """A reference with a limit on unanswered calls; reading and writing attributes is not limited.
 
     Args:
         limit: How many calls may be unanswered.
@@ -552,7 +552,7 @@ class BoundedRef(ActorRef):
         """See `ActorRef.submit`.
 
         Raises:
-            TooManyPendingCalls: There is no room, and calls are not to wait.
+            TooManyPendingCalls: The limit is reached, and calls are not to wait.
             SerializationError: An argument cannot be sent.
         """
         slot = self._slots_of_actor.enter(wait=lambda: self._waits)

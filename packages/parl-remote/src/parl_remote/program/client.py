@@ -1,10 +1,10 @@
-"""A program's side of a cluster: makes actors, hears of their ends, ends those that nobody refers to any more.
+"""The client side of a cluster: creates actors, is notified of their ends, and ends those without references.
 
     create --> Making ------> OwnActors <--- their ends ---.
     borrow --> Borrowing <------------------ likewise -----+-- MasterClient, WorkerClients
-    nobody refers to it any more --> Releaser -------------'
+    no references left -----------> Releaser -------------'
 
-One thread listens to master and workers; another one reads results for callbacks, once there are any.
+One thread listens to master and workers; another one, started with the first callback, reads results for callbacks.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ __all__ = ["Client"]
 
 _FIND_S = 60.0  # an owner that makes an actor again may itself wait for resources
 _STATE_S = 5.0  # what the actor saved last is read within milliseconds, unless a thread that reads is stopped
-_NEWS_S = 0.02  # the master hears of a death by another way than the holder of a handle, milliseconds apart
-_SHUTDOWN_S = 0.5  # what actors get to end by themselves when the program ends; long enough to write a file
+_NEWS_S = 0.02  # the master and the holder of a handle learn of a death by different links, milliseconds apart
+_SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends; long enough to write a file
 
 
 class Client:
@@ -61,21 +61,21 @@ class Client:
 
     Args:
         address: What `connect` was asked for, in its normal form.
-        cluster: How to reach it, and what to end with the connection.
+        cluster: How to reach it, and what to shut down with the connection.
         limits: Times.
         lease_timeout_s: How long creating an actor waits for resources unless its class says otherwise.
         places: Where actors run, with which files.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
-        inside_actor: The lease of the actor that this process is; empty for a program.
-        name: What people call it; empty for the program's own name.
+        inside_actor: The lease of the actor in this process; empty for a program.
+        name: The displayed name; empty for the program's own name.
 
     Attributes:
         own: The actors that were made here.
-        making: What makes them.
-        supervises: Whether this process makes detached actors again itself, see `supervision`.
+        making: Creates them.
+        supervises: Whether this process restarts detached actors itself, see `supervision`.
 
     Raises:
-        ClusterUnreachable: Nobody answers.
+        ClusterUnreachable: Nothing answers at the address.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class Client:
             address=address,
             limits=limits,
             on_lost_lease=self._lost,
-            when_needed=bool(inside_actor),  # who only holds actors of others needs no master
+            when_needed=bool(inside_actor),  # a process that only holds actors of others needs no master
         )
         self._workers = WorkerClients(
             self._loop,
@@ -143,7 +143,7 @@ class Client:
         self._objects: ObjectTransfers | None = None
 
     def forward_logs(self) -> None:
-        """Show what actors write as lines of this program's own output, from the next actor on."""
+        """Show the output of actors as lines of this program's own output, from the next actor on."""
 
         def where(granted: LeaseGranted) -> str:
             here = granted.host_id == self._identity.host_id or not granted.node_addresses
@@ -153,12 +153,12 @@ class Client:
 
     @property
     def address(self) -> str:
-        """What `connect` was asked for, in its normal form."""
+        """Return the address given to `connect`, in its normal form."""
         return self._address
 
     @property
     def actor_num(self) -> int:
-        """How many actors this client has now."""
+        """Return the number of actors that this client has now."""
         return len(self.own.records)
 
     def create(
@@ -170,7 +170,7 @@ class Client:
             SerializationError: The class or an argument cannot be sent.
             NoResources: There is no capacity, at all or within the time allowed.
             ActorLost: The actor's process ended in the constructor.
-            RemoteError: Its worker cannot keep the program's files.
+            RemoteError: Its worker cannot store the program's files.
             NotConnected: The connection is closed, or the cluster is gone.
             Exception: Whatever the constructor raised.
         """
@@ -198,12 +198,12 @@ class Client:
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """Return the reference to an actor that a handle leads to; see `current.ActorMaker`.
+        """Return the reference to the actor of a handle; see `current.ActorMaker`.
 
-        An actor that is gone gives a reference, too; its calls say why.
+        An actor that has ended yields a reference, too; its calls raise the cause.
 
         Raises:
-            NotConnected: The connection is closed, or the handle is of no cluster of this kind.
+            NotConnected: The connection is closed, or the handle belongs to another kind of cluster.
         """
         self._check_open()
         if not isinstance(place, ActorPlace):
@@ -226,17 +226,17 @@ class Client:
             return ref
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor that has a name; see `connecting.get_actor`."""
+        """Return the actor with a name; see `named_actors.get_actor`."""
         self._check_open()
         found = find_named(self._master, self._workers, name, timeout_s)
         place = found.place
-        if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # nobody is on his way from here
+        if isinstance(place, ActorPlace) and place.lease_id in self._refs:  # no connection follows from here
             kind = UnwatchActor if place.lease_id in self.own.records else ActorReached  # the owner is told anyway
             self._workers.tell(place.node_id, kind(place.lease_id))
         return found
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `connecting.kill`."""
+        """End the actor with a name; see `named_actors.kill`."""
         self._check_open()
         kill_named(self._master, name, f"by process {self._pid}", self._limits.liveness_limit_s)
 
@@ -260,7 +260,7 @@ class Client:
         )
 
     def _variables(self) -> dict[str, str]:
-        """Return the environment variables about numbers of threads; an actor's were set by its worker."""
+        """Return the thread-count variables of this program's environment; none in an actor, where they are set."""
         return chosen_variables(os.environ) if self._is_program else {}
 
     def _connection_to(self, record: ActorRecord, channel: Channel) -> Connection:
@@ -277,7 +277,7 @@ class Client:
         )
 
     def _objects_on(self, node_id: str) -> NodeObjects:
-        """Return the transfers that bring values of `put` to a worker whose memory cannot be shared."""
+        """Return the transfers of `put` values to a worker that shares no memory with this process."""
         with self._lock:
             if self._objects is None:
                 # Only between hosts; once values of `put` are known, each call looks for them among its arguments.
@@ -299,7 +299,7 @@ class Client:
             record.await_end()
 
     def _forget_others(self, record: ActorRecord) -> None:
-        """Nobody here has a handle any more of an actor that outlives this program."""
+        """Drop the record of an actor that outlives this program, once the last handle here is gone."""
         if record.is_detached:
             self.own.forget(record, DeathCause(DeathKind.STOPPED, detail="nobody here holds it any more"))
         elif self._borrowing.records.get(record.lease_id) is record:
@@ -308,7 +308,7 @@ class Client:
                 self._borrowing.unwatch(record)
 
     def _release(self, record: ActorRecord) -> None:
-        """Give a lease back whose actor never came to life."""
+        """Give back the lease of an actor whose constructor did not succeed."""
         self._master.release(record.lease_id)
         self.own.forget(record, DeathCause(DeathKind.CONSTRUCTOR))
 
@@ -327,7 +327,7 @@ class Client:
         self.own.lost(lease_id, cause)
 
     def _background_loop(self) -> Loop:
-        """Return the loop that reads for futures with callbacks, started when the first one comes."""
+        """Return the loop that reads for futures with callbacks; starts it on first use."""
         with self._lock:
             if self._background is None:
                 loop = Loop()
@@ -377,7 +377,7 @@ class Client:
                 loop.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: let go of the parent's connections without a word to anybody."""
+        """Drop the parent's connections, in the child of a fork, without sending anything."""
         self._closed = True
         self._cluster.abandon()
         self._master.abandon()
@@ -391,7 +391,7 @@ class Client:
 
 
 def _restarting_reference(client: Client, recipe: Recipe, made: Made) -> ActorRef:
-    """Return the reference to an actor that this client has made, and makes again."""
+    """Return the reference to an actor that this client has made and restarts."""
 
     def again(lost: ActorRecord, restarts: int) -> Made:
         client._check_open()
@@ -424,15 +424,15 @@ def _following_reference(
     names: AttributeNames,
     place: ActorPlace,
 ) -> ActorRef:
-    """Return the reference to an actor that somebody else makes again.
+    """Return the reference to an actor that another process restarts.
 
     Args:
-        client: Whose.
+        client: The client that holds the reference.
         record: The actor.
-        path: The way to it; None if it was gone when its handle arrived.
+        path: The connection to it; None if it had ended when its handle arrived.
         spec: Its class.
         names: Its attributes.
-        place: Where it was.
+        place: Its last known address.
     """
 
     def again(lost: ActorRecord, restarts: int) -> Made:  # noqa: ARG001  # its owner counts
@@ -462,7 +462,7 @@ def _following_reference(
 
 
 def _successor(client: Client, lost: ActorRecord) -> ActorPlace:
-    """Return where the actor is that took the place of one that was lost; waits until there is one."""
+    """Return the address of the actor that replaced a lost one; blocks until there is one."""
     until = time.monotonic() + _FIND_S
     while True:
         client._check_open()

@@ -1,14 +1,14 @@
-"""A caller's end of the way to one actor: calls out, results in, matched by number.
+"""The caller's end of a connection to one actor: sends calls, and matches results to them by number.
 
     any thread --submit--> channel.send
-    who waits  --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
+    waiters    --wait_for--> the first one reads for all (the leader), the others sleep; when the leader has its own
                              result it wakes one waiter, who leads on
-    futures with callbacks, wait(), await  --> the background loop reads, whenever nobody leads
+    futures with callbacks, wait(), await  --> the background loop reads, while no thread leads
 
-So a blocking call writes and reads in its own thread and no other thread has to wake up for it.
+A blocking call therefore writes and reads in its own thread, and no other thread has to wake up for it.
 
-Ctrl-C may interrupt the main thread between any two steps. The leader's lock knows its owner, so what such a moment
-leaves locked is released by the main thread's next wait.
+Ctrl-C may interrupt the main thread between any two steps. The leader's lock is re-entrant, so a lock left behind by an
+interrupt is released by the main thread's next wait.
 """
 
 from __future__ import annotations
@@ -72,13 +72,14 @@ class Connection:
     """The calls of this process to one actor.
 
     Args:
-        channel: The way there; the connection owns it.
-        background: Gives the loop that reads for futures that nobody waits for in `wait_for`.
+        channel: The channel to the actor; the connection owns it.
+        background: Returns the loop that reads for futures that no thread waits for in `wait_for`.
         lost: Makes the error for a call that will not be answered, from the name of the method that was running when
             the actor was lost, empty for calls that come later; may wait for the cause.
-        on_names: Told the actor's attributes when it has been made, and when they change.
-        objects: Gives what brings values of `put` to the actor's node; asked where memory cannot be shared with it.
-        ended: Whether the actor has ended; asked where its node does not answer, and may wait for the news.
+        on_names: Called with the actor's attribute names when it has been made, and when they change.
+        objects: Returns the transfers of `put` values to the actor's node; called where memory cannot be shared with
+            it.
+        ended: Returns whether the actor has ended; called when its node does not answer, and may wait for the report.
 
     Attributes:
         gives_back: Whether `submit` raises `ChannelClosed` for what could not be sent, because there may be another
@@ -137,17 +138,17 @@ class Connection:
         """Send a message that will be answered.
 
         Args:
-            kind: What it is.
+            kind: The kind of message.
             flags: How its payload is to be read.
             index: Number of the method.
-            payload: What `serialize.dumps` gave, or nothing.
+            payload: The result of `serialize.dumps`, or nothing.
             method: The method's name, for messages.
             owner: Kept alive until the answer is there.
             future: Settled with the answer; a new one if None.
 
         Raises:
             ChannelClosed: See `gives_back`.
-            ClusterUnreachable: A value that the call refers to cannot be brought to the actor's node.
+            ClusterUnreachable: A value that the call refers to cannot be transferred to the actor's node.
         """
         is_ours = future is None
         if future is None:
@@ -180,11 +181,11 @@ class Connection:
         return future
 
     def _deliver(self, objects: NodeObjects, refs: tuple[object, ...]) -> None:
-        """Bring the values that a call refers to.
+        """Transfer the values that a call refers to.
 
         Raises:
             ChannelClosed: The actor has ended, with its node.
-            ClusterUnreachable: Its node cannot be reached, and the actor is there as far as anybody knows.
+            ClusterUnreachable: Its node cannot be reached, and no end of the actor is known.
         """
         try:
             objects.deliver(refs)
@@ -194,12 +195,12 @@ class Connection:
             raise
 
     def keep_states(self, on_state: Callable[[Sequence[memoryview]], None]) -> None:
-        """Hand over what the actor saves, from now on as soon as it comes, whether anybody calls or not."""
+        """Pass the states that the actor saves to `on_state` as soon as they arrive, also while no call is waiting."""
         self._on_state = on_state
         self.watch(RemoteFuture(self))  # which nobody settles
 
     def read_out(self, timeout_s: float) -> None:
-        """Take what an actor has sent before it ended: the last that it saved is what the next one begins with.
+        """Read what the actor sent before it ended; a restart begins with the last state it saved.
 
         Args:
             timeout_s: How long to wait for another thread that is reading.
@@ -211,21 +212,21 @@ class Connection:
 
     @property
     def channel(self) -> Channel:
-        """The way to the actor."""
+        """The channel to the actor."""
         return self._channel
 
     def _adopt(self, future: RemoteFuture[Any], owner: object) -> None:
-        """Bring the result of a call that was held back; somebody may wait for it already."""
+        """Take over a future whose call was deferred; threads may be waiting for it already."""
         future._owner = owner
         future._carrier = self
         if future._made_condition is not None:
             self.watch(future)
 
     def join(self, *, holds: bool) -> None:
-        """Tell an actor that somebody else has made that this caller has arrived.
+        """Announce this caller to an actor that another process has made.
 
         Args:
-            holds: Whether the actor shall live as long as this connection.
+            holds: Whether this connection keeps the actor alive.
 
         Raises:
             ChannelClosed: The actor has ended.
@@ -249,7 +250,7 @@ class Connection:
         """See `Carrier.wait_for`."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         me = get_ident()
-        leads = self._reader == me  # called by a callback that this very thread runs while it reads
+        leads = self._reader == me  # called by a callback that this same thread runs while it reads
         try:
             while not future.settled:
                 if leads or self._reading.acquire(blocking=False):
@@ -290,12 +291,12 @@ class Connection:
         return bool(self._arrived) or self._channel.pending()
 
     def _release_reading(self) -> None:
-        """Give the leader's lock back, if this thread has it, however often it took it."""
+        """Release the leader's lock completely if this thread holds it, however often it was acquired."""
         while self._reading._is_owned():  # type: ignore[attr-defined]  # not in its stub, but Condition asks it, too
             self._reading.release()
 
     def _lead(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
-        """Read for everybody until `future` is settled; False once the deadline has passed."""
+        """Read for all waiting threads until `future` is settled; return False once the deadline has passed."""
         try:
             while not future.settled:
                 self._take(None if deadline is None else max(0.0, deadline - time.monotonic()))
@@ -306,7 +307,7 @@ class Connection:
         return True
 
     def _follow(self, future: RemoteFuture[Any], deadline: float | None) -> bool:
-        """Sleep until the future is settled or the leader has left; False once the deadline has passed."""
+        """Sleep until the future is settled or the leader has left; return False once the deadline has passed."""
         waiter = _Waiter()
         if future._blocked is None:
             future._blocked = []
@@ -323,7 +324,7 @@ class Connection:
         return deadline is None or time.monotonic() < deadline
 
     def _hand_over(self) -> None:
-        """Whoever stops waiting sees to it that somebody reads, if anybody waits."""
+        """Wake a follower or start background watching, so that somebody reads when this thread stops."""
         if self._followers and not self._reader:
             with contextlib.suppress(IndexError):  # it left by itself
                 self._followers[0].wake()
@@ -355,7 +356,7 @@ class Connection:
             self._lose()
 
     def _take(self, timeout_s: float | None) -> None:
-        """Wait for answers and settle all that come together; what Ctrl-C interrupts is there the next time."""
+        """Wait for answers and settle all that arrive together; after Ctrl-C the rest is left for the next call."""
         arrived = self._arrived
         if not arrived:
             arrived.extend(self._receive_all(timeout_s))
@@ -396,7 +397,7 @@ class Connection:
     def _take_unasked(
         self, kind: int, flags: int, call_id: int, frames: list[memoryview], *, dropped: bool = False
     ) -> None:
-        """The answer to a call that was cancelled or whose future was dropped, or something that nobody asked for."""
+        """Handle an unexpected message: the answer to a cancelled call or a dropped future, or a notification."""
         if dropped and kind == _RESULT and flags & _NAMES:
             self._names_changed = True  # the names are in the answer, but so is what nobody wants unpickled
         if kind == _CHANGED:
@@ -408,7 +409,7 @@ class Connection:
             self._confirm(call_id)
 
     def _confirm(self, call_id: int) -> None:
-        """The handles in an answer are connected: the actor that sent them may let go."""
+        """Confirm that the handles in an answer are connected, so that the actor that sent them may release them."""
         with contextlib.suppress(ChannelClosed, ResultTimeout):  # then it holds them as long as this connection
             self._channel.send(pack(Kind.RECEIVED, 0, 0, call_id), 0.0)
 
@@ -426,7 +427,7 @@ class Connection:
             self._watched.discard(future)
 
     def _lose(self) -> None:
-        """The actor will not answer any more: say so to everybody who waits, and to all who come later."""
+        """Fail all pending calls, and all later ones: the actor will not answer any more."""
         self._is_lost = True
         running = ""
         with contextlib.suppress(StopIteration, RuntimeError):  # another thread may be doing the same
@@ -470,7 +471,7 @@ class Connection:
 
     def _on_readable(self) -> None:
         if not self._reading.acquire(blocking=False):
-            self._stop_watching()  # somebody leads; he will hand over
+            self._stop_watching()  # another thread leads and will hand over
             if not self._reader:
                 self._watch_soon()
             return
@@ -486,13 +487,13 @@ class Connection:
         return self._channel.fileno()
 
     def pending(self) -> bool:
-        """Return whether the channel has read ahead and nobody leads."""
+        """Return whether the channel has data read ahead and no thread leads."""
         return not self._reader and self.has_read_ahead()
 
     # -- the end -------------------------------------------------------------------------------------------------
 
     def hang_up(self) -> None:
-        """Close the way; whoever waits gets the error that `lost` makes."""
+        """Close the connection; waiting threads get the error that `lost` makes."""
         self._is_lost = True
         loop = self._loop
         if loop is not None:
@@ -509,13 +510,13 @@ class Connection:
 
 
 class OwnConnection(Connection):
-    """As any other connection, save that waiting may be refused."""
+    """A connection whose `wait_for` refuses to wait for a call that cannot start."""
 
     def wait_for(self, future: RemoteFuture[Any], timeout_s: float | None) -> bool:
         """See `Carrier.wait_for`.
 
         Raises:
-            RemoteError: The call that is waited for cannot start before the one that waits for it has ended.
+            RemoteError: The awaited call cannot start before the waiting one has ended.
         """
         in_the_way = threading.current_thread() is threading.main_thread()  # threads of max_concurrency are not
         if in_the_way and timeout_s is None and not future.settled:

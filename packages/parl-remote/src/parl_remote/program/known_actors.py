@@ -1,12 +1,13 @@
-"""The actors that a client knows: its own, those of others that it has handles of, and how it lets go of them.
+"""The actors that a client knows: its own, borrowed and named ones, and their release.
 
     own       add --> records --lost: its calls fail with the cause--> forget --> its connection closes
                                                          `--(through a relay) a second later: answers may follow
     borrowed  WatchActor to its worker --> connection to the actor --JOIN--> it lives as long as this process holds it
-    by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it has been made
-    released  CLOSE after what was sent to it; an own actor ends unless others hold it, a borrowed one is left alone
+    by name   FindActor --> master --> where it is --WatchActor--> its worker --> its class, once it exists
+    released  CLOSE after the messages sent before; an own actor ends unless others hold it, a borrowed one goes on
 
-An actor that is gone when its handle arrives gives a reference all the same: the calls say why, not the unpickling.
+An actor that has ended before its handle arrives still yields a reference: its calls raise the cause, unpickling does
+not.
 """
 
 from __future__ import annotations
@@ -51,16 +52,16 @@ __all__ = [
 
 
 class Borrowing:
-    """Borrowed actors of one client.
+    """The borrowed actors of one client.
 
     Args:
         workers: The client's links to workers.
         connect: Makes a connection of a channel to the record's actor.
-        own_lease: The lease of the actor that this process is; empty for a program.
+        own_lease: The lease of the actor in this process; empty for a program.
         timeout_s: How long a worker may take to answer.
 
     Attributes:
-        records: What is known of each borrowed actor, by lease.
+        records: The record of each borrowed actor, by lease.
     """
 
     def __init__(
@@ -78,9 +79,9 @@ class Borrowing:
         self.records: dict[str, ActorRecord] = {}
 
     def reach(self, place: ActorPlace, record: ActorRecord) -> ActorConnection | None:
-        """Connect to an actor and hold it; None if it is gone, and the record then says why.
+        """Connect to an actor and hold it. Return None if it has ended; the record then has the cause.
 
-        Not in the client's own loop, which reads the worker's answer.
+        Must not run in the client's own loop, which reads the worker's answer.
         """
         try:
             granted = granted_at(place)
@@ -103,14 +104,14 @@ class Borrowing:
         return connection
 
     def lost(self, lease_id: str, cause: DeathCause) -> None:
-        """An actor has ended; unknown ones are ignored."""
+        """Record an actor's end; unknown leases are ignored."""
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
             record.hang_up()
 
     def unwatch(self, record: ActorRecord) -> None:
-        """Its worker need not tell of the actor's end any more."""
+        """Stop being notified by the worker of the actor's end."""
         self._workers.tell(record.node_id, UnwatchActor(record.lease_id))
 
     def on_node(self, node_id: str) -> Iterable[str]:
@@ -119,7 +120,7 @@ class Borrowing:
 
 
 def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_s: float | None) -> FoundActor:
-    """Return the actor that has a name; see `connecting.get_actor`."""
+    """Return the actor with a name; see `named_actors.get_actor`."""
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     found = _ask(master, lambda number: FindActor(number, actor_name=name), timeout_s)
     assert isinstance(found, ActorFound)  # the master answers with that or with Failed
@@ -133,7 +134,7 @@ def find_named(master: MasterClient, workers: WorkerClients, name: str, timeout_
 
 
 def kill_named(master: MasterClient, name: str, reason: str, timeout_s: float) -> None:
-    """End the actor that has a name; see `connecting.kill`."""
+    """End the actor with a name; see `named_actors.kill`."""
     _ask(master, lambda number: KillActor(number, name, reason), timeout_s)
 
 
@@ -151,14 +152,14 @@ _ANSWERED_FIRST = frozenset((DeathKind.DRAINED, DeathKind.RELEASED, DeathKind.EX
 
 
 class OwnActors:
-    """Actors that one client has made.
+    """The actors that one client has made.
 
     Args:
         loop: The client's loop.
-        in_loop: Whether the thread that asks is the loop's.
+        in_loop: Returns whether the calling thread is the loop's.
 
     Attributes:
-        records: What is known of each, by lease.
+        records: The record of each, by lease.
     """
 
     def __init__(self, loop: Loop, in_loop: Callable[[], bool]) -> None:
@@ -170,17 +171,17 @@ class OwnActors:
         self.records: dict[str, ActorRecord] = {}
 
     def add(self, record: ActorRecord) -> None:
-        """An actor that begins."""
+        """Register an actor that begins."""
         with self._lock:
             self.records[record.lease_id] = record
             self._none_left.clear()
 
     def on_node(self, node_id: str) -> list[str]:
-        """Return the leases of the actors on a node."""
+        """Return the leases of own actors on a node."""
         return [lease_id for lease_id, record in list(self.records.items()) if record.node_id == node_id]
 
     def lost(self, lease_id: str, cause: DeathCause) -> None:
-        """An actor has ended; unknown ones are ignored."""
+        """Record an actor's end; unknown leases are ignored."""
         record = self.records.get(lease_id)
         if record is not None:
             record.lose(cause)
@@ -189,7 +190,7 @@ class OwnActors:
             self.forget(record, cause)
 
     def forget(self, record: ActorRecord, cause: DeathCause) -> None:
-        """Let go of what leads to an actor; calls that have no answer fail with `cause`."""
+        """Drop an actor's record and connection; calls without an answer fail with `cause`."""
         self.records.pop(record.lease_id, None)
         if not self.records:
             self._none_left.set()
@@ -204,12 +205,12 @@ class OwnActors:
         record.hang_up()
 
     def await_none(self, timeout_s: float) -> None:
-        """Wait until all have ended, but for those that outlive the program."""
+        """Wait until all actors have ended, except those that outlive the program."""
         if not all(record.is_detached for record in self.records.values()):
             self._none_left.wait(timeout_s)
 
     def close(self, cause: DeathCause) -> None:
-        """Let go of all, once the loop has stopped."""
+        """Drop all records, once the loop has stopped."""
         for record in list(self.records.values()):
             self.forget(record, cause)
         for record in list(self._parting):
@@ -224,11 +225,11 @@ _RETRY_S = 0.01  # between attempts to say CLOSE to an actor whose socket is ful
 
 
 def send_close(channel: Channel, *, with_owner: bool = False) -> bool:
-    """Tell an actor that it is not needed here after what was sent before; False if its socket is full just now.
+    """Release an actor after the messages already sent; return False if its socket is full.
 
     Args:
-        channel: The way to it.
-        with_owner: Whether it shall end although others may need it, because the program that made it ends.
+        channel: The channel to it.
+        with_owner: Whether the actor is to end even if other processes hold it, because its program ends.
 
     Raises:
         ChannelClosed: It has ended already.
@@ -241,11 +242,11 @@ def send_close(channel: Channel, *, with_owner: bool = False) -> bool:
 
 
 class Releaser:
-    """Takes leave of actors, in a client's loop.
+    """Releases actors in a client's loop.
 
     Args:
         loop: The client's loop.
-        give_back: Gives a lease back whose actor cannot be told.
+        give_back: Gives back the lease of an actor that cannot be reached.
         forget: Forgets an actor that goes on without this program.
     """
 
@@ -262,17 +263,17 @@ class Releaser:
         self._parting: set[Channel] = set()
 
     def drop(self, record: ActorRecord, channel: Channel | None) -> None:
-        """Nobody refers to an actor any more. Called in the middle of anything: takes no lock, waits for nothing.
+        """Release an actor that has no references any more. Callable from finalizers: takes no lock, does not wait.
 
         Args:
             record: The actor.
-            channel: The way to it; by now there may be another one, for a handle that has come back meanwhile.
+            channel: The channel to it; the record may have a newer one, for a handle that has come back meanwhile.
         """
         self._dropped.append((record, channel))
         self._loop.call_soon(self._collect)
 
     def hang_up(self) -> None:
-        """Close what is left, once the loop has stopped."""
+        """Close the remaining channels, once the loop has stopped."""
         for channel in self._parting:
             channel.close()
         self._parting.clear()
@@ -311,7 +312,7 @@ class Releaser:
         self._discard_answers(record, channel)
 
     def _discard_answers(self, record: ActorRecord, channel: Channel) -> bool:
-        """Read what nobody wants; False if the connection is over."""
+        """Read and discard answers; return False if the connection is closed."""
         try:
             while True:
                 channel.receive(0.0)

@@ -1,9 +1,9 @@
-"""`connect(logs=True)`: shows what a program's actors write, as lines of the program's own output.
+"""`connect(logs=True)`: shows the output of a program's actors as lines of the program's own output.
 
     worker --ActorsWrote--> thread "parl-logs" --"(Counter pid=4711) text"--> sys.stdout, sys.stderr
-           <-FollowActors-- the next question only after the lines are out, so a slow terminal holds up nobody
+           <-FollowActors-- the next request follows once the lines are written, so a slow terminal delays no actor
 
-It has links of its own to the workers, and one thread; without `logs=True` nothing of this is even loaded.
+It has links of its own to the workers, and one thread; without `logs=True` this module is not loaded.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from parl_remote.transport.unix import UnixChannel
 
 __all__ = ["LogForwarder", "show"]
 
-_WAIT_S = 30.0  # a question that is answered with nothing is asked anew
+_WAIT_S = 30.0  # a request is answered with nothing after this time, and repeated
 _TRY_AGAIN_S = 1.0
 _TRIES = 5  # a network that was cut for longer than this comes back with the next actor
 _LAST_WAIT_S = 0.1  # for an actor of this program to end; others may go on for ever
-_LAST_OUTPUT_S = 1.0  # what a program that ends may wait for the rest of its actors' output
+_LAST_OUTPUT_S = 1.0  # how long an ending program waits for the rest of its actors' output
 _LONGEST_LINE = 2**16  # a line that is longer is shown in parts
-_MOST_LAST_ANSWERS = 8  # of a megabyte each; who writes more than that at the end has been heard enough
+_MOST_LAST_ANSWERS = 8  # of a megabyte each; more output than that at the end is not shown
 
 
 @dataclass(slots=True, eq=False)
 class _Worker:
-    """One worker that is followed."""
+    """A worker whose actors' output is followed."""
 
     granted: LeaseGranted
     channel: Channel
@@ -48,11 +48,11 @@ class _Worker:
 
 
 class LogForwarder:
-    """Follows the actors of one program on all workers that it has actors on.
+    """Follows the output of one program's actors on all their workers.
 
     Args:
         connect: Opens one more link to the worker of a lease, under the program's own id.
-        where: How lines from that worker say where it is; empty for this host.
+        where: Returns the location shown in lines from that worker; empty for this host.
     """
 
     def __init__(self, connect: Callable[[LeaseGranted], Channel], where: Callable[[LeaseGranted], str]) -> None:
@@ -70,12 +70,12 @@ class LogForwarder:
         self._thread.start()
 
     def follow(self, granted: LeaseGranted) -> None:
-        """There is an actor on this lease; any thread may call this."""
+        """Follow the worker of a lease; callable from any thread."""
         if granted.node_id not in self._workers:
             self._loop.call_soon(lambda: self._meet(granted))
 
     def close(self) -> None:
-        """Show what is left, which may take a moment, and hang up."""
+        """Show the remaining output, which may take a moment, and close the links."""
         self._loop.call_soon(self._begin_to_close)
         if self._thread is not threading.current_thread():
             with contextlib.suppress(TimeoutError):
@@ -88,7 +88,7 @@ class LogForwarder:
             self._loop.close()
 
     def abandon(self) -> None:
-        """Let go of the links in the child of a fork, which has no such thread."""
+        """Drop the links in the child of a fork, which does not have the thread."""
         for worker in self._workers.values():
             if isinstance(worker.channel, UnixChannel):
                 worker.channel.abandon()
@@ -144,7 +144,7 @@ class LogForwarder:
             self._part(node_id, worker)
 
     def _note(self, node_id: str, outputs: tuple[ActorOutput, ...]) -> None:
-        """Remember how far each actor was heard, for a link that has to be made anew."""
+        """Record the position read of each actor's output, for resuming on a new link."""
         positions = self._positions.setdefault(node_id, {})
         for output in outputs:
             if output.ended:
@@ -173,7 +173,7 @@ class LogForwarder:
 
 
 def show(stream: TextIO | None, text: str) -> None:
-    """Write to one of the program's streams, as it is now: notebooks and tests put others in their place."""
+    """Write to one of the program's current streams, which notebooks and tests may have replaced."""
     if stream is not None:
         with contextlib.suppress(OSError, ValueError):  # it is closed, and nobody reads any more
             stream.write(text)
@@ -181,14 +181,14 @@ def show(stream: TextIO | None, text: str) -> None:
 
 
 class _Shown:
-    """The lines of one worker's actors, of which the last may still lack its end, for each stream."""
+    """The lines of one worker's actors; the last line of each stream may be incomplete."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._begun: dict[tuple[str, bool], str] = {}
 
     def paragraphs(self, outputs: tuple[ActorOutput, ...]) -> Iterator[tuple[bool, str]]:
-        """Texts to write at once, in order, each with whether it is for stderr."""
+        """Yield texts to write at once, in order, each with whether it is for stderr."""
         for is_error, lines in itertools.groupby(self._lines(outputs), lambda line: line[0]):
             yield is_error, "".join(line for _, line in lines)
 

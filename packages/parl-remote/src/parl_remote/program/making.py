@@ -1,7 +1,7 @@
-"""How a client makes an actor, for the first time or again.
+"""Creation of an actor by a client, first or on restart.
 
 lease from the master --> a process from the worker --> Connection --CREATE--> the constructor has run
-     `--- its node was lost before the constructor was asked for? elsewhere, three times
+     `--- node lost before the constructor was requested? tried elsewhere, three times
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ _SAVE, _LOAD = "__parl_save__", "__parl_load__"
 
 
 class Recipe:
-    """One actor's making.
+    """The inputs for making one actor, first or on restart.
 
     Args:
         spec: Its class.
-        options: What it was asked for with.
+        options: The options of the request.
         creation: The first fields of `actor.host.Creation` after `sys_path`, without those that options give.
-        buffers: What belongs to the pickled arguments; copied if the actor may be made again, because the program may
+        buffers: The buffers of the pickled arguments; copied if the actor may be restarted, because the program may
             change its arrays meanwhile.
-        references: What the references among the arguments lead to, kept as long as the actor may be made again.
+        references: The objects that references among the arguments lead to, kept as long as the actor may be restarted.
 
     Attributes:
         names: The names of the actor's attributes.
-        saves: Whether its state is kept.
+        saves: Whether its state is saved for restarts.
 
     Raises:
-        TypeError: The class has one of the two methods that save and load its state, and not the other.
+        TypeError: The class has only one of the two methods that save and load its state.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Recipe:
         return [*serialize.dumps(fields), *self._buffers, *buffers]
 
     def keep_state(self, frames: Sequence[memoryview]) -> None:
-        """Take what the actor has saved; the one before is gone."""
+        """Store the state that the actor has saved, replacing the previous one."""
         data, buffers = payload_of(header_of(frames[0])[1], frames)
         self._state = bytes(data), list(buffers)
 
@@ -103,7 +103,7 @@ _PLACEMENTS = 3  # a node that died is known as lost at once or, if it was cut o
 
 
 class _NotBegun(Exception):  # it ends an attempt, nobody else sees it
-    """An actor's process was gone before its constructor was asked for."""
+    """The actor's process ended before its constructor was requested."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -114,18 +114,18 @@ class Making:
     """Makes the actors of one client.
 
     Args:
-        master: Gives leases.
-        workers: Give processes.
+        master: Grants leases.
+        workers: Start processes.
         places: Where actors run, with which files.
         register: Told of each actor that is about to be made.
-        connect: Makes a connection of a channel to the record's actor.
-        release: Gives a lease back whose actor did not come to life.
-        variables: What the program's environment says about numbers of threads.
+        connect: Makes a connection from a channel to the record's actor.
+        release: Gives back the lease of an actor whose constructor did not succeed.
+        variables: Returns the thread-count variables of the program's environment.
         limits: Times.
         lease_timeout_s: How long an actor waits for resources unless its class says otherwise.
 
     Attributes:
-        logs: What shows the output of the actors' processes; None if nobody wants it.
+        logs: Shows the output of the actors' processes; None if it is not forwarded.
         lease_timeout_s: As given.
     """
 
@@ -155,15 +155,15 @@ class Making:
         self.logs: LogForwarder | None = None
 
     def make(self, recipe: Recipe, replaces: str = "", restarts: int = 0) -> Made:
-        """Make an actor; one whose node is lost before its constructor could begin is made elsewhere.
+        """Make an actor; if its node is lost before its constructor began, make it on another node.
 
         Args:
-            recipe: How.
-            replaces: The lease of the one whose place it takes; empty for a new one.
-            restarts: How often it was made again, this time included.
+            recipe: Class, arguments and options.
+            replaces: The lease of the actor that it replaces; empty for a new one.
+            restarts: The number of restarts, including this one.
 
         Raises:
-            RemoteError: What `Client.create` says.
+            RemoteError: As for `Client.create`.
             Exception: Whatever the constructor raised.
         """
         for left in reversed(range(_PLACEMENTS)):
@@ -176,10 +176,10 @@ class Making:
         raise AssertionError("the last placement returns or raises")
 
     def _make_there(self, recipe: Recipe, replaces: str, restarts: int) -> Made:
-        """Make an actor where the master puts it.
+        """Make an actor on the node that the master selects.
 
         Raises:
-            _NotBegun: Its node was lost too early.
+            _NotBegun: Its node was lost before its constructor began.
         """
         spec, options = recipe.spec, recipe.options
         timeout_s = self.lease_timeout_s if options.lease_timeout_s is None else options.lease_timeout_s
@@ -247,5 +247,5 @@ class Making:
         self._named[name] = record
 
     def _describe(self, record: ActorRecord, spec: ClassSpec, *, wait: bool) -> None:
-        """Have the actor's worker say to those who look it up by name what it is."""
+        """Send the actor's description to its worker, for clients that look it up by name."""
         self._workers.tell(record.node_id, DescribeActor(record.lease_id, description_of(spec, wait=wait)))

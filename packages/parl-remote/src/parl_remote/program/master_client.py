@@ -6,10 +6,10 @@ How resources are requested:
 
 What happens when the connection breaks, on a cluster that may come back:
 
-    linked --connection lost--> knocking, every half second --the master answers--> linked; who waits is asked for again
-                                    | nobody has answered for long
+    linked --connection lost--> retrying, every half second --the master answers--> linked; pending requests are resent
+                                    | no answer for long
                                     v
-                                 given up: who waits gets an error, and the next request tries once more
+                                 given up: pending requests fail, and the next request tries once more
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ __all__ = ["MasterClient"]
 _log = logging.getLogger("parl.remote")
 
 _MASTER = "the master"
-_AWAY_LOOK_S = 0.5  # how often who is past his time looks whether the master is away
+_AWAY_LOOK_S = 0.5  # how often a waiter past its deadline checks whether the master is away
 _ROOM_WAIT_S = 0.1
-_QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
+_QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,16 +82,16 @@ class MasterClient:
     """One program's link to its master.
 
     Args:
-        loop: Where the master is listened to.
+        loop: The loop that listens to the master.
         cluster: How to reach the master.
-        identity: How this program introduces itself.
-        address: What people call the cluster.
+        identity: How this program identifies itself.
+        address: The displayed address of the cluster.
         limits: Times.
-        on_lost_lease: Told of leases that ended, with the cause; called in the loop.
-        when_needed: Whether the link is made when something is asked for the first time, not now.
+        on_lost_lease: Called in the loop with each lease that ended and the cause.
+        when_needed: Whether the link is made on the first request, not now.
 
     Raises:
-        ClusterUnreachable: Nobody answers.
+        ClusterUnreachable: The master does not answer.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class MasterClient:
         self._requests = Requests()
         self._answers: dict[int, _Waiting] = {}
         self._held: dict[str, None] = {}  # leases, those included whose end the master has not told yet
-        self._unsaid: list[LeaseRelease] = []  # for a master that is away
+        self._unsaid: list[LeaseRelease] = []  # to be sent to a master that is away
         self._lock = threading.Lock()
         self._lost = ""
         self._away_since: float | None = None  # while it is knocked at the master's address
@@ -138,17 +138,17 @@ class MasterClient:
         replaces: str = "",
         restarts: int = 0,
     ) -> LeaseGranted:
-        """Wait for resources for one actor.
+        """Block until the master grants a lease for one actor.
 
         Args:
-            class_name: Its class, for status.
-            options: What it needs, and its name.
-            timeout_s: How long to wait while the cluster is full; None as long as it takes.
-            replaces: The lease of the actor that it is the restart of.
-            restarts: How often that has happened.
+            class_name: Its class, for the status display.
+            options: The resources it needs, and its name.
+            timeout_s: How long to wait while the cluster is full; None for no limit.
+            replaces: The lease of the actor that it restarts.
+            restarts: The number of restarts so far.
 
         Raises:
-            NoResources: There is none, at all or within `timeout_s` seconds.
+            NoResources: The resources are not available, at all or within `timeout_s` seconds.
             NameTaken: Another actor has its name.
             ClusterUnreachable: The cluster is gone, or away when `timeout_s` seconds have passed; a restart waits for
                 its return.
@@ -178,7 +178,7 @@ class MasterClient:
                 if not self._cluster.may_return:
                     raise  # else it is sent once the master is back
             if self._held and not concurrent.futures.wait([answer], _ROOM_WAIT_S).done:
-                gc.collect()  # what is garbage already may hold actors, in circles that an exception's traceback closed
+                gc.collect()  # garbage may hold actors, in cycles that an exception's traceback closes
             if not concurrent.futures.wait([answer], _QUIET_WAIT_S).done:
                 until = "as long as it takes" if timeout_s is None else f"up to {timeout_s:g} s"
                 _log.warning("%s waits for %s, %s%s", class_name, resources, until, self._why(number))
@@ -194,10 +194,10 @@ class MasterClient:
             del answer  # it holds the error, whose traceback holds this frame and all that its callers have
 
     def _wait_no_longer_than(self, deadline: float, answer: Future[LeaseGranted]) -> None:
-        """Wait for an answer. Past the deadline the master refuses; one that is away cannot.
+        """Wait for an answer. Past the deadline the master refuses the request, unless it is unreachable.
 
         Raises:
-            ClusterUnreachable: It is away then.
+            ClusterUnreachable: It is unreachable then.
         """
         wait_s = max(_AWAY_LOOK_S, deadline - time.monotonic())
         while not concurrent.futures.wait([answer], wait_s).done:
@@ -206,17 +206,17 @@ class MasterClient:
             wait_s = _AWAY_LOOK_S
 
     def ask(self, make: Callable[[int], Message], timeout_s: float | None) -> Message:
-        """Ask the master something and wait for its answer; see `Requests.ask`.
+        """Send a request to the master and wait for its answer; see `Requests.ask`.
 
         Raises:
-            RemoteError: It could not be done, and the master says why.
+            RemoteError: The request failed; the text is the master's reason.
             ResultTimeout: No answer came in time.
             NotConnected: The cluster is gone.
         """
         return self._requests.ask(_MASTER, make, self._tell, timeout_s)
 
     def _why(self, waiting: int) -> str:
-        """Return why a request is not granted yet, as far as the master says so."""
+        """Return why a request is not granted yet, as far as the master reports it."""
         with contextlib.suppress(RemoteError):  # it was granted just now, or the master is away
             answer = self.ask(lambda number: WhyWaiting(number, waiting), self._limits.linger_s)
             if isinstance(answer, LeaseWaiting):
@@ -233,7 +233,7 @@ class MasterClient:
             self._tell(LeaseRelease(lease_id))
 
     def close(self) -> None:
-        """Send Bye; the loop must have stopped, or stop soon."""
+        """Announce the disconnection; the loop must have stopped, or stop soon."""
         if self._channel is not None:
             with contextlib.suppress(ChannelClosed, ResultTimeout):
                 self._channel.send([encode(Bye("the program disconnects"))], self._limits.linger_s)
@@ -245,7 +245,7 @@ class MasterClient:
             self._channel.close()
 
     def abandon(self) -> None:
-        """Let go of the link in the child of a fork."""
+        """Drop the link in the child of a fork."""
         if isinstance(self._channel, UnixChannel):
             self._channel.abandon()
 
@@ -270,13 +270,13 @@ class MasterClient:
             raise ClusterUnreachable(f"the master at {self._address} is gone", address=self._address) from None
 
     def _reconnect(self) -> None:
-        """A master that was restarted takes its clients back; a private one is gone for good."""
+        """Reconnect to a restarted master; a private cluster's master does not return."""
         with self._lock:
             reason = self._lost
             if not reason:
                 return  # another thread was quicker
             if self._away_since is not None:
-                away = f"the master at {self._address} is away ({reason}); it is being tried to reach it again"
+                away = f"the master at {self._address} is away ({reason}); reconnecting"
                 raise ClusterUnreachable(away, address=self._address)
             try:
                 channel = self._connect()
@@ -293,7 +293,7 @@ class MasterClient:
     def _beat(self) -> None:
         now, interval_s = self._loop.now(), self._limits.heartbeat_interval_s
         if now - self._last_beat > 2 * interval_s:
-            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+            self._heard = now  # this process was suspended, and the master's messages are still to be read
         self._last_beat = now
         if not self._lost and self._channel is not None:
             if now - self._heard > self._limits.liveness_limit_s:
@@ -387,7 +387,7 @@ class MasterClient:
             self._say_again()
 
     def _say_again(self) -> None:
-        """What a master that was restarted, or was away, has not heard; who waited begins to wait anew."""
+        """Send a reconnected master the messages that it missed; pending lease requests start waiting anew."""
         unsaid, self._unsaid = self._unsaid, []
         with contextlib.suppress(RemoteError):  # if it is gone again, so is what was waiting for it
             requests = [waiting.request for waiting in list(self._answers.values())]

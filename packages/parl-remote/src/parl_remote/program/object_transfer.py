@@ -1,11 +1,11 @@
-"""A client's side of `put` where memory cannot be shared: values brought to workers, and asked for there.
+"""The client side of `put` where memory cannot be shared: values are sent to workers and fetched from them.
 
-    deliver(ref)     before a call that names it: StoreObject with the value's image, once for each worker
-    hold(ref, ...)   a reference came from an actor there: HoldObject, so that the value outlives its actor
-    fetch(id)        its value is asked for: FetchObject
-    the reference is gone: ReleaseObject
+    deliver(ref)     before a call that refers to it: StoreObject with the value's image, once for each worker
+    hold(ref, ...)   a reference arrived from an actor there: HoldObject, so that the value outlives its actor
+    fetch(id)        its value is requested: FetchObject
+    the reference was dropped: ReleaseObject
 
-All on one link to the worker, made when it is first needed; when it ends the worker lets go of everything.
+All use one link to the worker, made on first use; when it closes the worker releases everything.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class NodeObjects:
 
     Args:
         connect: Makes a link to the worker.
-        call_soon: Runs something in a thread that may block; called by finalizers.
+        call_soon: Runs a function in a thread that may block; called by finalizers.
     """
 
     def __init__(self, connect: Callable[[], Channel], call_soon: Callable[[Callable[[], None]], None]) -> None:
@@ -46,7 +46,7 @@ class NodeObjects:
         self._there: set[str] = set()
 
     def deliver(self, refs: Sequence[object]) -> None:
-        """See to it that the worker has the values of those that are references to values.
+        """Transfer the values of the references in `refs` to the worker, unless it has them.
 
         Raises:
             ObjectLost: Every process that had a value has ended.
@@ -60,7 +60,7 @@ class NodeObjects:
                     self._note(ref)
 
     def _bring(self, ref: ObjectRef[Any], image: Buffer) -> None:
-        """Bring a value to the worker; that this link breaks says nothing of the actor, which has one of its own."""
+        """Transfer a value to the worker; a broken link says nothing of the actor, which has a link of its own."""
         for is_last in (False, True):
             try:
                 self._ask(lambda number: StoreObject(number, ref.id), (image,))
@@ -71,7 +71,7 @@ class NodeObjects:
                     raise ClusterUnreachable(reason) from error
 
     def hold(self, ref: Reference, place: Place) -> None:
-        """See `object_places.Source.hold`; that it is too late is found out by `fetch`."""
+        """Hold a value on the worker; if it is gone already, `fetch` reports that. See `object_places.Source.hold`."""
         with contextlib.suppress(RemoteError):
             self._ask(lambda number: HoldObject(number, ref.id, tuple(place)))
             self._note(ref)
@@ -88,7 +88,7 @@ class NodeObjects:
             raise ObjectLost(str(error)) from error
 
     def _is_connected(self) -> bool:
-        """Return whether the worker still holds what was brought: it lets go when the link ends."""
+        """Return whether the worker still holds the transferred values, which it releases when the link closes."""
         with self._lock:
             link = self._link
             if link is None:
@@ -104,7 +104,7 @@ class NodeObjects:
                 return False
 
     def close(self) -> None:
-        """Let go of the link, and the worker of all values; who waits for an answer gets none."""
+        """Close the link, so that the worker releases all values; pending requests get no answer."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -114,7 +114,7 @@ class NodeObjects:
         weakref.finalize(ref, self._gone, ref.id).atexit = False
 
     def _gone(self, object_id: str) -> None:
-        """A reference is gone; called by a finalizer, which may run in the middle of anything."""
+        """Handle the end of a reference; called by a finalizer, which may run at any point."""
         self._call_soon(lambda: self._release(object_id))
 
     def _release(self, object_id: str) -> None:
@@ -150,7 +150,7 @@ class NodeObjects:
 
 
 class ObjectTransfers:
-    """The values that a client has on workers, by worker.
+    """The values that a client has stored on workers, by worker.
 
     Args:
         connect: Makes a link to a worker, from its id.
@@ -170,12 +170,12 @@ class ObjectTransfers:
         return node
 
     def lost(self, node_id: str) -> None:
-        """A worker is gone, and what it held; any thread."""
+        """Drop a lost worker and its values; callable from any thread."""
         node = self._nodes.pop(node_id, None)
         if node is not None:
             node.close()
 
     def close(self) -> None:
-        """Let go of all."""
+        """Close the links to all workers."""
         for node in self._nodes.values():
             node.close()

@@ -1,8 +1,8 @@
-"""Starting and ending the private cluster of a program; the only module that starts a program of its own.
+"""Starts and ends a program's private cluster; the only module that starts a process of the driver's own.
 
 The driver makes the directory and the listening socket and hands the socket to the node, so that it can connect before
-the node has even begun to read, and no name has to be looked for. Where sockets cannot be handed over (`facilities`)
-the node makes it, and the driver waits for it.
+the node reads, without waiting for the socket to appear. Where sockets cannot be handed over (`facilities`) the node
+makes it, and the driver waits for it.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["PrivateCluster"]
 
 
 _LOOK_AGAIN_S = 0.005  # importing takes a hundred times as long
-_SHUTDOWN_S = 2.0  # the node gives actors a moment; after this it does not get another one
+_SHUTDOWN_S = 2.0  # the node gives actors a moment to end; after this time the node is killed
 
 # The node finds what the driver finds: also where parl_remote came from a path that only the driver has.
 _PROGRAM = "import sys; sys.path[:] = {path!r}; from parl_remote.node.private_process import main; main(sys.argv[1])"
 
 
 class PrivateCluster:
-    """A node process of this program's own.
+    """A program's own node process.
 
     Args:
-        environment: Where sockets go.
+        environment: The directory of sockets, and limits.
         slots: CPUs to give to actors.
         preload: Modules to import once for all actors.
         log_dir: Where actors' log files go and stay; None puts them where they vanish with the cluster.
@@ -78,19 +78,19 @@ class PrivateCluster:
 
     @property
     def pid(self) -> int:
-        """The node's process number."""
+        """The node's process id."""
         return self._process.pid
 
     @property
     def may_return(self) -> bool:
-        """It may not: it ends with its one process."""
+        """Return False: the cluster ends with its one process."""
         return False
 
     def connect_master(self) -> UnixChannel:
         """Return a channel to the master.
 
         Raises:
-            ClusterUnreachable: The node is gone; the message has the end of its log.
+            ClusterUnreachable: The node has ended; the message has the end of its log.
         """
         self._await_listening()
         try:
@@ -99,7 +99,7 @@ class PrivateCluster:
             raise self.unreachable(str(error)) from error
 
     def _await_listening(self) -> None:
-        """Where the node had to make the socket itself, wait until it has."""
+        """Wait until the node listens, where it had to make the socket itself."""
         deadline = time.monotonic() + self._start_timeout_s
         while is_portable() and not self._path.exists() and self._process.poll() is None:
             if time.monotonic() > deadline:
@@ -107,7 +107,7 @@ class PrivateCluster:
             time.sleep(_LOOK_AGAIN_S)
 
     def connect_node(self, node_addresses: Sequence[str]) -> UnixChannel:
-        """Raise: the one node is on this host and reached there."""
+        """Raise `ClusterUnreachable`: the one node is on this host, so its directory must be gone."""
         raise self.unreachable(f"its node's directory {self.directory} is gone ({', '.join(node_addresses)})")
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
@@ -130,7 +130,7 @@ class PrivateCluster:
         self.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: the node is not this process's."""
+        """Forget the node in the child of a fork, which is not its parent."""
         self._process.returncode = 0  # so that nobody here waits for it
 
 
@@ -142,7 +142,7 @@ def _absolute(entry: str) -> str:
 
 
 def _listen_at(path: Path) -> socket.socket:
-    """Return a listening socket that the node can be given."""
+    """Return a listening socket that can be passed to the node."""
     return socket.socket(fileno=processes.beyond_standard(listening_socket(str(path)).detach()))
 
 

@@ -1,4 +1,4 @@
-"""What a program holds instead of the object: it looks like the object, and everything happens in the actor.
+"""Proxies of remote objects: they look like the object, and every operation runs in the actor.
 
     proxy.method(...)   a call          len(proxy), proxy[i], proxy(...)   calls of special methods
     proxy.name          a read          proxy.name = value                 a write
@@ -6,7 +6,7 @@
 An object that is made while the program has no connection is an `UnconnectedObject`: it holds the constructor's
 arguments for `as_remote`, and every other use of it raises `NotConnected`.
 
-Names are checked here against what the class and the actor's last reply say, so that a typing error is found at once.
+Names are checked against the class and the actor's last reply, so that a misspelt name raises at once.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, 
     Args:
         place: Where the actor is, in a form that the connected cluster understands.
         shipped: Its class.
-        wait: What the proxy's methods do.
-        attributes: Names of its attributes when the handle left.
+        wait: Whether the proxy's methods wait for their results.
+        attributes: Names of its attributes when the handle was pickled.
 
     Raises:
         NotConnected: This process is connected to no cluster.
@@ -59,7 +59,7 @@ def arrive(place: Any, shipped: ShippedSpec, wait: bool, attributes: tuple[str, 
 
 @functools.lru_cache(maxsize=512)
 def unpacked(shipped: ShippedSpec) -> tuple[ClassSpec, type[RemoteObject]]:
-    """Return a class that came with a handle, and the class of its proxies; made once for all handles of that class."""
+    """Return the class of a received handle and its proxy class; cached for all handles of that class."""
 
     spec = ClassSpec.of_shipped(shipped)
     return spec, proxy_class(spec)
@@ -100,7 +100,7 @@ class RemoteMethod:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """The function itself, so that `inspect.signature` and notebooks show its parameters."""
+        """The underlying function, so that `inspect.signature` and notebooks show its parameters."""
         function = getattr(self._ref.spec.cls, self.__name__, None)
         if function is None:
             raise AttributeError(self.__name__)
@@ -137,7 +137,7 @@ class RemoteObject(Reference):
         return ref
 
     def __getattr__(self, name: str) -> Any:
-        """Only names that the proxy itself does not have come here."""
+        """Return a remote attribute or method; called only for names that the proxy itself lacks."""
         if name[:1] == "_" and (name.startswith("_parl_") or (name.startswith("__") and name.endswith("__"))):
             raise AttributeError(name)
         ref: ActorRef = _get(self, "_parl_ref")
@@ -198,7 +198,7 @@ class RemoteObject(Reference):
 
 
 def proxy_class(spec: ClassSpec) -> type[RemoteObject]:
-    """Return the class of a decorated class's proxies: special methods are looked up on an object's type."""
+    """Return the proxy class of a decorated class; special methods must be defined on the type."""
     namespace: dict[str, Any] = {name: _forward(name) for name in spec.special_methods}
     if "__exit__" in namespace:
         namespace["__exit__"] = _leave
@@ -219,7 +219,7 @@ def _forward(name: str) -> Callable[..., Any]:
 
 
 def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseException | None, _: object, /) -> Any:
-    """`__exit__`, without the traceback: its frames stay here."""
+    """Call the remote `__exit__` without the traceback, whose frames cannot be sent."""
     try:
         return self._parl_ref.call("__exit__", (kind, error, None), {})
     except SerializationError:
@@ -228,7 +228,7 @@ def _leave(self: RemoteObject, kind: type[BaseException] | None, error: BaseExce
 
 
 def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteObject:
-    """Return a proxy of an actor."""
+    """Return a new proxy of an actor."""
     proxy = object.__new__(cls)
     _set(proxy, "_parl_ref", ref)
     _set(proxy, "_parl_wait", wait)
@@ -236,7 +236,7 @@ def make_proxy(cls: type[RemoteObject], ref: ActorRef, *, wait: bool) -> RemoteO
 
 
 def bound_method(proxy: RemoteObject, name: str, *, wait: bool) -> RemoteMethod:
-    """Return a method of a proxy, also where an attribute of the same name hides it."""
+    """Return a method of a proxy, even if an attribute of the same name hides it."""
     return RemoteMethod(_get(proxy, "_parl_ref"), name, wait)
 
 

@@ -1,7 +1,7 @@
-"""A caller's end of the way to an actor on another host, through the relay of the actor's worker.
+"""The caller's end of a channel to an actor on another host, through the relay of the actor's worker.
 
-    caller --messages--> relay --> actor            at most `WINDOW` bytes are on their way in each direction:
-           <--credit----                            who sent them waits until the other end says that they have gone on
+    caller --messages--> relay --> actor            at most `WINDOW` bytes are in flight in each direction:
+           <--credit----                            the sender waits until the other end credits them
            <--messages-- relay <-- actor
            --credit---->
 
@@ -23,24 +23,24 @@ from parl_remote.transport import Buffer, Channel
 
 __all__ = ["CREDIT", "CREDIT_EVERY", "WINDOW", "RelayedChannel", "credit", "credit_of", "size_of"]
 
-WINDOW = 2**25  # holds a round trip of 30 ms at a gigabyte a second, and is little beside a worker's actors
+WINDOW = 2**25  # covers a round trip of 30 ms at a gigabyte a second, and is small beside a worker's actors
 CREDIT_EVERY = WINDOW // 4
 CREDIT = 0  # first byte of the message; see `call_messages.Kind` for those of calls
 _CREDIT = struct.Struct("<BxxxxxxxQ")
-_LOOK_AGAIN_S = 0.05  # the one who reads may have left without a credit; then it is our turn
+_LOOK_AGAIN_S = 0.05  # the reading thread may leave without a credit; then this one reads
 _FRAME_COST = 64  # bytes that a frame takes beside its content, so that empty messages count as well
 
 
 def credit(taken: int) -> bytes:
-    """Return the message that says how many bytes have gone on since the last one."""
+    """Return the message that credits the bytes forwarded since the last one."""
     return _CREDIT.pack(CREDIT, taken)
 
 
 def credit_of(frames: Sequence[memoryview]) -> int:
-    """Return the bytes that a credit is about.
+    """Return the number of bytes that a credit message grants.
 
     Raises:
-        RemoteProtocolError: It is none.
+        RemoteProtocolError: The message is no credit.
     """
     if len(frames) != 1 or len(frames[0]) != _CREDIT.size:
         raise RemoteProtocolError("a message that begins like a credit is none")
@@ -49,14 +49,14 @@ def credit_of(frames: Sequence[memoryview]) -> int:
 
 
 def size_of(frames: Sequence[Buffer]) -> int:
-    """Return what a message counts for."""
+    """Return the number of bytes that a message takes from the window."""
     if len(frames) == 1:
         return len(frames[0]) + _FRAME_COST
     return sum(map(len, frames)) + _FRAME_COST * len(frames)
 
 
 class RelayedChannel:
-    """A channel to an actor, by way of a relay; see `transport.Channel`.
+    """A channel to an actor through a relay; see `transport.Channel`.
 
     Args:
         link: The channel to the worker, after AttachActor.
@@ -73,7 +73,7 @@ class RelayedChannel:
         self._not_credited = 0
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
-        """Send one message, waiting while the actor does not keep up; see `Channel.send`."""
+        """Send one message, blocking while the window is full; see `Channel.send`."""
         if not self._sending.acquire(timeout=-1 if timeout_s is None else timeout_s):
             raise ResultTimeout(f"another message has waited for the actor for {timeout_s} s")
         try:
@@ -95,11 +95,11 @@ class RelayedChannel:
             return self._inbox.popleft()
 
     def fileno(self) -> int:
-        """Readable when `receive` may have something."""
+        """Return the link's descriptor, which is readable when `receive` may have a message."""
         return self._link.fileno()
 
     def pending(self) -> bool:
-        """Return whether a message waits that was announced already."""
+        """Return whether a message is available without waiting for the descriptor."""
         return bool(self._inbox) or self._link.pending()
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ class RelayedChannel:
         self._link.close()
 
     def _take(self, deadline: float | None) -> list[memoryview] | None:
-        """Read one message; None if it was a credit. Only with `_receiving`."""
+        """Read one message, or return None if it was a credit; called with `_receiving` held."""
         frames = self._link.receive(None if deadline is None else max(0.0, deadline - time.monotonic()))
         if len(frames[0]) and frames[0][0] == CREDIT:
             self._credit += credit_of(frames)
@@ -121,7 +121,7 @@ class RelayedChannel:
         return frames
 
     def _await_credit(self, timeout_s: float | None) -> float | None:
-        """Wait for space in the window, reading meanwhile unless somebody else does; what is left of the time."""
+        """Wait for space in the window, reading meanwhile if no other thread does; return the remaining time."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._sent - self._credit >= WINDOW:
             if deadline is not None and time.monotonic() >= deadline:

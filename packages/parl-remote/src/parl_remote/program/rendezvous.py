@@ -1,7 +1,7 @@
 """How a program finds a cluster by "host:port", or the manager of a reverse connection: which key to use, what to say.
 
-The key is, in this order: the file that the caller names, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for
-a cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
+The key is, in this order: the file given by the caller, the file in `PARL_KEY_FILE`, the text in `PARL_KEY`, or, for a
+cluster that the same user started on this host, the one in its run files. The key between a `RemoteManager` and the
 objects that are served to it is found in the same ways; the manager's run files are in <host>-manager-<port>/.
 """
 
@@ -28,17 +28,17 @@ __all__ = ["ClusterAddress", "RealCluster", "find_key", "find_manager_key", "giv
 
 
 class ClusterAddress:
-    """A cluster somewhere, with what it takes to connect to its master and its nodes.
+    """The address of a cluster, with the key and limits for connecting to its master and nodes.
 
     Args:
         address: "host:port" of the master.
         environment: Where to look for the key; limits.
-        key_file: A file with the cluster's key; None looks further.
+        key_file: A file with the cluster's key; None to search for one.
 
     Raises:
         ValueError: The address is not of that form.
         AuthenticationFailed: No key can be found, or the file is not private.
-        ClusterUnreachable: No key can be found because nobody listens there.
+        ClusterUnreachable: No key can be found, and nothing listens there.
     """
 
     def __init__(self, address: str, environment: Environment, key_file: str | os.PathLike[str] | None = None) -> None:
@@ -50,7 +50,7 @@ class ClusterAddress:
         return str(self.address)
 
     def within(self, timeout_s: float) -> ClusterAddress:
-        """The same cluster for somebody with less patience."""
+        """Return the same address with a shorter connection timeout."""
         other = copy.copy(self)
         other._limits = replace(self._limits, connect_timeout_s=min(timeout_s, self._limits.connect_timeout_s))
         return other
@@ -59,16 +59,16 @@ class ClusterAddress:
         """Return a channel to the master.
 
         Raises:
-            ClusterUnreachable: Nobody answers there.
-            AuthenticationFailed: It is another cluster's key.
+            ClusterUnreachable: Nothing answers there.
+            AuthenticationFailed: The key belongs to another cluster.
         """
         return self._connect(self.address)
 
     def connect_node(self, node_addresses: Sequence[str]) -> Channel:
-        """Return a channel to a worker, by the first of its addresses that answers.
+        """Return a channel to a worker, at the first of its addresses that answers.
 
         Raises:
-            ClusterUnreachable: None does.
+            ClusterUnreachable: None answers.
         """
         tried = []
         for node_address in node_addresses:
@@ -86,11 +86,11 @@ class ClusterAddress:
 
 
 def find_key(address: Address, environment: Environment, key_file: Path | None = None) -> ClusterKey:
-    """Return the key for the cluster at an address; see the module's text for where it is looked for.
+    """Return the key of the cluster at an address; the module's docstring has the search order.
 
     Raises:
         AuthenticationFailed: There is none, or the file is not private to this user.
-        ClusterUnreachable: There is none and nobody listens at the address.
+        ClusterUnreachable: There is none and nothing listens at the address.
     """
     given = given_key(environment, key_file)
     if given is not None:
@@ -107,10 +107,10 @@ def find_key(address: Address, environment: Environment, key_file: Path | None =
 
 
 def given_key(environment: Environment, key_file: Path | None = None) -> ClusterKey | None:
-    """Return the key that somebody chose: by a file's name, `PARL_KEY_FILE` or `PARL_KEY`; None if nobody did.
+    """Return the key given explicitly: by a file, `PARL_KEY_FILE` or `PARL_KEY`; None if none is given.
 
     Raises:
-        AuthenticationFailed: What was chosen is not private to this user, or is no key.
+        AuthenticationFailed: The given file is not private to this user, or holds no key.
     """
     chosen = environment.key_file if key_file is None else key_file.expanduser()
     if chosen is not None:
@@ -142,10 +142,10 @@ def _check_somebody_listens(address: Address, timeout_s: float, known: Sequence[
 
 
 class RealCluster:
-    """Fills `client.Cluster`.
+    """A cluster that exists independently of this program; implements `client.Cluster`.
 
     Args:
-        address: Where it is, with its key.
+        address: Its address and key.
     """
 
     def __init__(self, address: ClusterAddress) -> None:
@@ -153,7 +153,7 @@ class RealCluster:
 
     @property
     def may_return(self) -> bool:
-        """It may: whoever started it can start it again."""
+        """Return True: the cluster's owner can start its master again."""
         return True
 
     def connect_master(self) -> Channel:
@@ -165,21 +165,21 @@ class RealCluster:
         return self._address.connect_node(node_addresses)
 
     def unreachable(self, reason: str) -> ClusterUnreachable:
-        """Return the error for a master that was there and does not answer."""
+        """Return the error for a master that accepted the connection and does not answer."""
         return ClusterUnreachable(
             f"the master at {self._address} took the connection but does not answer: {reason}",
             address=str(self._address),
         )
 
     def close(self) -> None:
-        """Nothing: the cluster goes on."""
+        """Do nothing: the cluster goes on."""
 
     def abandon(self) -> None:
-        """Nothing: the cluster goes on."""
+        """Do nothing: the cluster goes on."""
 
 
 def publish_manager_key(environment: Environment, host: str, port: int, key: ClusterKey) -> Path:
-    """Put the key of a manager that this process is where programs of the same user find it.
+    """Publish the key of this process's manager to programs of the same user.
 
     Returns:
         The directory, to be removed with `shutil.rmtree` at the end.
@@ -198,7 +198,7 @@ def find_manager_key(address: Address, environment: Environment, key_file: str |
     """Return the key for the manager at an address.
 
     Raises:
-        AuthenticationFailed: There is none, or the file is not private to this user.
+        AuthenticationFailed: There is no key, or the file is not private to this user.
     """
     given = given_key(environment, None if key_file is None else Path(key_file))
     if given is not None:

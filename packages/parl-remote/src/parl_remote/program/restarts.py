@@ -1,4 +1,4 @@
-"""`max_restarts`: an actor that was lost is made again, and the handle leads to the new one.
+"""`max_restarts`: a lost actor is restarted, and its handle leads to the new one.
 
                    +-- lost, and restarts are left --> being made --made--> alive
     alive ---------+                                       `- failed, none left -+
@@ -6,8 +6,8 @@
     calls: to the connection              held, in their order            the last cause, at once
 
 The process that made the actor makes it again: the constructor's arguments, and the state that the actor saved last
-(`__parl_save__`), are kept there. Other holders of handles ask the master for the new one. A detached actor may outlive
-its program, so a supervisor makes it:
+(`__parl_save__`), are kept there. Other holders of handles request the new one from the master. A detached actor may
+outlive its program, so a supervisor makes it:
 
     program --supervise(class, options, arguments)--> Supervisor, a detached actor without a CPU --makes--> the actor
             <------------------- a handle -----------'        `--- lost? makes it again, with its last state
@@ -47,40 +47,40 @@ _log = logging.getLogger("parl.remote")
 _FINAL = frozenset({DeathKind.KILLED_BY_USER, DeathKind.CONSTRUCTOR, DeathKind.IMPORT})
 _FIRST_DELAY_S = 0.1  # between attempts that fail; doubled each time
 _LONGEST_DELAY_S = 5.0
-_PATIENCE_S = 2.0  # a connection that breaks and the report of the death come by different ways
+_PATIENCE_S = 2.0  # a broken connection and the report of the death use different links
 
 
 class NoRestart(Exception):  # it ends an attempt, nobody else sees it
-    """There will be no new actor, whatever is tried."""
+    """The actor will not be restarted, and retrying is pointless."""
 
 
 class Again(Protocol):
-    """Makes an actor again, or finds the one that somebody else has made."""
+    """A function that restarts an actor, or finds the one that its owner has restarted."""
 
     def __call__(self, lost: ActorRecord, restarts: int) -> Made:
-        """Blocks until it is there.
+        """Block until the new actor is there.
 
         Args:
-            lost: The one that is gone.
-            restarts: How often that will have happened, this time included.
+            lost: The record of the lost actor.
+            restarts: The number of restarts, including this one.
 
         Raises:
-            NoRestart: There will be none; its text says why, if it has any.
-            Exception: It failed; there may be another attempt.
+            NoRestart: There will be no new actor; the text, if any, has the reason.
+            Exception: This attempt failed; another one may follow.
         """
 
 
 class Comeback:
-    """The way to an actor that is made again when it is lost; fills `actor_ref.CallPath`.
+    """The path to an actor that is restarted when it is lost; implements `actor_ref.CallPath`.
 
     Args:
         made: The actor.
-        limit: How often it may be made again; -1 for as often as needed, None if somebody else counts.
-        again: Makes it, or finds the one that somebody else has made.
-        on_made: Told when there is a new one.
-        part: Lets an actor go that nobody needs any more.
-        give_up: Told of an actor that is not made again although it could be.
-        hope: What is done about it, in words, where `limit` is None.
+        limit: The maximum number of restarts; -1 for no limit, None if another process counts.
+        again: Restarts it, or finds the one that another process has restarted.
+        on_made: Called with each new actor.
+        part: Releases an actor that is not needed any more.
+        give_up: Called with the record of an actor that is not restarted although it could be.
+        hope: The text on the expected restart, where `limit` is None.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Comeback:
         owner: object,
         future: RemoteFuture[Any] | None = None,
     ) -> RemoteFuture[Any]:
-        """See `actor_ref.CallPath`; what has not reached an actor that is gone goes to the next one."""
+        """Send a message, to the next actor if it did not reach one that is gone; see `actor_ref.CallPath`."""
         while True:
             path = self._path
             try:
@@ -137,17 +137,17 @@ class Comeback:
         return target is not None and target.names_changed()
 
     def _await_news(self, path: CallPath) -> None:
-        """Wait until it is known what becomes of an actor whose connection is closed."""
+        """Wait until the fate of an actor whose connection is closed is known."""
 
         def is_known() -> bool:
             return path is not self._path and path is not self._target
 
         with self._changed:
             if self._record.forked or not self._changed.wait_for(is_known, _PATIENCE_S):
-                self._finish(self._record, "")  # the connection broke and the actor, for all we know, did not
+                self._finish(self._record, "")  # the connection broke, and no end of the actor is known
 
     def await_target(self) -> CallPath:
-        """Wait until there is an actor again, or will be none."""
+        """Wait until the actor is restarted or its end is final; return the path."""
         with self._changed:
             self._changed.wait_for(lambda: self._target is not None)
             assert self._target is not None
@@ -157,16 +157,16 @@ class Comeback:
 
     @property
     def restarts(self) -> int:
-        """How often it has been made again."""
+        """The number of restarts so far."""
         return self._restarts
 
     @property
     def is_over(self) -> bool:
-        """Return whether there is no actor any more, and will be none."""
+        """Return whether the actor has ended for good."""
         return isinstance(self._target, GonePath)
 
     def lost(self, record: ActorRecord, cause: DeathCause) -> None:
-        """An actor has ended; called before anybody else learns of it."""
+        """Handle the end of an actor, before any caller learns of it."""
         with self._changed:
             if record is not self._record or self._made is None:
                 return
@@ -192,14 +192,14 @@ class Comeback:
         threading.Thread(target=self._make, args=arguments, name="parl-restart", daemon=True).start()
 
     def let_go(self) -> Made | None:
-        """Nobody needs it any more; gives the actor that is to be let go, if there is one."""
+        """Stop restarting, since nothing needs the actor any more; return the actor to release, if there is one."""
         with self._changed:
             self._over = True
             self._ended.set()
             return self._made
 
     def end(self) -> Made | None:
-        """It is to be ended, and not made again; gives the actor that is there."""
+        """Stop restarting and mark the actor as ended; return the actor to end, if there is one."""
         with self._changed:
             made = self.let_go()
             if made is None and self._target is None:
@@ -261,7 +261,7 @@ class Comeback:
         announced.settle()  # and so send what was held
 
     def _finish(self, record: ActorRecord, note: str) -> None:
-        """From now on every call says why the actor is gone."""
+        """Make every later call raise the cause of the actor's end."""
         if note:
             record.tell_of_restart(note, comes_back=False)
         self._target = GonePath(record)
@@ -289,7 +289,7 @@ class Comeback:
 
 
 class _Held:
-    """Where calls go that were held: to the actor that is there by then."""
+    """The destination of deferred calls: the actor that exists when they are sent."""
 
     def __init__(self, comeback: Comeback) -> None:
         self._comeback = comeback
@@ -331,7 +331,7 @@ class Supervisor:
         self._looking: threading.Thread | None = None
 
     def supervise(self, cls: bytes, options: ActorOptions, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make an actor, give a handle of it, and make it again whenever it is lost."""
+        """Make an actor, return a handle of it, and restart it whenever it is lost."""
         client: Any = current.client()
         client.supervises = True
         with self._lock:
@@ -420,4 +420,4 @@ class SupervisorLink:
 
 
 def _with(ref: ActorRef) -> None:
-    """Nothing: what is called with it, has it."""
+    """Do nothing; the bound argument keeps the reference alive."""

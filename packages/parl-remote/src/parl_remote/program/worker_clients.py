@@ -1,8 +1,8 @@
-"""A client's links to the workers that its actors run on: having actors started and stopped, hearing of their ends.
+"""A client's links to the workers of its actors: starts and stops actors, and receives the reports of their ends.
 
 How an actor is started:
 
-    start() --StartActor--> worker --ActorStarted--> start() gives the way to the actor: its own socket on this host,
+    start() --StartActor--> worker --ActorStarted--> start() returns a channel to the actor: its socket on this host,
                                                      one more connection to the worker (AttachActor) elsewhere
 """
 
@@ -45,16 +45,16 @@ _ENDS_KEPT = 100  # a lease that ends before its actor was asked for does so wit
 
 
 class WorkerClients:
-    """One program's links to workers, made when they are first needed.
+    """One program's links to workers, each made on first use.
 
     Args:
-        loop: Where workers are listened to.
+        loop: The loop that listens to workers.
         cluster: How to reach workers on other hosts.
-        identity: How this program introduces itself.
+        identity: How this program identifies itself.
         limits: Times.
         same_host_shortcut: Whether workers of this host are reached by unix sockets.
-        on_died: Told of actors that ended, with the cause; called in the loop.
-        on_worker_gone: Told the id of a worker that is gone; called in the loop.
+        on_died: Called in the loop with each actor that ended and the cause.
+        on_worker_gone: Called in the loop with the id of each worker that is gone.
     """
 
     def __init__(
@@ -85,10 +85,10 @@ class WorkerClients:
         self._ended: dict[str, DeathCause] = {}  # leases that ended, the latest ones
 
     def start(self, granted: LeaseGranted, start: StartActor) -> tuple[Channel, int]:
-        """Have an actor started on a lease; returns the way to it, and its process.
+        """Start an actor on a lease; return a channel to it and its process id.
 
         Raises:
-            ChannelClosed: It ended before it could be reached; the cause is told to `on_died` or `on_worker_gone`.
+            ChannelClosed: It ended before it could be reached; the cause is passed to `on_died` or `on_worker_gone`.
             ClusterUnreachable: Its worker cannot be reached.
         """
         waiting: Future[ActorStarted] = Future()
@@ -111,16 +111,16 @@ class WorkerClients:
         timeout_s: float | None,
         frames: Sequence[Buffer] = (),
     ) -> Message:
-        """Ask a worker something and wait for its answer; see `Requests.ask`.
+        """Send a request to a worker and wait for its answer; see `Requests.ask`.
 
         Args:
-            at: A lease on that worker, which says how to reach it.
+            at: A lease on that worker, which has its addresses.
             make: Makes the request from its request_id.
-            timeout_s: How long to wait; None as long as the worker lives.
+            timeout_s: How long to wait; None for no limit while the worker lives.
             frames: Opaque data that goes with the request.
 
         Raises:
-            RemoteError: It could not be done, and the worker says why.
+            RemoteError: The request failed; the text is the worker's reason.
             ResultTimeout: No answer came in time.
             ClusterUnreachable: The worker cannot be reached.
         """
@@ -128,35 +128,35 @@ class WorkerClients:
         return self._requests.ask(at.node_id, make, lambda message: link.send([encode(message), *frames]), timeout_s)
 
     def connect(self, at: LeaseGranted) -> Channel:
-        """Return one more link to the worker of a lease, for what has nothing to do with actors' lives.
+        """Open another link to the worker of a lease, for traffic unrelated to actors' lives.
 
         Raises:
-            RemoteError: The worker cannot be reached, or does not want to talk.
+            RemoteError: The worker cannot be reached, or refuses the link.
         """
         path = os.path.join(at.socket_dir, "node.sock")
         return self._greet(UnixChannel.connect(path)) if self._is_here(at, path) else self._connect_worker(at)
 
     def reconnect(self, node_id: str) -> Channel:
-        """The same for a worker that there is or was a link to."""
+        """Open another link to a worker that this client has been linked to."""
         return self.connect(self._reached[node_id])
 
     def on_push(self, kind: type[Message], handler: Callable[[str, Any], None]) -> None:
-        """Have messages of a kind that workers send unasked given to `handler`, with the node's id, in the loop."""
+        """Register the handler of a kind of unsolicited worker message; called in the loop with the node's id."""
         self._pushes[kind] = handler
 
     def stop(self, node_id: str, lease_id: str, reason: str = "") -> None:
-        """Have an actor killed."""
+        """Make the worker kill an actor."""
         self.tell(node_id, StopActor(lease_id, reason))
 
     def tell(self, node_id: str, message: Message) -> None:
-        """Tell a worker something, if there is a link to it; a worker that is gone need not know."""
+        """Send a worker a message if there is a link to it; a worker that is gone is ignored."""
         link = self._links.get(node_id)
         if link is not None:
             with contextlib.suppress(ChannelClosed):
                 link.send([encode(message)])
 
     def give_up(self, lease_id: str, cause: DeathCause) -> None:
-        """Let `start` raise, whether it waits for this lease already or is only going to."""
+        """Make `start` raise for this lease, whether it waits already or is called later."""
         with self._starting:
             self._ended[lease_id] = cause
             if len(self._ended) > _ENDS_KEPT:
@@ -166,7 +166,7 @@ class WorkerClients:
             started.set_exception(ChannelClosed(cause.describe()))
 
     def end_of(self, lease_id: str) -> DeathCause | None:
-        """Return why a lease ended, if that was not long ago."""
+        """Return why a lease ended, if that was recent."""
         return self._ended.get(lease_id)
 
     def hang_up(self) -> None:
@@ -176,7 +176,7 @@ class WorkerClients:
         self._links.clear()
 
     def abandon(self) -> None:
-        """Let go of all links in the child of a fork."""
+        """Drop all links in the child of a fork."""
         for link in self._links.values():
             if isinstance(link, UnixChannel):
                 link.abandon()
@@ -208,10 +208,10 @@ class WorkerClients:
         return link
 
     def connect_actor(self, granted: LeaseGranted, address: str) -> Channel:
-        """Return the way to an actor: its own socket on this host, else through its worker's one port.
+        """Return a channel to an actor: its own socket on this host, else through its worker's port.
 
         Raises:
-            RemoteError: It has ended, or its worker cannot be reached.
+            RemoteError: The actor has ended, or its worker cannot be reached.
         """
         if self._is_here(granted, address):
             return UnixChannel.connect(address, allocate=allocate)

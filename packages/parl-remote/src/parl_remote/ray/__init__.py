@@ -1,9 +1,9 @@
-"""Remote classes on Ray: Ray finds room, starts processes and carries messages; everything a user sees is as elsewhere.
+"""Remote classes on Ray, which schedules actors, starts processes and carries messages; the interface is the same.
 
     program                                        a Ray worker
     proxy, ActorRef  as on any cluster
     RayPath.submit   --Message as a Ray task-->    HostedObject.handle --> ActorHost, which holds the object
     RemoteFuture     <--Message as its result---
 
-`library` is the only module that imports ray, when it is first needed: `pip install "parl-remote[ray]"`.
+`library` is the only module that imports ray, on first use: `pip install "parl-remote[ray]"`.
 """

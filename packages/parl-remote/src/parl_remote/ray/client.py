@@ -50,22 +50,22 @@ __all__ = ["open_ray"]
 
 _log = logging.getLogger("parl.remote")
 
-_SHUTDOWN_S = 0.5  # what actors get to end by themselves when the program ends, as on a native cluster
-_QUIET_WAIT_S = 3.0  # who waits longer than this for room wants to know why
-_MANY_CALLS = 10_000  # that Ray hands over at once to objects that run several; they have limits of their own
+_SHUTDOWN_S = 0.5  # time for actors to end by themselves when the program ends, as on a native cluster
+_QUIET_WAIT_S = 3.0  # a request that waits longer than this logs the reason
+_MANY_CALLS = 10_000  # calls that Ray delivers at once to objects that run several; these have limits of their own
 
 
 class RayClient:
-    """Fills `current.ActorMaker`.
+    """A client of a Ray cluster; implements `current.ActorMaker`.
 
     Args:
-        address: What `connect` was asked for.
-        lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
-        folder: Where actors run; None is where this process does.
-        on_close: Ends the connection to Ray, if it is ours.
+        address: The address given to `connect`.
+        lease_timeout_s: How long creating an actor waits for free resources unless its class says otherwise.
+        folder: The directory of actors; None for that of this process.
+        on_close: Closes the connection to Ray, if this client has opened it.
 
     Attributes:
-        values_travel: Whether values of `put` go along with each call, because actors may be on other hosts.
+        values_travel: Whether values of `put` are sent with each call, because actors may be on other hosts.
     """
 
     def __init__(
@@ -143,10 +143,10 @@ class RayClient:
         return ref
 
     def borrow(self, place: object, spec: ClassSpec, attributes: tuple[str, ...] | None) -> ActorRef:
-        """Return the reference to an actor that a handle leads to; see `current.ActorMaker`.
+        """Return the reference to the actor of a handle; see `current.ActorMaker`.
 
         Raises:
-            NotConnected: The handle belongs to another kind of cluster, or did not come in a call.
+            NotConnected: The handle belongs to another kind of cluster, or did not arrive in a call.
         """
         if not isinstance(place, RayPlace):
             raise NotConnected(f"this handle belongs to another kind of cluster than {self._address!r}")
@@ -161,7 +161,7 @@ class RayClient:
             return self._reference(spec, place, handle, AttributeNames(attributes))[0]
 
     def find(self, name: str, timeout_s: float | None) -> FoundActor:
-        """Return the actor that has a name; see `connecting.get_actor`."""
+        """Return the actor with a name; see `named_actors.get_actor`."""
         self._check_open()
         handle = self._named(name)
         try:
@@ -176,12 +176,12 @@ class RayClient:
         return FoundActor(RayPlace(place.actor_id, place.concurrent, handle), *read_description(described))
 
     def kill(self, name: str) -> None:
-        """End the actor that has a name; see `connecting.kill`."""
+        """End the actor with a name; see `named_actors.kill`."""
         self._check_open()
         ray().kill(self._named(name))
 
     def close(self) -> None:
-        """End all actors of this program and the connection; a second call does nothing."""
+        """End all actors of this program and close the connection; a second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -207,14 +207,14 @@ class RayClient:
         self._on_close()
 
     def abandon(self) -> None:
-        """In the child of a fork: the connection is the parent's."""
+        """Mark the client as closed in the child of a fork, whose parent owns the connection."""
         self._closed = True
 
     # -- for paths and for actors' processes ---------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def arriving(self, extras: Message) -> Iterator[None]:
-        """Within this block handles lead to the actors that came beside them, and values are there."""
+        """Make the actors and values sent beside a message available to its handles, within the block."""
         actors = extras.actors
         if not actors and not extras.values:
             yield
@@ -234,7 +234,7 @@ class RayClient:
             values.clear()
 
     def stored(self, ref: ObjectRef[Any]) -> Any:
-        """Ray's reference to a value of `put`; None where whoever gets it sees the memory that it is in."""
+        """Return Ray's reference to a value of `put`; None if the receiver can map its memory."""
         if self._folder is None or not self._folder.is_unpacked:
             return None
         with self._lock:
@@ -244,14 +244,14 @@ class RayClient:
             return known
 
     def restored(self, extras: Message) -> list[ObjectRef[Any]]:
-        """Values that came beside a message, put where references find them; to be held until it has been read."""
+        """Return the values sent beside a message, to be held until the message has been read."""
         return [
             received(object_id, nbytes, functools.partial(_fetched, value))
             for object_id, (nbytes, value) in extras.values.items()
         ]
 
     def in_background(self, action: Callable[[], None]) -> None:
-        """Have something done in the thread that reads results for callbacks; Ray's own must not wait for anything."""
+        """Run a function in the thread that reads results for callbacks; Ray's own threads must not block."""
         with self._lock:
             if self._background is None:
                 self._background = queue.SimpleQueue()
@@ -261,7 +261,7 @@ class RayClient:
     # -- inner steps ---------------------------------------------------------------------------------------------------
 
     def _order(self, spec: ClassSpec, options: ActorOptions, message: Wire, setup: Setup) -> Any:
-        """Ask Ray for an actor."""
+        """Request an actor from Ray."""
         concurrency = concurrency_of(spec.cls, options.max_concurrency)
         kind = HostedObject if concurrency.how is How.SERIAL else ConcurrentObject
         wanted: dict[str, Any] = {
@@ -274,7 +274,7 @@ class RayClient:
             wanted["memory"] = options.resources.memory
         if options.labels:
             wanted["resources"] = dict(options.labels)
-        if options.node:  # Ray counts each node as a thing of its own, named by its address
+        if options.node:  # Ray has a resource for each node, named by its address
             wanted.setdefault("resources", {})[f"node:{options.node}"] = 0.001
         if options.name:
             wanted |= {"name": options.name, "namespace": NAMESPACE}
@@ -308,7 +308,7 @@ class RayClient:
         return place
 
     def _await_object(self, handle: Any, spec: ClassSpec) -> tuple[str, ...]:
-        """Wait for the constructor; gives the names of the object's attributes."""
+        """Wait for the constructor; return the names of the object's attributes."""
         wire: Wire = self._got(handle.created.remote(), spec)
         with self.arriving(extras_of(wire)):
             answer = read_answer(opened(wire), "__init__")
@@ -383,7 +383,7 @@ def _work(actions: queue.SimpleQueue[Callable[[], None] | None]) -> None:
 
 
 def _described(resources: Mapping[str, float]) -> str:
-    """Ray's resources in words."""
+    """Return Ray's resources as text."""
     kept = {name: amount for name, amount in resources.items() if not name.startswith(("node:", "object_store"))}
     return ", ".join(f"{amount:g} {name}" for name, amount in sorted(kept.items())) or "nothing"
 
@@ -391,18 +391,18 @@ def _described(resources: Mapping[str, float]) -> str:
 def open_ray(
     address: str, cpu_num: int | None, files: Sequence[str], lease_timeout_s: float | None, *, logs: bool
 ) -> RayClient:
-    """Connect to Ray; a connection that the program has made itself is used, and left open afterwards.
+    """Connect to Ray; an existing connection of the program is used, and left open afterwards.
 
     Args:
-        address: "ray" for one of this machine, or "ray://host:port".
-        cpu_num: CPUs that a Ray of this machine gives to actors; None for all.
-        files: What `distributed_files` names.
-        lease_timeout_s: How long creating an actor waits for room unless its class says otherwise.
-        logs: Whether Ray shows here what actors print.
+        address: "ray" for an instance on this machine, or "ray://host:port".
+        cpu_num: CPUs that an instance on this machine gives to actors; None for all.
+        files: The patterns of `distributed_files`.
+        lease_timeout_s: How long creating an actor waits for free resources unless its class says otherwise.
+        logs: Whether Ray shows the output of actors here.
 
     Raises:
         ImportError: Ray is not installed.
-        ClusterUnreachable: Nobody answers.
+        ClusterUnreachable: The cluster does not answer.
         TypeError: The patterns are no list of texts.
         ValueError: A pattern is absolute, leads upwards or matches nothing.
     """

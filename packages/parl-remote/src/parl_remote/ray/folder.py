@@ -26,9 +26,9 @@ class Folder:
     """The settings of an actor's process.
 
     Attributes:
-        working_dir: The directory to run in; relative to where Ray has unpacked the program's files, or absolute.
-        first: Where to look for modules first, relative to the same.
-        sys_path: Where to look for modules, as `actor.host.Creation` has it.
+        working_dir: The working directory, absolute or relative to the program's files as unpacked by Ray.
+        first: The first module paths, relative to the same.
+        sys_path: The module paths, as in `actor.host.Creation`.
     """
 
     working_dir: str
@@ -37,18 +37,18 @@ class Folder:
 
     @property
     def is_unpacked(self) -> bool:
-        """True if Ray unpacks it, on each node somewhere else."""
+        """Return whether Ray unpacks the folder, at a different path on each node."""
         return not os.path.isabs(self.working_dir)
 
 
 def visible() -> Folder:
-    """Return this process's own directory and modules."""
+    """Return this process's own directory and module paths."""
     place = here()
     return Folder(place.working_dir, (), place.sys_path)
 
 
 def copied(patterns: Sequence[str], *, with_code: bool) -> tuple[Folder, tempfile.TemporaryDirectory[str]]:
-    """Return a copy of what `distributed_files` names; it goes when the directory object does.
+    """Return a copy of the files of `distributed_files`, which is removed with the directory object.
 
     Args:
         patterns: See `files.selection`.

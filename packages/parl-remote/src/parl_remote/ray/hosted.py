@@ -1,11 +1,11 @@
-"""Ray's side: the Ray actors that hold users' objects.
+"""Ray's side: the Ray actors that host users' objects.
 
     HostedObject        one call at a time, in the order in which each caller sent them
-    ConcurrentObject    several at a time: Ray hands all calls over at once, and threads or an event loop run them,
+    ConcurrentObject    several at a time: Ray delivers all calls at once, and threads or an event loop run them,
                         the same ones as in an actor of a native cluster
 
-The object itself is made by the first message, so that waiting for room and running the constructor can be told
-apart; when Ray restarts the process, it is made again.
+The object itself is made by the first message, so that waiting for resources and running the constructor can be
+distinguished; when Ray restarts the process, it is made again.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Setup:
     """The settings of an actor's process.
 
     Attributes:
-        folder: Where it runs.
-        description: What others who find the actor by its name are told.
+        folder: Its working directory and module paths.
+        description: The description for processes that look the actor up by name.
         has_gpu: Whether it was given a GPU.
-        lease_timeout_s: How long making further actors waits for room.
-        address: What the program that made it is connected to.
+        lease_timeout_s: How long making further actors waits for free resources.
+        address: The address of its program's connection.
         client: Makes the actor's own side of the cluster; `RayClient`, which imports this module.
     """
 
@@ -69,7 +69,7 @@ class _Hosted:
 
     Args:
         creation: The message that makes the object.
-        setup: What the process needs.
+        setup: The settings of the process.
     """
 
     def __init__(self, creation: Wire, setup: Setup) -> None:
@@ -93,11 +93,11 @@ class _Hosted:
             self._create()
 
     def place(self) -> RayPlace:
-        """Return where it is; answered as soon as it has room and a process."""
+        """Return the actor's address, as soon as it has resources and a process."""
         return RayPlace(str(ray().get_runtime_context().get_actor_id()), isinstance(self, ConcurrentObject))
 
     def description(self) -> str:
-        """Return what others who find the actor by its name are told, once the object is made."""
+        """Return the description for processes that look the actor up by name, once the object is made."""
         return self._setup.description
 
     def created(self) -> Wire:
@@ -116,17 +116,17 @@ class _Hosted:
 
 
 class HostedObject(_Hosted):
-    """Holds an object that runs one call at a time."""
+    """The host of an object that runs one call at a time."""
 
     def handle(self, message: Wire) -> Wire:
-        """Take a message and give its answer."""
+        """Process a message and return its answer."""
         self._create()
         with self._client.arriving(extras_of(message)):
             return self._packed(self._host.handle(opened(message)))
 
 
 class ConcurrentObject(_Hosted):
-    """Holds an object that runs several calls at a time."""
+    """The host of an object that runs several calls at a time."""
 
     def __init__(self, creation: Wire, setup: Setup) -> None:
         super().__init__(creation, setup)
@@ -146,7 +146,7 @@ class ConcurrentObject(_Hosted):
         return await asyncio.get_running_loop().run_in_executor(None, self._create)
 
     async def handle(self, message: Wire) -> Wire:
-        """Take a message and give its answer, while others are being handled."""
+        """Process a message and return its answer, concurrently with others."""
         if self._created is None:
             await self.created()
         frames = opened(message)
@@ -178,14 +178,14 @@ class ConcurrentObject(_Hosted):
 
 
 class _Calls(LocalCalls):
-    """Runs calls and hands their replies over as they are."""
+    """Runs calls and passes their replies on unchanged."""
 
     def __init__(self, host: ActorHost) -> None:
         super().__init__(host, lambda _: None)
         self._takers: dict[int, Callable[[list[Buffer]], None]] = {}
 
     def start(self, frames: list[memoryview], take: Callable[[list[Buffer]], None]) -> None:
-        """Have a call run; `take` gets its reply in some thread."""
+        """Run a call; `take` is called with its reply, in any thread."""
         run = self._host.accept(frames)
         self._takers[run.call_id] = take
         if self._runner is not None:

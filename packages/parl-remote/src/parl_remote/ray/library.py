@@ -30,10 +30,10 @@ _EXIT_CODE = re.compile(r"exit code[: ]+(\d+)")
 
 
 def ray() -> Any:
-    """Return the module.
+    """Return the module ray.
 
     Raises:
-        ImportError: It is not installed.
+        ImportError: Ray is not installed.
     """
     try:
         return importlib.import_module("ray")
@@ -46,7 +46,7 @@ def ray() -> Any:
 
 
 def cause_of(error: Exception) -> DeathCause | None:
-    """Return why an actor ended, from what Ray says; None if it did not end."""
+    """Return the cause of an actor's end from Ray's error; None if it did not end."""
     exceptions = ray().exceptions
     text = " ".join(str(error).split())
     if isinstance(error, exceptions.OutOfMemoryError) or "OutOfMemory" in text or "memory monitor" in text:
@@ -89,12 +89,12 @@ class RayPlace:
 
 
 class Message(NamedTuple):
-    """More than one frame.
+    """A message of more than one frame.
 
     Attributes:
         frames: As `call_messages.pack` makes them.
-        actors: Ray's handles of the actors whose handles are in the frames, by their ids.
-        values: Bytes and Ray's references of values of `put` that are in the frames, by their ids.
+        actors: Ray's handles of the actors that the frames refer to, by their ids.
+        values: Sizes and Ray's references of the values of `put` that the frames refer to, by their ids.
     """
 
     frames: tuple[Buffer, ...]
@@ -111,12 +111,12 @@ _NOTHING = Message((), {}, {})
 
 
 def packed(frames: Sequence[Buffer], refs: Iterable[object], store: Callable[[ObjectRef[Any]], Any]) -> Wire:
-    """Return what to give to Ray.
+    """Return the message in the form that is passed to Ray.
 
     Args:
         frames: The frames.
-        refs: What the references contained in them lead to.
-        store: Gives Ray's reference to a value of `put`, None where the other host will see it anyway.
+        refs: The objects that the references contained in them lead to.
+        store: Returns Ray's reference to a value of `put`, None if the receiver can map its memory.
     """
     actors, values = {}, {}
     for ref in refs:
@@ -131,12 +131,12 @@ def packed(frames: Sequence[Buffer], refs: Iterable[object], store: Callable[[Ob
 
 
 def opened(wire: Wire) -> list[memoryview]:
-    """Return the frames in memory of our own."""
+    """Return the frames in memory of this process."""
     return [memoryview(wire)] if isinstance(wire, bytes) else [_own(frame) for frame in wire.frames]
 
 
 def extras_of(wire: Wire) -> Message:
-    """Return what is beside the frames."""
+    """Return the handles and values beside the frames."""
     return _NOTHING if isinstance(wire, bytes) else wire
 
 

@@ -1,4 +1,4 @@
-"""The way to an actor on Ray: calls out as Ray tasks, results in as the tasks' results.
+"""The path to an actor on Ray: calls are Ray tasks, and results are the tasks' results.
 
 submit --HostedObject.handle.remote--> Ray                  the future remembers Ray's reference to the result
 result()       ray.get(reference) in the thread that waits
@@ -46,14 +46,14 @@ class Client(Protocol):
 
 
 class RayPath:
-    """Fills `actor_ref.CallPath` and `future.Carrier`.
+    """A path and carrier on Ray; implements `actor_ref.CallPath` and `future.Carrier`.
 
     Args:
-        client: Whose actor it is.
+        client: The client that the path belongs to.
         handle: Ray's handle of the actor.
         class_name: Its class, for messages.
-        names: Told its attributes when an answer says that they have changed.
-        shared: Whether others may have handles of it as well.
+        names: Updated when an answer reports changed attributes.
+        shared: Whether other processes may have handles of it as well.
         concurrent: Whether it runs several calls at a time.
     """
 
@@ -119,7 +119,7 @@ class RayPath:
         return future
 
     def names_changed(self) -> bool:
-        """Return whether there may be news: an answer that nobody has read, or calls of others."""
+        """Return whether the attributes may have changed: by an answer not yet read, or by calls of others."""
         return self.shared or self._unread > 0
 
     # -- future.Carrier ----------------------------------------------------------------------------------------------
@@ -170,18 +170,18 @@ class RayPath:
     # -- ends --------------------------------------------------------------------------------------------------------
 
     def close(self, cause: DeathCause) -> None:
-        """Send nothing any more; the first cause counts."""
+        """Refuse all later messages; the first cause counts."""
         if self._cause is None:
             self._cause = cause
 
     def let_go(self) -> None:
-        """Drop Ray's handle; when nobody has one any more, the actor ends after what was sent to it."""
+        """Drop Ray's handle; without any handle left, the actor ends after its pending calls."""
         self.handle = None
 
     # -- inner steps -------------------------------------------------------------------------------------------------
 
     def _take(self, future: RemoteFuture[Any], result: Any) -> None:
-        """Settle a future whose result is there."""
+        """Settle a future whose result is available."""
         self._read(future, result, None)
 
     def _read(self, future: RemoteFuture[Any], result: Any, timeout_s: float | None) -> bool:
@@ -211,7 +211,7 @@ class RayPath:
         return Answer(error=self._translated(error, method))
 
     def _translated(self, error: Exception, method: str) -> Exception:
-        """Return what a user is told for an error of Ray's."""
+        """Return the user's error for an error of Ray."""
         if not isinstance(error, ray().exceptions.RayError):
             return RemoteError(f"{self._class_name}.{method}() could not be sent: {type(error).__name__}: {error}")
         cause = cause_of(error)
@@ -224,13 +224,13 @@ class RayPath:
         return self._lost(method, cause)
 
     def _await_restart(self, handle: Any) -> None:
-        """Wait until Ray has started the actor again, or given it up."""
+        """Wait until Ray has restarted the actor, or given it up."""
         while self._restarting and self._cause is None:
             try:
                 ray().get(handle.place.remote())
                 self._restarting = False
             except ray().exceptions.ActorUnavailableError:
-                time.sleep(_MOMENT_S)  # there is nothing to wait on: Ray says so at once as long as it lasts
+                time.sleep(_MOMENT_S)  # there is no event to wait for: Ray raises this at once while the restart lasts
             except ray().exceptions.RayError as error:
                 self.close(cause_of(error) or DeathCause(DeathKind.EXIT, detail=str(error)))
 

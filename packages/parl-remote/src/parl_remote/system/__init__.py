@@ -1,1 +1,1 @@
-"""The operating system: descriptors, signals, processes, and how busy the host is."""
+"""Access to the operating system: descriptors, signals, processes, and the load of the host."""

@@ -1,14 +1,14 @@
 """The facilities of this operating system: all that Linux has, or only those that every system has.
 
-                     everything is there (Linux)             something is missing: the portable fill
+                     all facilities present (Linux)          some missing: the portable implementation
     local sockets    unix, checked by the peer's user        TCP on loopback, checked by a secret    portable.sockets
     waiting          epoll, which nests                      selectors and a thread                  system.polling
     actors start     by fork from a warm process             as programs, some ahead                 portable.spawner
     large frames     shared memory                           through the socket
     processes        /proc, pidfd                            psutil                                  portable.processes
 
-It is one decision, not a dozen: two complete ways can be tested, a thousand mixtures cannot. `PARL_PORTABLE=1` decides
-for the portable one on Linux, too, which is how it is tested.
+It is one decision, not a dozen: two complete variants can be tested, a thousand mixtures cannot. `PARL_PORTABLE=1`
+selects the portable one on Linux, too, which is how it is tested.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from parl_remote.config import portable_wanted
 
 __all__ = ["BINARY", "CLOSE_ON_EXEC", "NO_FOLLOW", "Waker", "cpu_count", "is_portable", "missing", "own_user"]
 
-# Flags for os.open where they exist. Elsewhere descriptors are not inherited anyway, and links need privileges.
+# Flags for os.open where they exist. On other systems descriptors are not inherited, and links need privileges.
 BINARY = getattr(os, "O_BINARY", 0)  # Windows would write two bytes for an end of line
 CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
 NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)
@@ -43,7 +43,7 @@ _MANY = 4096
 
 @functools.cache
 def missing() -> tuple[str, ...]:
-    """Return what the fast ways need and this system has not, such as "os.fork"; empty on Linux."""
+    """Return the required facilities that this system lacks, such as "os.fork"; empty on Linux."""
     names = [f"{place.__name__}.{name}" for place, wanted in _NEEDED for name in wanted if not hasattr(place, name)]
     names += [name for name in _NEEDED_MODULES if not _can_import(name)]
     if not os.path.exists("/proc/self/stat"):
@@ -53,7 +53,7 @@ def missing() -> tuple[str, ...]:
 
 @functools.cache
 def is_portable() -> bool:
-    """Return whether this process uses only what every system has; decided once, at the first use."""
+    """Return whether this process uses only portable facilities; decided once, on first use."""
     return portable_wanted() or bool(missing())
 
 
@@ -66,12 +66,12 @@ def _can_import(name: str) -> bool:
 
 
 def own_user() -> int | None:
-    """Return the user's number, None on systems where users have none."""
+    """Return the user's id, None on systems without user ids."""
     return os.geteuid() if hasattr(os, "geteuid") else None
 
 
 def cpu_count() -> int:
-    """Return the CPUs that this process may use, as far as the system says; all of them otherwise."""
+    """Return the number of CPUs that this process may use, as far as the system tells; all of them otherwise."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -99,7 +99,7 @@ class Waker:
         return self._read
 
     def wake(self) -> None:
-        """Make it readable; any thread and any signal handler may."""
+        """Make the descriptor readable; callable from any thread and any signal handler."""
         if not self._woken and self._write >= 0:
             self._woken = True
             with contextlib.suppress(BlockingIOError):  # a full pipe is readable enough

@@ -1,7 +1,7 @@
-"""This host: how busy its CPUs are, how much memory it has left, which GPUs it has for actors, where it can write.
+"""The load, the available memory and the GPUs of this host.
 
-The cause of a SIGKILL by the kernel is told to nobody. What can be seen is that its counter of such kills went up, or
-that there was next to nothing left just before: `OutOfMemoryHint` says so, and messages say "probably".
+The reason for a SIGKILL by the kernel is not reported. Visible signs are that its counter of such kills has increased,
+or that almost no memory was left just before: `OutOfMemoryHint` reports these, and messages say "probably".
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ROOT = Path("/")
 
 
 class HostMemory(NamedTuple):
-    """Bytes of a host's memory, 0 where that cannot be seen; `available` is what it could still give."""
+    """A host's memory in bytes, 0 if unknown; `available` is the amount still available to processes."""
 
     available: int
     total: int
 
 
 def host_memory(root: Path = _ROOT) -> HostMemory:
-    """Return this host's memory now."""
+    """Return this host's current memory."""
     if root is _ROOT and is_portable():
         return HostMemory(*portable.memory_of_host())
     try:
@@ -55,7 +55,7 @@ def host_memory(root: Path = _ROOT) -> HostMemory:
 
 
 def usable_memory(root: Path = _ROOT) -> int:
-    """Return bytes that this host has, or that the container around this process may use; 0 if that cannot be seen."""
+    """Return the memory of this host, or of the container around this process, in bytes; 0 if unknown."""
     usable = host_memory(root).total
     for limit in ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with contextlib.suppress(OSError, ValueError):  # there is no such limit, or it is "max"
@@ -64,10 +64,10 @@ def usable_memory(root: Path = _ROOT) -> int:
 
 
 class OutOfMemoryHint:
-    """Looks now and then, so that it can tell afterwards what was just before a process ended.
+    """Samples the memory, so that it can tell the state just before a process ended.
 
     Args:
-        root: Where /proc and /sys are.
+        root: The directory of /proc and /sys.
     """
 
     def __init__(self, root: Path = _ROOT) -> None:
@@ -77,14 +77,14 @@ class OutOfMemoryHint:
         self._scarce = ""
 
     def look(self) -> None:
-        """Note how things stand; costs some tens of microseconds."""
+        """Take a sample; costs some tens of microseconds."""
         self._kills = self._count()
         free, total = host_memory(self._root)
         is_scarce = 0 < free < total * _NEXT_TO_NOTHING
         self._scarce = f"only {free / _MIB:.0f} of its {total / _MIB:.0f} MiB were available just before" * is_scarce
 
     def __call__(self) -> str:
-        """Return why a SIGKILL just now was probably the kernel's, in words; empty if nothing speaks for it."""
+        """Return the text on why a recent SIGKILL was probably the kernel's; empty if there is no sign of it."""
         kills = self._count()
         more = sum(kills.get(path, 0) > before for path, before in self._kills.items())
         self._kills = kills
@@ -95,7 +95,7 @@ class OutOfMemoryHint:
 
 
 def _counters(root: Path) -> list[Path]:
-    """Files with a line `oom_kill <count>`: of the whole host, and of the control group that this process is in."""
+    """Return the files with a line `oom_kill <count>`: of the host, and of this process's control group."""
     found = [root / "proc/vmstat"]
     with contextlib.suppress(OSError), open(root / "proc/self/cgroup", encoding="utf-8") as file:
         for line in file:
@@ -121,7 +121,7 @@ _COUNTED = slice(0, 8)  # the rest repeats what is in these
 
 
 class HostLoad:
-    """Shares of CPU time between one question and the next."""
+    """The utilization of the CPUs between two calls."""
 
     def __init__(self) -> None:
         self._idle, self._total = _times()
@@ -135,7 +135,7 @@ class HostLoad:
 
 
 def load_average() -> float:
-    """Return how many processes have wanted to run at once over the last minute, on average."""
+    """Return the average number of runnable processes over the last minute."""
     if hasattr(os, "getloadavg"):
         return os.getloadavg()[0]
     return portable.load_average()
@@ -181,7 +181,7 @@ def write_error(directory: Path) -> str:
 
 
 def shared_memory_free() -> int:
-    """Return bytes free in /dev/shm, -1 if there is none."""
+    """Return the free bytes in /dev/shm, -1 if there is none."""
     try:
         return shutil.disk_usage("/dev/shm").free
     except OSError:

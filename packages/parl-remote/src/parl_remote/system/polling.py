@@ -1,11 +1,11 @@
-"""Waiting for descriptors: with epoll (Linux), or with what every system has.
+"""Waiting for descriptors, and waking of waiting threads: with epoll and pipes (Linux), or with portable means.
 
     new_poller()     epoll, or a `PortablePoller` with epoll's methods
     wait_once(...)   one descriptor, or several, once
 
-A `PortablePoller`, too, can be waited for as one descriptor, so that it can be a member of another poller or of an
-asyncio loop. `poll` looks itself, with a selector. From the first use of `fileno` on a thread looks as well: it makes
-that descriptor readable, then rests until `poll` has looked. What is registered is level-triggered.
+A `PortablePoller` can itself be waited for as one descriptor, so that it can be registered with another poller or an
+asyncio loop. `poll` uses a selector. From the first use of `fileno` on a thread polls as well: it makes that descriptor
+readable, then pauses until `poll` is called. Registrations are level-triggered.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ IN, OUT = 1, 4  # as epoll's EPOLLIN and EPOLLOUT
 
 
 class Poller(Protocol):
-    """The methods that `select.epoll` and `PortablePoller` have in common."""
+    """The common interface of `select.epoll` and `PortablePoller`."""
 
     def register(self, fd: int, eventmask: int, /) -> None:
-        """Begin to watch a descriptor."""
+        """Start watching a descriptor."""
 
     def modify(self, fd: int, eventmask: int, /) -> None:
-        """Watch it for something else; 0 for nothing."""
+        """Change the watched events of a descriptor; 0 for none."""
 
     def unregister(self, fd: int, /) -> None:
-        """Stop watching it, before it is closed."""
+        """Stop watching a descriptor, before it is closed."""
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        """Wait at most so many seconds, and give (descriptor, mask) for those that are ready."""
+        """Wait at most `timeout` seconds and return (descriptor, mask) of those that are ready."""
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while `poll` would find something."""
+        """Return a descriptor that is readable while `poll` would return something."""
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all resources."""
 
 
 class _Watch:
@@ -85,7 +85,7 @@ class _Watch:
 
 
 class PortablePoller:
-    """Fills `Poller` with `selectors`; one thread at a time polls, any may register."""
+    """A poller on `selectors`; one thread at a time may poll, any may register. Implements `Poller`."""
 
     def __init__(self) -> None:
         self._masks: dict[int, int] = {}
@@ -94,26 +94,26 @@ class PortablePoller:
         self._closed = False
 
     def register(self, fd: int, eventmask: int, /) -> None:
-        """Begin to watch a descriptor."""
+        """Start watching a descriptor."""
         self._masks[fd] = eventmask
         if eventmask:
             self._selector.register(fd, _events(eventmask))
         self._tell()
 
     def modify(self, fd: int, eventmask: int, /) -> None:
-        """Watch it for something else; 0 for nothing."""
+        """Change the watched events of a descriptor; 0 for none."""
         if self._masks[fd]:
             self._selector.unregister(fd)
         self.register(fd, eventmask)
 
     def unregister(self, fd: int, /) -> None:
-        """Stop watching it."""
+        """Stop watching a descriptor."""
         if self._masks.pop(fd):
             self._selector.unregister(fd)
         self._tell()
 
     def poll(self, timeout: float | None = None) -> list[tuple[int, int]]:
-        """Return what is ready, after at most `timeout` seconds."""
+        """Return the ready descriptors, after at most `timeout` seconds."""
         if self._watch is not None:
             self._watch.outer.clear()
         try:
@@ -123,7 +123,7 @@ class PortablePoller:
             self._tell(armed=True)
 
     def fileno(self) -> int:
-        """Return a descriptor that is readable while `poll` would find something; -1 once the poller is closed."""
+        """Return a descriptor that is readable while `poll` would return something; -1 once the poller is closed."""
         if self._closed:
             return -1
         if self._watch is None:
@@ -134,7 +134,7 @@ class PortablePoller:
         return self._watch.outer.fileno()
 
     def close(self) -> None:
-        """Give everything back; a second call does nothing."""
+        """Release all resources; a second call does nothing."""
         if not self._closed:
             self._closed = True
             self._selector.close()
@@ -151,7 +151,7 @@ class PortablePoller:
 
 
 def _ready(masks: dict[int, int], timeout_s: float | None, *, but: int) -> bool:
-    """Wait for descriptors, and tell whether one of them other than `but` is ready; closed ones are left out."""
+    """Wait for descriptors; return whether one other than `but` is ready. Closed ones are left out."""
     with selectors.DefaultSelector() as selector:
         for fd, mask in masks.items():
             if mask:
@@ -172,7 +172,7 @@ def _mask(events: int) -> int:
 
 
 def new_poller() -> Poller:
-    """Return a poller for many descriptors, which is itself one that can be waited for."""
+    """Return a poller for many descriptors, which can itself be waited for."""
     return PortablePoller() if is_portable() else select.epoll()
 
 
@@ -182,17 +182,17 @@ def wait_once(source: socket.socket | int, mask: int, timeout_ms: float | None) 
     Args:
         source: A socket, or a descriptor.
         mask: `IN`, `OUT` or both.
-        timeout_ms: How long, in milliseconds; None waits as long as it takes.
+        timeout_ms: The limit in milliseconds; None waits without limit.
 
     Returns:
-        What it is ready for, errors included; 0 if the time has passed.
+        The events that it is ready for, errors included; 0 if the time has passed.
     """
     ready = _wait([source if isinstance(source, int) else source.fileno()], mask, timeout_ms)
     return ready[0][1] if ready else 0
 
 
 def wait_for_input(sources: Sequence[int], timeout_ms: float | None) -> list[int]:
-    """Wait until one of several descriptors can be read, or has an error; none if the time has passed."""
+    """Wait until descriptors can be read, or have an error; return those, none if the time has passed."""
     return [descriptor for descriptor, _ in _wait(sources, IN, timeout_ms)]
 
 
@@ -217,8 +217,8 @@ _ASKING = ("parl_remote.", "socket", "select", "selectors")
 def is_raised_by_handler(error: BaseException) -> bool:
     """Return whether an error came out of a signal's handler, as the `TimeoutError` of a program's `signal.alarm`.
 
-    Python runs handlers between any two steps, and what one raises looks as if the system call that was interrupted
-    had failed. Its traceback ends in the handler.
+    Python runs handlers between any two steps, and the exception of one looks like a failure of the interrupted system
+    call. Its traceback ends in the handler.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -57,7 +57,7 @@ _AT_ONCE = 1000 * _MARK.size
 
 
 class _MarkedStderr(io.FileIO):
-    """Descriptor 2, which must have been opened for itself: only then is its position where its last write ended."""
+    """A raw stream on descriptor 2, opened for it alone, so that its position is the end of its last write."""
 
     def __init__(self, marks: Path) -> None:
         super().__init__(2, "w", closefd=False)
@@ -76,18 +76,18 @@ class _MarkedStderr(io.FileIO):
 
 
 def mark_stderr(log: Path) -> None:
-    """Have Python's stderr leave marks beside the log that descriptor 2 was opened for."""
+    """Make Python's stderr write marks beside the log that descriptor 2 was opened for."""
     raw = io.BufferedWriter(_MarkedStderr(marks_of(log)))
     sys.stderr = io.TextIOWrapper(raw, "utf-8", errors="backslashreplace", line_buffering=True)
 
 
 def marks_of(log: Path) -> Path:
-    """Return where the marks of a log are; there is no such file before the first one."""
+    """Return the file of a log's marks, which does not exist before the first one."""
     return log.with_name(f".{log.name}.streams")
 
 
 def read_marks(log: Path, start: int, stop: int) -> list[tuple[int, int]]:
-    """Return the parts of a range of a log's bytes that came by stderr, as (start, stop), in order."""
+    """Return the parts of a range of a log's bytes that were written to stderr, as (start, stop), in order."""
     found: list[tuple[int, int]] = []
     try:
         with open(marks_of(log), "rb") as file:
@@ -104,7 +104,7 @@ def read_marks(log: Path, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def write_marks(log: Path, spans: list[tuple[int, int]]) -> None:
-    """Write the marks of a log anew; no spans leave no file."""
+    """Rewrite the marks of a log; without spans, remove the file."""
     if not spans:
         marks_of(log).unlink(missing_ok=True)
         return
@@ -114,7 +114,7 @@ def write_marks(log: Path, spans: list[tuple[int, int]]) -> None:
 
 
 def _first_after(file: io.BufferedReader, position: int) -> int:
-    """Return the number of the first mark that may reach beyond a position; marks are in order, save for races."""
+    """Return the number of the first mark that may extend beyond a position; only races of threads break the order."""
     low, high = 0, file.seek(0, os.SEEK_END) // _MARK.size
     while low < high:
         middle = (low + high) // 2
@@ -158,10 +158,10 @@ def _prctl(option: int, argument: int | bytes) -> None:
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process once the thread that forked it ends.
+    """Make the kernel kill this process once the thread that forked it ends.
 
     Args:
-        parent: The process that forked; if it is already gone, this process ends here.
+        parent: The parent's process id; if it is already gone, this process exits.
     """
     if is_portable():  # it watches a pipe, see `portable.spawner`
         return
@@ -179,7 +179,7 @@ def set_name(name: str) -> None:
 
 
 def reset_signals() -> None:
-    """Ctrl-C is the driver's business: ignore SIGINT; everything else as a fresh process has it."""
+    """Ignore SIGINT, which the driver handles, and reset all other signals to those of a fresh process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name in ("SIGTERM", "SIGCHLD", "SIGHUP"):
         if hasattr(signal, name):
@@ -189,16 +189,16 @@ def reset_signals() -> None:
 
 
 def ignore_hang_up() -> None:
-    """Stay when the terminal goes, where there is such a signal."""
+    """Ignore the loss of the terminal, on systems with that signal."""
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def beyond_standard(descriptor: int) -> int:
-    """Return the same file under a number from 3 up, the given one closed.
+    """Return a duplicate of a descriptor with a number of at least 3, and close the original.
 
-    A program that was started without stdin or stdout gives their numbers to what it opens first, and a child that is
-    to inherit that gets its own stdin or stdout in its place.
+    In a program started without stdin or stdout, the first files opened get their numbers, and a child that is to
+    inherit such a file gets its own stdin or stdout instead.
     """
     try:
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
@@ -215,7 +215,7 @@ def close_descriptors_except(keep: set[int]) -> None:
 
 
 def raise_descriptor_limit() -> None:
-    """Take all descriptors that the hard limit allows: each peer of a node and each of its actors needs some."""
+    """Raise the descriptor limit to the hard limit: each peer of a node and each of its actors needs some."""
     if "resource" in missing():  # Windows limits descriptors otherwise
         return
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -226,9 +226,10 @@ def raise_descriptor_limit() -> None:
 def redirect_output(path: str) -> None:
     """Send stdout and stderr, of Python and of C code, to the end of a file; stdin is empty from now on.
 
-    Lines are written at once, and a crash in C code leaves Python's stack: the last lines are what a report shows.
+    Lines are written at once, and a crash in C code leaves Python's stack, because death reports show the last
+    lines.
     """
-    for stream in (1, 2):  # opened for each, so that the position of one says where its own last write ended
+    for stream in (1, 2):  # opened for each, so that the position of one is the end of its own last write
         log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | CLOSE_ON_EXEC, 0o600)
         os.dup2(log, stream)
         os.close(log)
@@ -242,7 +243,7 @@ def redirect_output(path: str) -> None:
 
 
 def death_of(status: int) -> DeathCause:
-    """Return the cause that a wait status tells."""
+    """Return the cause of death of a wait status."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
         return DeathCause(DeathKind.SIGNAL, signal=-code)
@@ -250,7 +251,7 @@ def death_of(status: int) -> DeathCause:
 
 
 def tail(path: str | Path, lines: int) -> tuple[str, ...]:
-    """Return the last lines of a text file, none if it cannot be read; very long ones are cut and say so."""
+    """Return the last lines of a text file, none if it cannot be read; very long ones are truncated with a note."""
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -269,7 +270,7 @@ def tail(path: str | Path, lines: int) -> tuple[str, ...]:
 
 
 def is_stopped(pid: int) -> bool:
-    """Return whether somebody has stopped the process with a signal; one that a debugger holds does not count."""
+    """Return whether the process is stopped by a signal; one held by a debugger does not count."""
     if is_portable():
         return portable.is_stopped(pid)
     try:
@@ -280,7 +281,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def ends_within(child: int, seconds: float) -> bool:
-    """Wait for a child of this process, which still has to be reaped then.
+    """Wait for the end of a child of this process, without reaping it; return whether it has ended.
 
     Raises:
         ChildProcessError: It has been reaped already.
@@ -296,10 +297,10 @@ def ends_within(child: int, seconds: float) -> bool:
 
 
 def resident_bytes(pid: int) -> int:
-    """Return bytes of a process in memory, 0 if it is gone.
+    """Return the resident memory of a process in bytes, 0 if it is gone.
 
-    Without pages of files and of memory that processes share: they are there once, however many have them mapped, and
-    an actor shall not end because it looks at a value of `put`.
+    Pages of files and shared memory are excluded: they exist once, however many processes map them, and an actor must
+    not be ended because it reads a value of `put`.
     """
     if is_portable():
         return portable.resident_bytes(pid)
@@ -312,7 +313,7 @@ def resident_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time that a process has used, 0 if it is gone."""
+    """Return the CPU time that a process has used, in seconds; 0 if it is gone."""
     if is_portable():
         return portable.cpu_seconds(pid)
     try:
@@ -324,7 +325,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def descendants(roots: Sequence[int]) -> Iterator[int]:
-    """Yield the numbers of what some processes, and those that these have started, run now."""
+    """Yield the pids of the running descendants of some processes."""
     if is_portable():
         for root in roots:
             yield from portable.descendants(root)
@@ -343,10 +344,10 @@ def descendants(roots: Sequence[int]) -> Iterator[int]:
 
 
 def start_of(pid: int) -> int:
-    """Return when a process began, as a number that no later process of this host with its number has.
+    """Return the start time of a process, which together with the pid identifies it on this host.
 
     Raises:
-        ProcessLookupError: There is none, or it has ended.
+        ProcessLookupError: There is no such process, or it has ended.
     """
     if is_portable():
         return portable.started(pid)
@@ -361,7 +362,7 @@ def start_of(pid: int) -> int:
 
 
 def ended_within(pid: int, began: int, seconds: float | None) -> bool:
-    """Wait for the end of the process that began then (`start_of`), None for as long as it takes."""
+    """Wait for the end of the process with that start time (`start_of`); return whether it has ended."""
     if is_portable():
         return portable.ended_within(pid, began, seconds)
     descriptor = _opened(pid, began)
@@ -374,7 +375,7 @@ def ended_within(pid: int, began: int, seconds: float | None) -> bool:
 
 
 def send_signal(pid: int, began: int, number: signal.Signals) -> bool:
-    """Send a signal to exactly the process that began then (`start_of`); False if it has ended."""
+    """Send a signal to exactly the process with that start time (`start_of`); return False if it has ended."""
     if is_portable():
         return portable.send_signal(pid, began, int(number))
     descriptor = _opened(pid, began)
@@ -396,14 +397,14 @@ def _opened(pid: int, began: int) -> int | None:
     except ProcessLookupError:
         return None
     with contextlib.suppress(ProcessLookupError):
-        if start_of(pid) == began:  # what the descriptor refers to cannot have changed between
+        if start_of(pid) == began:  # the descriptor keeps referring to the same process
             return descriptor
     os.close(descriptor)
     return None
 
 
 def state_of(pid: int) -> str:
-    """Return what a process does, as the kernel sees it: "process 12 is asleep, in the kernel at ..."."""
+    """Return the kernel's state of a process: "process 12 is asleep, in the kernel at ..."."""
     if is_portable():
         return f"process {pid} is {portable.state_of(pid)}"
     try:

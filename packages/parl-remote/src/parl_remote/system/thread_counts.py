@@ -1,8 +1,8 @@
 """Thread counts of numeric libraries in an actor: as many as the actor has CPUs.
 
-Otherwise eight actors on eight cores would start sixty-four threads that take turns. Libraries read the environment
-when they are loaded, and that is all that those need which the actor loads itself: torch, paddle, MKL, numexpr, numba.
-What the zygote has loaded already, numpy's OpenBLAS and whatever `preload` names, is told through its own functions.
+Otherwise eight actors on eight cores would start sixty-four threads. Libraries read the environment when they are
+loaded, which suffices for those that the actor loads itself: torch, paddle, MKL, numexpr, numba. Those that the zygote
+has loaded already, numpy's OpenBLAS and the `preload` modules, are set through their own functions.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ _MODULES = ("torch", "numexpr")  # whose own function, too, is called set_num_th
 
 
 def chosen_number(environment: Mapping[str, str]) -> int | None:
-    """Return the number that an environment says for all libraries, or else for one of them."""
+    """Return the number of threads that an environment sets for all libraries, or else for one of them."""
     numbers = (text.partition(",")[0].strip() for text in chosen_variables(environment).values())
     return next((int(number) for number in numbers if number.isdecimal() and int(number) > 0), None)
 
 
 def chosen_by_user(environment: Mapping[str, str]) -> bool:
-    """Return whether the environment has a number of threads that must be respected."""
+    """Return whether the environment sets a number of threads that must be respected."""
     return bool(chosen_variables(environment))
 
 
 def set_variables(environment: MutableMapping[str, str], threads: int) -> None:
-    """Ask libraries that are loaded later for `threads` threads."""
+    """Set the number of threads for libraries that are loaded later."""
     for name in VARIABLES:
         environment[name] = str(threads)
 
 
 def limit_numeric_threads(threads: int | None) -> None:
-    """Use `threads` threads in libraries that this process has loaded or will load; None leaves all as it is."""
+    """Set the number of threads for libraries loaded now or later; None changes nothing."""
     if threads is None:
         return
     set_variables(os.environ, threads)
-    if threads > 1:  # one is what the zygote has loaded everything with
+    if threads > 1:  # the zygote has loaded everything with one
         _tell_loaded_libraries(threads)
         _tell_loaded_modules(threads)
 

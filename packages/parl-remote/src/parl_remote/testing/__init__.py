@@ -1,9 +1,9 @@
-"""Faults for programs that use remote actors: kill, pause, slow and cut what they run on, repeatably.
+"""Reproducible faults for programs that use remote actors: killed, paused, slowed and disconnected processes.
 
     pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
 
-gives tests the fixtures of `parl_remote.testing.plugin`. What they are made of is here as well, for other test
-frameworks and scripts. Nothing of this is loaded unless it is asked for.
+provides the fixtures of `parl_remote.testing.plugin`. Their building blocks are here as well, for other test frameworks
+and scripts. All modules are loaded on demand.
 """
 
 from __future__ import annotations

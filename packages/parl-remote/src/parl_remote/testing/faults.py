@@ -1,10 +1,10 @@
 """Faults of actors at exact points of a program: after its third call, during the fourth, the second actor of a class.
 
-    program --call 3--> Faults --sent--> actor         after_calls=3: strikes once call 3 is answered, before call 4
-    program --call 4--> Faults --sent, never begun--X  during_call=4: the actor stands still while call 4 is sent
+    program --call 3--> Faults --sent--> actor         after_calls=3: occurs once call 3 is answered, before call 4
+    program --call 4--> Faults --sent, never begun--X  during_call=4: the actor is stopped while call 4 is sent
 
-A program is not changed for that: while a `Faults` is open, calls of this process to its actors pass through it. So the
-same fault happens at the same point in every run, however fast the machine is.
+The program is not changed: while a `Faults` is open, calls of this process to its actors pass through it. The same
+fault thus occurs at the same point in every run, whatever the speed of the machine.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ENDS_S = 10.0
 
 
 class Faults:
-    """Watches the actors that this process makes from now on, and those whose handles it is given; a context manager.
+    """Injects faults into actors that this process makes from now on, and into given ones; a context manager.
 
     Attributes:
-        struck: What has happened so far, for people and assertions, for example "Sampler 2: kill after call 3".
+        struck: The faults so far, for display and assertions, for example "Sampler 2: kill after call 3".
     """
 
     def __init__(self) -> None:
@@ -45,14 +45,14 @@ class Faults:
         self._original: Callable[..., ActorConnection] | None = None
 
     def actor(self, which: object, number: int = 1) -> ActorFaults:
-        """The faults of one actor.
+        """Return the faults of one actor.
 
         Args:
             which: A remote object, or the name of a class whose actors are still to be made.
-            number: With a name: the how manieth actor of that class, counted from 1 as they are made from now on.
+            number: With a name: the number of the actor of that class, counted from 1 as they are made from now on.
 
         Raises:
-            TypeError: It is neither.
+            TypeError: `which` is neither.
             ValueError: The number is below 1, or the object is not an actor of this process's connection.
         """
         if isinstance(which, str):
@@ -74,7 +74,7 @@ class Faults:
         return self._watch(record, record.connection, ActorFaults(record.class_name, self.struck))
 
     def open(self) -> Faults:
-        """Begin to watch."""
+        """Start intercepting."""
         if self._original is None:
             self._original = original = Making._start
 
@@ -87,7 +87,7 @@ class Faults:
         return self
 
     def close(self) -> None:
-        """Stop watching, and let go on what was paused."""
+        """Stop intercepting, and resume paused actors."""
         if self._original is not None:
             Making._start = self._original  # type: ignore[method-assign]
             self._original = None
@@ -114,11 +114,11 @@ class Faults:
 
 
 class ActorFaults:
-    """What shall happen to one actor, and what has; made by `Faults.actor`.
+    """The planned and past faults of one actor; made by `Faults.actor`.
 
     Attributes:
-        name: For people.
-        calls: How many calls were sent to it since it is watched; attributes that are read or written do not count.
+        name: Its name, for display.
+        calls: How many calls were sent to it since interception started; reads and writes of attributes do not count.
     """
 
     def __init__(self, name: str, struck: list[str]) -> None:
@@ -136,10 +136,10 @@ class ActorFaults:
 
     @property
     def process(self) -> Process:
-        """Its process.
+        """The actor's process.
 
         Raises:
-            ProcessLookupError: It was not made yet, has ended, or is on another host.
+            ProcessLookupError: The actor was not made yet, has ended, or is on another host.
         """
         if self._record is None or not self._record.pid:
             raise ProcessLookupError(f"{self.name} was not made yet")
@@ -149,24 +149,25 @@ class ActorFaults:
         return process
 
     def kill(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
-        """Kill it (SIGKILL), and wait for its end; at once unless told otherwise.
+        """Kill the actor (SIGKILL), and wait for its end; at once by default.
 
         Args:
-            after_calls: Once so many calls were answered; the next one raises `ActorLost`. 0 is before the first one.
-            during_call: While this call, counted from 1, is on its way to it: it is sent and never begun.
+            after_calls: Kill it once this number of calls was answered; the next one raises `ActorLost`. 0 is before
+                the first one.
+            during_call: Kill it while this call, counted from 1, is in flight: it is sent and never begun.
         """
         self.do(self._kill, after_calls=after_calls, during_call=during_call, name="kill")
 
     def pause(self, *, after_calls: int | None = None, during_call: int | None = None) -> None:
-        """Stop it where it is (SIGSTOP), until `resume` or the end of the faults; the arguments are those of `kill`."""
+        """Stop the actor (SIGSTOP) until `resume` or the end of the faults; the arguments are those of `kill`."""
         self.do(lambda: self.process.pause(), after_calls=after_calls, during_call=during_call, name="pause")
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the actor."""
         self.process.resume()
 
     def slow(self, seconds: float) -> None:
-        """Have every call from now on take at least so much longer; 0 ends that.
+        """Delay every call from now on by at least `seconds`; 0 ends that.
 
         The actor's process is stopped for that long, so keep it below the limit of silence (15 s unless set).
         """
@@ -182,13 +183,13 @@ class ActorFaults:
         during_call: int | None = None,
         name: str = "",
     ) -> None:
-        """Have something done at a point of this actor's life, for example `do(node.cut, after_calls=3)`.
+        """Run an action at a point of this actor's life, for example `do(node.cut, after_calls=3)`.
 
         Args:
-            action: What to do; called with the actor stopped (`during_call`), or before its next call is sent.
-            after_calls: Once so many calls were answered; 0 is before the first one.
-            during_call: While this call, counted from 1, is on its way to the actor.
-            name: What `Faults.struck` calls it, by default the action's own name.
+            action: The action; called with the actor stopped (`during_call`), or before its next call is sent.
+            after_calls: Run it once this number of calls was answered; 0 is before the first one.
+            during_call: Run it while this call, counted from 1, is in flight.
+            name: Its name in `Faults.struck`, by default the action's own name.
 
         Raises:
             ValueError: Both points were given, or one that has passed already.
@@ -212,7 +213,7 @@ class ActorFaults:
             self._strike([(name, action)])
 
     def attach(self, record: ActorRecord, connection: ActorConnection) -> None:
-        """Watch the calls of a connection; for `Faults`."""
+        """Intercept the calls of a connection; for `Faults`."""
         self._record = record
         submit = connection.submit
 
@@ -224,7 +225,7 @@ class ActorFaults:
         connection.submit = watched  # type: ignore[method-assign]
 
     def close(self) -> None:
-        """Forget what was planned, and let the actor go on."""
+        """Cancel planned faults, and resume the actor."""
         self._after.clear()
         self._during.clear()
         self._gate.set()
@@ -234,7 +235,7 @@ class ActorFaults:
     # -- inner steps ---------------------------------------------------------------------------------------------
 
     def _send(self, send: Callable[[], RemoteFuture[Any]]) -> RemoteFuture[Any]:
-        """Send one call, with what shall happen around it."""
+        """Send one call, with the faults planned around it."""
         self._gate.wait()
         if before := self._after.pop(0, None):
             self._strike(before)

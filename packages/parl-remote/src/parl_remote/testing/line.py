@@ -1,12 +1,12 @@
-"""A TCP relay in user space whose conditions can be changed while connections pass: slow, stuck, cut one way, reset.
+"""A TCP relay in user space whose conditions can be changed at runtime: slow, stalled, cut in one direction, reset.
 
     client --TCP--> Line --TCP--> target          IN is towards the target, OUT comes back from it
                      |
                      conditions, cut, blackhole, reset: any time, from any thread
 
-It needs no rights. What waits at a cut is delivered after `restore`, as TCP does with a cable that was pulled out and
-put back; what fell into a black hole is gone, and its connection with it. A line carries TCP, which repairs loss and
-order by itself, so a lost segment is one that comes `retransmit_s` later, with all that follow it.
+It needs no privileges. Data held at a cut is delivered after `restore`, as TCP does with a cable that was unplugged and
+plugged in again; data in a black hole is lost, and its connection with it. A line carries TCP, which repairs loss and
+order by itself, so a lost segment arrives `retransmit_s` later, with all that follow it.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Conditions:
     """The quality of one direction of a line; the default is perfect.
 
     Attributes:
-        delay_s: Seconds that everything takes longer, 0 or more. A round trip takes it twice if both directions do.
-        jitter_s: At most so much is added to it at random, uniformly.
+        delay_s: The added delay in seconds, 0 or more. A round trip has it twice if both directions do.
+        jitter_s: The maximum of a random delay added to it, uniformly distributed.
         loss: Share of packets that never arrive, from 0 to below 1.
         duplicate: Share of packets that arrive twice, from 0 to 1.
         reorder: Share of packets that are not delayed and so overtake others, from 0 to 1; needs a delay.
-        bytes_per_s: The most that passes in a second; None has no limit.
-        retransmit_s: How much later a lost segment comes on a line; 0.2 s is the least that Linux waits.
+        bytes_per_s: The bandwidth; None has no limit.
+        retransmit_s: The additional delay of a lost segment on a line; 0.2 s is the minimum of Linux.
     """
 
     delay_s: float = 0.0
@@ -86,11 +86,11 @@ class Line:
 
     Args:
         to: The target, (host, port).
-        listen: Where to listen, (host, port); port 0 is a free one.
-        seed: For what is random.
+        listen: The address to listen on, (host, port); port 0 is a free one.
+        seed: The seed of random choices.
 
     Attributes:
-        address: Where it listens, "host:port".
+        address: The address that it listens on, "host:port".
 
     Raises:
         OSError: It cannot listen there.
@@ -117,50 +117,50 @@ class Line:
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
+        """The port that the line listens on."""
         return int(self.address.rpartition(":")[2])
 
     @property
     def connections(self) -> int:
-        """How many connections pass it now."""
+        """The number of current connections."""
         return len(self._connections)
 
     def passed(self, direction: Direction) -> int:
-        """Bytes that were delivered in one direction so far."""
+        """Return the bytes delivered in one direction so far."""
         return sum(way.passed for which, way in self._ways.items() if which in direction)
 
     def set(self, conditions: Conditions, direction: Direction = Direction.BOTH) -> None:
-        """Have the line behave like this from now on.
+        """Set the line's conditions from now on.
 
         Args:
-            conditions: How; `Conditions()` is a perfect line.
-            direction: Which way.
+            conditions: The conditions; `Conditions()` is a perfect line.
+            direction: The direction.
         """
         for which, way in self._ways.items():
             if which in direction:
                 way.conditions = conditions
 
     def cut(self, direction: Direction = Direction.BOTH) -> None:
-        """Let nothing through any more; connections stay open, as at a cable that was pulled out."""
+        """Stop all data; connections stay open, as with an unplugged cable."""
         self._do(lambda: self._gates(direction, closed=True))
 
     def blackhole(self, direction: Direction = Direction.BOTH) -> None:
-        """Take everything in and deliver nothing: senders see nothing wrong until they miss an answer."""
+        """Accept all data and deliver none: senders notice nothing until an answer is missing."""
         for which, way in self._ways.items():
             way.swallows |= which in direction
 
     def restore(self) -> None:
-        """End cuts and black holes; connections from which something was swallowed are reset, for they are damaged."""
+        """End cuts and black holes; connections that have lost data are reset."""
         for way in self._ways.values():
             way.swallows = False
         self._do(self._restore)
 
     def reset(self) -> None:
-        """End all connections that pass it now by a reset, as a router that has lost its tables does."""
+        """Reset all current connections, as a router that has lost its tables does."""
         self._do(self._reset_all)
 
     def close(self) -> None:
-        """End it with all its connections; a second call does nothing."""
+        """Close the line and all its connections; a second call does nothing."""
         if self._loop.is_closed():
             return
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_CLOSING_S)
@@ -188,7 +188,7 @@ class Line:
         self._loop.run_forever()
 
     def _do(self, what: Callable[[], None]) -> None:
-        """Have something done in the line's thread, and wait until it is."""
+        """Run a function in the line's thread, and wait for it."""
         done = threading.Event()
 
         def do() -> None:
@@ -230,7 +230,7 @@ class Line:
             task.add_done_callback(tasks.discard)
 
     async def _serve(self, near: socket.socket) -> None:
-        """One connection, for as long as it lasts."""
+        """Serve one connection until it ends."""
         with near:
             await self._ways[Direction.IN].gate.wait()  # who dials over a cut cable gets no answer
             await self._ways[Direction.OUT].gate.wait()
@@ -260,7 +260,7 @@ class Line:
     async def _carry(
         self, connection: _Connection, source: socket.socket, sink: socket.socket, direction: Direction
     ) -> None:
-        """One direction of one connection: reads, and hands over to a writer that keeps the order."""
+        """Forward one direction of a connection to a writer that keeps the order."""
         way = self._ways[direction]
         queue: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
         budget = _ByteBudget(_MOST_UNDER_WAY)
@@ -285,7 +285,7 @@ class Line:
             writer.cancel()
 
     def _due(self, conditions: Conditions, size: int, free_at: float) -> tuple[float, float]:
-        """When a segment arrives, and when the line is free for the next one."""
+        """Return when a segment arrives, and when the line is free for the next one."""
         now = time.monotonic()
         if conditions is _PERFECT:
             return now, now
@@ -323,7 +323,7 @@ class Line:
 
 @dataclass
 class _Way:
-    """One direction of a line; the gate is closed at a cut."""
+    """One direction of a line; the gate is closed during a cut."""
 
     conditions: Conditions = _PERFECT
     gate: asyncio.Event = field(default_factory=asyncio.Event)
@@ -336,7 +336,7 @@ class _Way:
 
 @dataclass(eq=False)
 class _Connection:
-    """One connection that passes."""
+    """One connection through the line."""
 
     near: socket.socket
     far: socket.socket
@@ -352,7 +352,7 @@ class _Connection:
 
 
 class _ByteBudget:
-    """Bytes that may be under way; a sender that needs more waits."""
+    """A limit on the bytes in flight; a sender that exceeds it waits."""
 
     def __init__(self, most: int) -> None:
         self._left = most

@@ -4,8 +4,8 @@
                  --127.0.2.1:w1----> Line --> node 1, 127.0.0.1:w1 --127.0.3.1:port--> Line --> master
                  --127.0.2.1:w2----> Line --> node 2, 127.0.0.1:w2 --127.0.3.2:port--> Line --> master
 
-Everything is told to use TCP, encrypted, as between hosts, so that what is true here is true there. A guard process
-ends the cluster when this program ends, however it does. Linux, where all of 127.0.0.0/8 is this machine.
+All connections use encrypted TCP, as between hosts, so that results carry over. A guard process ends the cluster when
+this program ends for any reason. Linux, where all of 127.0.0.0/8 is this machine.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ class LoopbackCluster:
     """A master and any number of nodes.
 
     Args:
-        nodes: How many nodes to start with.
-        cpus: CPUs that each of them gives to actors.
-        master_cpus: CPUs that the master's own node gives to actors.
-        liveness_limit_s: Silence after which anybody is lost, in seconds; the product's default is 15.
+        nodes: The initial number of nodes.
+        cpus: CPUs of each node for actors.
+        master_cpus: CPUs of the master's own node for actors.
+        liveness_limit_s: The silence after which a peer counts as lost, in seconds; the product's default is 15.
         variables: More environment variables for the nodes.
 
     Attributes:
-        address: What programs connect to, "host:port".
+        address: The address for programs, "host:port".
         key_file: The cluster's key.
         home: Its private directory, with all logs; removed by `close`.
         master: The master's node.
@@ -116,22 +116,22 @@ class LoopbackCluster:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables with which a program of another process connects to `address`."""
+        """The environment variables with which another process connects to `address`."""
         return {**self._variables, "PARL_KEY_FILE": str(self.key_file)}
 
     def connect(self, **options: Any) -> None:
-        """`parl.connect` to this cluster; `options` are its."""
+        """Call `parl.connect` for this cluster, with its `options`."""
         with set_variables(self.environment):
             parl_remote.connect(self.address, **options)
 
     def add_node(self, cpus: float = 2) -> Member:
-        """Start one more node.
+        """Start another node.
 
         Args:
             cpus: CPUs that it gives to actors, above 0.
 
         Raises:
-            RuntimeError: It did not come up.
+            RuntimeError: The node did not come up.
         """
         self._numbers += 1
         name = f"node{self._numbers}"
@@ -145,7 +145,7 @@ class LoopbackCluster:
         return node
 
     def start_node(self, node: Member) -> None:
-        """Start a node again that was killed; it comes as a new one, with nothing running."""
+        """Start a killed node again, as a new one with no actors."""
         node.start()
         found = _WORKER_AT.search(node.said)
         if found is None:
@@ -159,29 +159,29 @@ class LoopbackCluster:
         """Start the master again after `master.kill()`, on the same port and with the same key.
 
         Returns:
-            Seconds until it answered.
+            The seconds until it answered.
         """
         began = time.monotonic()
         self.master.start()
         return time.monotonic() - began
 
     def status(self) -> Status:
-        """What `xparl status` would show, asked of the master directly, past all lines.
+        """Return the status from the master directly, past all lines.
 
         Raises:
-            RemoteError: It does not answer.
+            RemoteError: The master does not answer.
         """
         found = environment({**os.environ, **self.environment})
         return ask_status(ClusterAddress(f"{_HERE}:{self._port}", found).connect_master, found.limits)
 
     def wait_for_nodes(self, count: int, timeout_s: float = 30.0) -> float:
-        """Wait until the master has exactly so many nodes.
+        """Wait until the master has exactly `count` nodes.
 
         Returns:
-            How long that took, in seconds.
+            The time that it took, in seconds.
 
         Raises:
-            TimeoutError: It has another number after `timeout_s`.
+            TimeoutError: The number differs after `timeout_s`.
         """
         began = time.monotonic()
         while (seen := self.status().node_count) != count:
@@ -191,12 +191,12 @@ class LoopbackCluster:
         return time.monotonic() - began
 
     def processes(self) -> tuple[Process, ...]:
-        """Every process of this cluster, orphans included, without the guard."""
+        """Return every process of this cluster, including orphans, without the guard."""
         found = processes_with("PARL_RUN_DIR", self._variables["PARL_RUN_DIR"])
         return tuple(process for process in found if process.pid not in {self._guard.pid, os.getpid()})
 
     def close(self) -> None:
-        """End everything; a second call does nothing.
+        """End all processes; a second call does nothing.
 
         Raises:
             RuntimeError: A process did not end by itself and was killed: a fault of parl-remote.
@@ -232,7 +232,7 @@ class LoopbackCluster:
 
 @contextmanager
 def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Environment variables of this process within a `with`; other variables with PARL_ are out of the way."""
+    """Set environment variables of this process within a `with`; other PARL_ variables are removed meanwhile."""
     before = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("PARL_")}
     os.environ.update(variables)
     try:
@@ -244,11 +244,11 @@ def set_variables(variables: Mapping[str, str]) -> Iterator[None]:
 
 
 class Member:
-    """A node that was started for tests, the master's included.
+    """A node started for tests, possibly the master's.
 
     Attributes:
-        name: What its cluster calls it.
-        said: What its command printed when it was up.
+        name: Its name in the cluster.
+        said: The output of its command when it was up.
         toward: The line that leads to it, for programs; None until it is known.
         upward: The line that leads from it to the master; None for the master itself.
     """
@@ -269,10 +269,10 @@ class Member:
 
     @property
     def process(self) -> Process:
-        """The node's own process: master, worker or both; after a restart another one.
+        """The node's current process: master, worker or both.
 
         Raises:
-            ProcessLookupError: It was never started.
+            ProcessLookupError: The node was never started.
         """
         if self._process is None:
             raise ProcessLookupError(f"node {self.name} was not started")
@@ -292,21 +292,21 @@ class Member:
 
     @property
     def actors(self) -> tuple[Process, ...]:
-        """The processes of its actors, without the spare one that is kept ready."""
+        """The processes of the node's actors, without the spare one."""
         with contextlib.suppress(ProcessLookupError):
             return tuple(child for child in self.zygote.children if child.name != "parl:spare")
         return ()
 
     @property
     def log(self) -> str:
-        """What it has written to its log so far."""
+        """The node's log so far."""
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def start(self) -> None:
-        """Start it and wait until it is up; after `kill` it is started anew, as the same node of a cluster's master.
+        """Start the node and wait until it is up; also again after `kill`.
 
         Raises:
-            RuntimeError: It runs already, or did not come up; the message has the end of its log.
+            RuntimeError: The node runs already, or did not come up; the message has the end of its log.
         """
         if self._process is not None and self._process.alive:
             raise RuntimeError(f"node {self.name} runs already")
@@ -336,15 +336,15 @@ class Member:
         self._reap()
 
     def stop(self) -> None:
-        """End it as a person would who presses Ctrl-C, and wait for that."""
+        """End the node by SIGINT, as Ctrl-C does, and wait for its end."""
         self.kill(signal.SIGINT)
 
     def pause(self) -> None:
-        """Stop the node's own process where it is (SIGSTOP); its actors go on."""
+        """Stop the node's own process (SIGSTOP); its actors go on."""
         self.process.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume the node's own process."""
         self.process.resume()
 
     def freeze(self) -> None:
@@ -358,38 +358,38 @@ class Member:
             process.resume()
 
     def cut(self, direction: Direction = Direction.BOTH) -> None:
-        """Cut it off: nothing reaches it, or nothing leaves it, or both; connections stay open."""
+        """Cut the node off in one or both directions; connections stay open."""
         for line, which in self._lines(direction):
             line.cut(which)
 
     def set(self, conditions: Conditions, direction: Direction = Direction.BOTH) -> None:
-        """Have everything to it, or from it, meet these conditions from now on."""
+        """Set the conditions of the lines to the node, from it, or both."""
         for line, which in self._lines(direction):
             line.set(conditions, which)
 
     def restore(self) -> None:
-        """End the cut; what waited is delivered."""
+        """End the cut; held data is delivered."""
         for line in self.lines:
             line.restore()
 
     def reset(self) -> None:
-        """Reset all connections to and from it."""
+        """Reset all connections to and from the node."""
         for line in self.lines:
             line.reset()
 
     @property
     def lines(self) -> tuple[Line, ...]:
-        """The lines that lead to it and from it."""
+        """The lines to and from the node."""
         return tuple(line for line in (self.toward, self.upward) if line is not None)
 
     def close(self) -> None:
-        """Take its lines down and forget its process, which somebody else ends."""
+        """Close the node's lines and forget its process, which the cluster ends."""
         for line in self.lines:
             line.close()
         self._reap()
 
     def _lines(self, direction: Direction) -> Iterator[tuple[Line, Direction]]:
-        """Each line with the direction that is meant there: on the way up, the node is the one that dials."""
+        """Yield each line with the direction seen from the node, which is the client on its line to the master."""
         if self.toward is not None:
             yield self.toward, direction
         if self.upward is not None:
@@ -405,7 +405,7 @@ class Member:
 
 
 def _first_words(pipe: IO[bytes]) -> str:
-    """What a command says at once, until it says no more; empty if it ends or takes too long."""
+    """Return a command's output up to its last line; empty if it ends or takes too long."""
     deadline = time.monotonic() + _START_S
     said = b""
     while b"\n  Logs " not in said or not said.endswith(b"\n"):  # its last line
@@ -434,7 +434,7 @@ def _free_port() -> int:
 
 
 def _guard() -> None:
-    """Wait for the end of standard input, then stop what is on record."""
+    """Wait for the end of standard input, then stop all processes on record."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole terminal; the end of file is what counts
     sys.stdin.buffer.read()
     found = environment()

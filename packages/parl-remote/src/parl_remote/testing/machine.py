@@ -1,9 +1,9 @@
-"""Faults of this machine: its processes are signalled, its disk is full, its memory is taken.
+"""Faults of this machine: signalled processes, a full disk, exhausted memory.
 
     Process(pid) --pidfd--> kill, pause, resume, wait_for_end
                  --/proc--> name, children, memory, open descriptors
 
-A descriptor refers to the same process for ever, so a number that the system gives away again harms nobody.
+A descriptor always refers to the same process, so a reused pid does no harm.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ sys.stdout.write("full"); sys.stdout.flush(); sys.stdin.read()
 
 
 class FaultUnavailable(RemoteError):
-    """This machine or user cannot have the fault: the message says what is missing. Tests skip themselves on it."""
+    """The fault is not possible on this machine or for this user; the message has the reason. Tests are skipped."""
 
 
 class Process:
     """A process of this host and this user.
 
     Args:
-        pid: Its number.
+        pid: Its process id.
 
     Raises:
-        ProcessLookupError: There is none.
+        ProcessLookupError: There is no such process.
     """
 
     def __init__(self, pid: int) -> None:
@@ -62,34 +62,34 @@ class Process:
 
     @property
     def name(self) -> str:
-        """What `ps` calls it, for example "parl:zygote"; empty once it has ended."""
+        """The process's name in `ps`, for example "parl:zygote"; empty once it has ended."""
         return _stat(self.pid)[0] if self.alive else ""
 
     @property
     def command(self) -> str:
-        """Its command line; empty once it has ended."""
+        """The process's command line; empty once it has ended."""
         with contextlib.suppress(OSError):
             return Path(f"/proc/{self.pid}/cmdline").read_text(errors="replace").replace("\0", " ").strip()
         return ""
 
     @property
     def alive(self) -> bool:
-        """Whether it has not ended."""
+        """Return whether the process has not ended."""
         return not _ready(self._descriptor, 0.0)
 
     @property
     def paused(self) -> bool:
-        """Whether a signal has stopped it."""
+        """Return whether the process is stopped by a signal."""
         return self.alive and _stat(self.pid)[1] in {"T", "t"}
 
     @property
     def children(self) -> tuple[Process, ...]:
-        """The processes that it has started and that still run."""
+        """The running children of the process."""
         return tuple(_each(pid for pid, parent in _parents() if parent == self.pid))
 
     @property
     def family(self) -> tuple[Process, ...]:
-        """The process itself and all that descend from it."""
+        """The process itself and all its descendants."""
         offspring: dict[int, list[int]] = {}
         for pid, parent in _parents():
             offspring.setdefault(parent, []).append(pid)
@@ -101,26 +101,26 @@ class Process:
 
     @property
     def descriptors(self) -> int:
-        """How many files it has open, without segments of shared memory; 0 once it has ended."""
+        """The number of open files, without segments of shared memory; 0 once it has ended."""
         return sum(not target.startswith("/memfd:") for target in self._open_files())
 
     @property
     def threads(self) -> int:
-        """How many threads it has, 0 once it has ended."""
+        """The number of threads, 0 once it has ended."""
         with contextlib.suppress(OSError):
             return len(os.listdir(f"/proc/{self.pid}/task"))
         return 0
 
     @property
     def unix_sockets(self) -> tuple[str, ...]:
-        """The paths of the unix sockets at which it listens."""
+        """The paths of the unix sockets on which the process listens."""
         rows = (line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:])
         inodes = self._sockets
         return tuple(row[7] for row in rows if len(row) > 7 and row[6] in inodes and row[3] == _LISTENING_UNIX)
 
     @property
     def tcp_addresses(self) -> tuple[tuple[str, int], ...]:
-        """The hosts and ports of IPv4 at which it listens."""
+        """The IPv4 hosts and ports on which the process listens."""
         try:
             lines = Path(f"/proc/{self.pid}/net/tcp").read_text().splitlines()[1:]
         except OSError:
@@ -136,11 +136,11 @@ class Process:
 
     @property
     def _sockets(self) -> set[str]:
-        """The inodes of its sockets."""
+        """The inodes of the process's sockets."""
         return {target[8:-1] for target in self._open_files() if target.startswith("socket:[")}
 
     def _open_files(self) -> Iterator[str]:
-        """What its descriptors lead to."""
+        """Yield the targets of the process's descriptors."""
         with contextlib.suppress(OSError):
             for entry in os.listdir(f"/proc/{self.pid}/fd"):
                 with contextlib.suppress(OSError):
@@ -148,7 +148,7 @@ class Process:
 
     @property
     def own_bytes(self) -> int:
-        """Memory that it shares with nobody, in bytes, without segments of shared memory; 0 once it has ended."""
+        """The private memory in bytes, without segments of shared memory; 0 once it has ended."""
         total, counts = 0, True
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{self.pid}/smaps").read_text(errors="replace").splitlines():
@@ -160,7 +160,7 @@ class Process:
 
     @property
     def shared_segments(self) -> int:
-        """How many segments of shared memory (memfd) it has open or mapped."""
+        """The number of segments of shared memory (memfd) that the process has open or mapped."""
         found = set()
         with contextlib.suppress(OSError):
             for entry in os.listdir(f"/proc/{self.pid}/fd"):
@@ -173,21 +173,21 @@ class Process:
         return len(found)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal, SIGKILL by default; one that has ended already takes no notice."""
+        """Send a signal, SIGKILL by default; a process that has ended is ignored."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._descriptor, number)
 
     def pause(self) -> None:
-        """Stop it where it is, as a host that swaps or a machine that is suspended does (SIGSTOP)."""
+        """Stop the process (SIGSTOP), as a swapping host or a suspended machine does."""
         self.kill(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on (SIGCONT)."""
+        """Resume the process (SIGCONT)."""
         self.kill(signal.SIGCONT)
 
     @contextmanager
     def being_paused(self) -> Iterator[None]:
-        """Paused within a `with`."""
+        """Pause the process within a `with`."""
         self.pause()
         try:
             yield
@@ -195,13 +195,13 @@ class Process:
             self.resume()
 
     def wait_for_end(self, timeout_s: float = 10.0) -> float:
-        """Wait until it has ended.
+        """Wait until the process has ended.
 
         Returns:
-            How long that took, in seconds.
+            The time that it took, in seconds.
 
         Raises:
-            TimeoutError: It still runs.
+            TimeoutError: The process still runs.
         """
         began = time.monotonic()
         if not _ready(self._descriptor, timeout_s):
@@ -210,22 +210,22 @@ class Process:
 
 
 def processes_with(variable: str, value: str) -> tuple[Process, ...]:
-    """All processes whose environment says `variable=value`, and so all descendants of whoever was started with it.
+    """Return all processes with `variable=value` in their environment, which descendants inherit.
 
-    An orphan keeps its environment, which is how it is found.
+    Orphans are found by it, too.
     """
     wanted = f"{variable}={value}".encode()
     return tuple(_each(pid for pid, _ in _parents() if wanted in _environment(pid)))
 
 
 class SmallDisk:
-    """A file system of its own of a few MiB, to be filled; a context manager. Linux, root.
+    """A separate file system of a few MiB, to be filled; a context manager. Linux, root.
 
     Args:
         mib: Its size.
 
     Attributes:
-        path: Where it is.
+        path: Its mount point.
 
     Raises:
         FaultUnavailable: This user may not mount one.
@@ -242,7 +242,7 @@ class SmallDisk:
             raise FaultUnavailable(f"a small disk needs a mount, which needs root: {done.stderr.strip()}")
 
     def fill(self) -> int:
-        """Fill it to the last byte; returns how many bytes that took."""
+        """Fill the disk to the last byte; return the number of bytes written."""
         written = 0
         file = os.open(self.path / "filling", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         size = _BLOCK
@@ -255,11 +255,11 @@ class SmallDisk:
         return written
 
     def clear(self) -> None:
-        """Take away what `fill` has written."""
+        """Remove the data written by `fill`."""
         (self.path / "filling").unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Unmount it, whoever still uses it; a second call does nothing."""
+        """Unmount the disk, even if in use; a second call does nothing."""
         if self.path.exists():
             subprocess.run(["umount", "--lazy", str(self.path)], capture_output=True, check=False)
             self.path.rmdir()
@@ -272,13 +272,13 @@ class SmallDisk:
 
 
 class MemoryHog:
-    """A process that takes memory and keeps it; a context manager.
+    """A process that allocates memory and keeps it; a context manager.
 
     Args:
-        mib: How much.
+        mib: The amount in MiB.
 
     Raises:
-        FaultUnavailable: It could not get that much.
+        FaultUnavailable: That much memory is not available.
     """
 
     def __init__(self, mib: int) -> None:
@@ -290,11 +290,11 @@ class MemoryHog:
 
     @property
     def pid(self) -> int:
-        """Its process number."""
+        """The process id."""
         return int(self._running.pid)
 
     def close(self) -> None:
-        """Give the memory back; a second call does nothing."""
+        """Release the memory; a second call does nothing."""
         if self._running.returncode is None:
             self._running.kill()
             self._running.communicate()
@@ -320,7 +320,7 @@ def _each(pids: Iterator[int]) -> Iterator[Process]:
 
 
 def _parents() -> Iterator[tuple[int, int]]:
-    """(process, its parent) of all processes that have not ended."""
+    """Yield (pid, parent's pid) of all running processes."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             _, state, parent = _stat(int(entry))
@@ -329,7 +329,7 @@ def _parents() -> Iterator[tuple[int, int]]:
 
 
 def _stat(pid: int) -> tuple[str, str, int]:
-    """Name, state and parent; empty if it is gone."""
+    """Return name, state and parent's pid; empty if the process is gone."""
     try:
         head, _, rest = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
     except OSError:

@@ -1,14 +1,14 @@
-"""Fixtures for pytest: clusters of a test's own, and faults in them. Only loaded where it is asked for.
+"""Fixtures for pytest: clusters of a test's own, and faults in them. Loaded only on request.
 
     pytest -p parl_remote.testing.plugin        or, in conftest.py:  pytest_plugins = ["parl_remote.testing"]
 
-| fixture | what it gives |
+| fixture | value |
 | --- | --- |
 | `parl_private` | a function that connects to a private cluster, checked to leave no process behind |
 | `parl_cluster` | a function that starts a cluster of several nodes on loopback, checked likewise |
 | `parl_faults` | `Faults`: kill, pause or slow actors at exact points of the program |
 
-What this machine cannot do (`FaultUnavailable`) skips the test, with the reason.
+A fault that this machine does not support (`FaultUnavailable`) skips the test, with the reason.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _ENDS_S = 10.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Iterator[None]:
-    """A fault that this machine cannot have skips the test whose fixture wants it."""
+    """Skip a test whose fixture needs a fault that this machine does not support."""
     with _skipped_if_unavailable():
         yield
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """A fault that this machine cannot have skips the test."""
+    """Skip a test that needs a fault that this machine does not support."""
     with _skipped_if_unavailable():
         yield
 
@@ -54,10 +54,10 @@ def _skipped_if_unavailable() -> Iterator[None]:
 
 @pytest.fixture
 def parl_private() -> Iterator[Callable[..., None]]:
-    """Connects to a private cluster.
+    """Yield a function that connects to a private cluster.
 
-    `parl_private(cpu_num=4)`: the arguments are those of `parl.connect`. At the end of the test it is disconnected, and
-    the test fails if a process of the cluster is left.
+    `parl_private(cpu_num=4)`: the arguments are those of `parl.connect`. At the end of the test the connection is
+    closed, and the test fails if a process of the cluster is left.
     """
     watched: list[Process] = []
 
@@ -76,11 +76,11 @@ def parl_private() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def parl_cluster() -> Iterator[Callable[..., LoopbackCluster]]:
-    """Starts clusters of several nodes on loopback.
+    """Yield a function that starts clusters of several nodes on loopback.
 
     `cluster = parl_cluster(nodes=2, cpus=2)`: the arguments are those of `LoopbackCluster`. The environment is set so
-    that the program under test reaches it by `parl.connect(cluster.address)`. At the end of the test it is stopped, and
-    the test fails if a process is left.
+    that the program under test reaches it by `parl.connect(cluster.address)`. At the end of the test the clusters are
+    stopped, and the test fails if a process is left.
     """
     with ExitStack() as undo:
 
@@ -95,6 +95,6 @@ def parl_cluster() -> Iterator[Callable[..., LoopbackCluster]]:
 
 @pytest.fixture
 def parl_faults() -> Iterator[Faults]:
-    """Faults of the actors that the program under test makes: `parl_faults.actor("Sampler", 2).kill(after_calls=3)`."""
+    """Yield faults for the actors of the program under test: `parl_faults.actor("Sampler", 2).kill(after_calls=3)`."""
     with Faults() as faults:
         yield faults

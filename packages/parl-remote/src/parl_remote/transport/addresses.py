@@ -1,4 +1,4 @@
-"""Network addresses as people write them: "host:port", and what of them can be found out without asking anyone else."""
+"""Network addresses in the form "host:port", and their properties that can be found without asking another host."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ EVERY_INTERFACE = frozenset({"0.0.0.0", "::"})  # hosts to listen on that stand 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A TCP endpoint; `str` gives it back as it is written."""
+    """A TCP endpoint; `str` returns it in the form that `parse` reads."""
 
     host: str
     port: int
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read "host:port"; an IPv6 host is in brackets.
+        """Return the address of "host:port"; an IPv6 host is in brackets.
 
         Raises:
-            ValueError: It is no such address.
+            ValueError: The text is no such address.
         """
         host, colon, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
@@ -42,16 +42,16 @@ class Address:
 def advertised_by(node_address: str, master: Address) -> Address:
     """Return where a node is reached that the master at `master` told of.
 
-    A node without a host of its own (":8037") is on the master's host, wherever that is for the one who asks.
+    A node without a host of its own (":8037") is on the master's host, as seen from this process.
     """
     return Address(master.host, int(node_address[1:])) if node_address.startswith(":") else Address.parse(node_address)
 
 
 def own_address_toward(address: Address) -> str:
-    """Return the address of this host that packets to another one come from; loopback if that is this host itself.
+    """Return the source address of this host for packets to another one; loopback for this host itself.
 
     Raises:
-        OSError: The host's name is unknown, or there is no way there.
+        OSError: The host's name is unknown, or there is no route to it.
     """
     family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind, protocol) as probe:
@@ -60,7 +60,7 @@ def own_address_toward(address: Address) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether a host's name or number is only meant for peers on the same host; unknown ones are not."""
+    """Return whether a host's name or number is only reachable on that host itself; False for unknown ones."""
     with contextlib.suppress(OSError):
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
         return all(ipaddress.ip_address(target[0]).is_loopback for *_, target in found)
@@ -68,7 +68,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_this_host(host: str) -> bool:
-    """Return whether a host's name or number is one of this host's; unknown ones are not."""
+    """Return whether a host's name or number is one of this host's; False for unknown ones."""
     with contextlib.suppress(OSError):
         for family, _, _, _, target in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM):
             with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:

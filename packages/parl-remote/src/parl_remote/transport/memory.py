@@ -3,7 +3,7 @@
     channel --deque--> listener's inbox     one wake-up pipe on each end
     channel <--deque-- listener.send
 
-It behaves as the others do, closing included, and copies nothing: a frame arrives as a view of what was sent.
+It behaves like the others, closing included, and copies nothing: a frame arrives as a view of the sent one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["MemoryChannel", "MemoryListener"]
 
 
 class MemoryListener:
-    """The end that channels of the same process connect to with `connect`."""
+    """The listening end, for channels of the same process, which `connect` makes."""
 
     def __init__(self, address: str = "memory") -> None:
         self._address = address
@@ -34,7 +34,7 @@ class MemoryListener:
 
     @property
     def address(self) -> str:
-        """The name that was given."""
+        """The name given."""
         return self._address
 
     def connect(self) -> MemoryChannel:
@@ -52,7 +52,7 @@ class MemoryListener:
         return channel
 
     def poll(self) -> list[Event]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         with self._lock:
             events = list(self._inbox)
             self._inbox.clear()
@@ -76,11 +76,11 @@ class MemoryListener:
             channel.hang_up(f"{self._address} closed the connection")
 
     def fileno(self) -> int:
-        """Readable while there are events."""
+        """Return a descriptor that is readable while there are events."""
         return self._waker.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def close(self) -> None:
@@ -95,14 +95,14 @@ class MemoryListener:
         self._waker.close()
 
     def accept(self, peer: int, frames: Sequence[Buffer]) -> None:
-        """Take a message from a channel; for `MemoryChannel`."""
+        """Queue the event of a message from a channel; for `MemoryChannel`."""
         with self._lock:
             if peer not in self._peers:
                 raise ChannelClosed(f"{self._address} closed the connection")
             self._post(Received(peer, [memoryview(frame) for frame in frames]))
 
     def lose(self, peer: int, reason: str) -> None:
-        """Note that a channel closed; for `MemoryChannel`."""
+        """Queue the event of a closed channel; for `MemoryChannel`."""
         with self._lock:
             if self._peers.pop(peer, None) is not None:
                 self._post(Closed(peer, reason))
@@ -131,7 +131,7 @@ class MemoryChannel:
         self._listener.accept(self._peer, frames)
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
-        """Wait for one message."""
+        """Wait for one message and return it."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._inbox or self._over or self._closed, timeout_s):
                 raise ResultTimeout(f"nothing came within {timeout_s} s")
@@ -145,15 +145,15 @@ class MemoryChannel:
         return frames
 
     def fileno(self) -> int:
-        """Readable while there are messages, and for good once the peer is gone."""
+        """Return a descriptor that is readable while there are messages, and permanently once the peer is gone."""
         return self._waker.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def close(self) -> None:
-        """Close; what was sent before still arrives."""
+        """Close the channel; messages sent before still arrive."""
         with self._changed:
             if self._closed:
                 return
@@ -163,7 +163,7 @@ class MemoryChannel:
         self._listener.lose(self._peer, "the peer closed the connection")
 
     def deliver(self, frames: list[memoryview]) -> None:
-        """Take a message from the listener; for `MemoryListener`."""
+        """Queue a message from the listener; for `MemoryListener`."""
         with self._changed:
             if not self._closed:
                 self._inbox.append(frames)
@@ -171,7 +171,7 @@ class MemoryChannel:
                 self._changed.notify_all()
 
     def hang_up(self, reason: str) -> None:
-        """Note that the listener dropped this channel; for `MemoryListener`."""
+        """Record that the listener dropped this channel; for `MemoryListener`."""
         with self._changed:
             if not self._closed:
                 self._over = reason

@@ -1,1 +1,1 @@
-"""A node's worker: starts, watches and ends actors, and answers for their files, logs and values."""
+"""A node's worker: starts, watches and ends actors, and serves their files, logs and values."""

@@ -4,7 +4,8 @@ want(2) --fork--> zygote --forked--> a spare, on_spare()      take() -> the spar
                   zygote --refused-> on_refused(why): the host has no more processes or the like
                   zygote --ended---> on_ended(actor, why)
 
-A lease is here from LeaseAssigned until its actor has ended; why the latest ones did is kept for those who ask late.
+A lease is kept from LeaseAssigned until its actor has ended; the causes of the latest ends are kept for late
+requests.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ __all__ = ["ActorProcess", "ActorProcesses", "WorkerLease", "WorkerLeases"]
 
 _log = logging.getLogger("parl.remote")
 
-_SPARES = 1  # one hides the fork from whoever asks for actors one after the other, and costs some MB
-_REST_S = 1.0  # after a refusal nobody is started ahead for so long, or the refusals would keep the node busy
-_MAX_ZYGOTE_DEATHS = 3  # a zygote that dies at once, again and again, dies of its configuration
+_SPARES = 1  # one hides the fork from programs that make actors one after the other, and costs some MB
+_REST_S = 1.0  # after a refusal no spare is started for this long, or the refusals would keep the node busy
+_MAX_ZYGOTE_DEATHS = 3  # a zygote that repeatedly dies at once has a wrong configuration
 
 
 @dataclass(slots=True, eq=False)
@@ -42,12 +43,12 @@ class ActorProcess:
 
     Attributes:
         number: Its number on this node, never used again.
-        pid: Its process number.
+        pid: Its process id.
         address: The path of its socket.
-        log: Where what it prints goes once it is in use.
-        stats: Where it counts its calls once it is in use.
-        cause: Why it was killed, or asked to end, if it was.
-        peak: The most bytes of it that were ever in memory, known once it has ended.
+        log: The file of its output once it is in use.
+        stats: The file of its call statistics once it is in use.
+        cause: Why it was killed or asked to end; None if it was not.
+        peak: Its peak memory in bytes, known once it has ended.
     """
 
     number: int
@@ -60,15 +61,15 @@ class ActorProcess:
 
 
 class ActorProcesses:
-    """The processes of a worker's actors, one of them always started ahead.
+    """The processes of a worker's actors, with one spare started ahead.
 
     Args:
         loop: The node's loop.
         directory: The node's private directory, with the actors' sockets.
         log_directory: Where actors' log files go.
-        zygote: A zygote that runs.
-        restart_zygote: Starts another one after a death.
-        log_tail_lines: How many lines of its log go with an actor's end.
+        zygote: A running zygote.
+        restart_zygote: Starts another zygote after its death.
+        log_tail_lines: The number of lines of the log in a death report.
         on_spare: Called when there are new spares.
         on_refused: Told why a process could not be started.
         on_ended: Told of an actor that ended, and why.
@@ -106,7 +107,7 @@ class ActorProcesses:
         loop.add(zygote, self._hear)
 
     def want(self, count: int) -> None:
-        """See to it that `count` actors can be taken soon, and a spare one after them."""
+        """Order processes so that `count` actors can be taken soon, plus a spare one."""
         while self._ordered + len(self._spares) < count + self._spares_wanted and not self._closed:
             self._last_number += 1
             self._ordered += 1
@@ -117,7 +118,7 @@ class ActorProcesses:
         return self._spares.popleft() if self._spares else None
 
     def kill(self, actor: ActorProcess, cause: DeathCause) -> None:
-        """End an actor at once; its end is reported with this cause, or an earlier one."""
+        """Kill an actor at once; its end is reported with this cause, or an earlier one."""
         if actor.cause is None:
             actor.cause = cause
         self._zygote.kill(actor.number)
@@ -127,7 +128,7 @@ class ActorProcesses:
         self._zygote.dump(actor.number)
 
     def note(self, actor: ActorProcess, cause: DeathCause) -> None:
-        """Report an actor's end with this cause, or an earlier one; somebody asks it to end by itself."""
+        """Set the cause to report for an actor that is asked to end by itself, unless one is set."""
         if actor.cause is None:
             actor.cause = cause
 
@@ -183,14 +184,14 @@ class ActorProcesses:
         if actor in self._spares:
             self._spares.remove(actor)
         else:
-            known = actor.cause or cause  # that we killed it says less than why we did
+            known = actor.cause or cause  # the reason for a kill says more than its signal
             lines = processes.tail(actor.log, self._log_tail_lines)
             self._on_ended(actor, dataclasses.replace(known, log_tail=lines))
             with contextlib.suppress(OSError):
                 os.unlink(actor.stats)
 
     def _zygote_died(self) -> None:
-        """All its actors have died with it; the next ones need another."""
+        """Replace a dead zygote; all its actors have died with it."""
         self._loop.remove(self._zygote)
         self._zygote.close()
         self._zygote_deaths += 1
@@ -210,13 +211,13 @@ _ENDS_KEPT = 500  # for borrowers that come too late; a cause with its log is so
 
 @dataclass(slots=True, eq=False)
 class WorkerLease:
-    """One lease.
+    """One lease of a worker.
 
     Attributes:
-        assigned: What the master said of it.
-        since: When that was, on the loop's clock.
+        assigned: The master's message.
+        since: When it arrived, on the loop's clock.
         link: The client that owns its actor, while it is connected.
-        start: What that client asked for; None before it did.
+        start: The client's request; None before it.
         actor: The process, once there is one.
         channel: The worker's own way to it, which carries its exit report.
     """
@@ -230,7 +231,7 @@ class WorkerLease:
 
     @property
     def lease_id(self) -> str:
-        """Its id."""
+        """The lease's id."""
         return self.assigned.lease_id
 
     @property
@@ -240,11 +241,11 @@ class WorkerLease:
 
     @property
     def outlives_its_client(self) -> bool:
-        """True if its actor goes on when its client is gone."""
+        """Return whether its actor goes on when its client is gone."""
         return self.assigned.detached and self.actor is not None
 
     def as_running(self, now: float) -> RunningLease:
-        """For a master that has to learn of it again."""
+        """Return the lease in the form sent to a master that has to learn of it again."""
         one = self.assigned
         return RunningLease(
             lease_id=one.lease_id,
@@ -274,11 +275,11 @@ class WorkerLeases:
         return lease_id in self._leases
 
     def get(self, lease_id: str) -> WorkerLease | None:
-        """Return the lease of that id, if it is here."""
+        """Return the lease with that id, or None."""
         return self._leases.get(lease_id)
 
     def add(self, lease: WorkerLease) -> None:
-        """The master has assigned one."""
+        """Add a lease that the master has assigned."""
         self._leases[lease.lease_id] = lease
 
     def end(self, lease_id: str, cause: DeathCause) -> WorkerLease | None:
@@ -291,11 +292,11 @@ class WorkerLeases:
         return lease
 
     def cause_of(self, lease_id: str) -> DeathCause | None:
-        """Return why a lease ended, if that was not long ago."""
+        """Return why a lease ended, if that was recent."""
         return self._ended.get(lease_id)
 
     def way_to(self, lease_id: str) -> tuple[str, UnixChannel] | None:
-        """Return the socket's path of a living actor, and the worker's own way to it."""
+        """Return the socket's path of a living actor and the worker's own channel to it."""
         lease = self._leases.get(lease_id)
         if lease is None or lease.actor is None or lease.channel is None or lease.actor.cause is not None:
             return None
@@ -307,11 +308,11 @@ class WorkerLeases:
         return lease is not None and lease.client_id == client_id
 
     def directories_in_use(self) -> set[str]:
-        """Return where actors run now."""
+        """Return the directories that actors run in now."""
         starts = [lease.start for lease in self._leases.values()]
         return {start.working_dir for start in starts if start is not None and start.working_dir}
 
     def running(self, now: float) -> tuple[RunningLease, ...]:
-        """Return those that a master has to learn of again: somebody uses them, or will."""
+        """Return the leases that a master has to learn of again: those in use or soon to be."""
         here = (lease for lease in self._leases.values() if lease.link is not None or lease.outlives_its_client)
         return tuple(lease.as_running(now) for lease in here)

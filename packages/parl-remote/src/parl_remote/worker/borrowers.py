@@ -1,13 +1,13 @@
-"""A worker's part for those who did not make an actor but hold a handle of it.
+"""The worker's service for borrowers, clients that hold a handle of an actor that they did not make.
 
-    client --WatchActor--> Borrowers --HOLD--> actor               it cannot end any more before the client has come
+    client --WatchActor--> Borrowers --HOLD--> actor               it cannot end before the client has connected
            <-ActorWatched(address)--
            --JOIN, on a connection of its own--> actor
-           --ActorReached--> Borrowers --RELEASE--> actor           nobody else is on his way
+           --ActorReached--> Borrowers --RELEASE--> actor           no other borrower is expected
            <-ActorDied-- when it has ended, with the cause
 
-An actor that is busy for long reads nothing meanwhile, whoever comes. So there is one HOLD for all who are on their
-way, and no RELEASE before the actor has read what it was sent before: two short messages wait for it at most.
+An actor that is busy for long reads no messages meanwhile. So there is one HOLD for all expected borrowers, and no
+RELEASE before the actor has read earlier messages: at most two short messages wait for it.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LOOK_AGAIN_S = 0.05  # whether a busy actor has read what it was sent; until th
 
 
 class Borrowers:
-    """Fills `handshake.Part` on a worker.
+    """The borrowers of a worker's actors; implements `parts.Part`.
 
     Args:
-        find: The socket's path and the worker's connection of the actor on a lease, while it lives.
-        ended: Why the actor on a lease ended, if that was not long ago.
-        is_owner: Whether a client has made the actor on a lease.
+        find: Returns the socket's path and the worker's connection of the actor on a lease, while it lives.
+        ended: Returns why the actor on a lease ended, if that was recent.
+        is_owner: Returns whether a client has made the actor on a lease.
         loop: The node's loop.
     """
 
@@ -82,7 +82,7 @@ class Borrowers:
                 raise RemoteProtocolError(f"borrowers do not send {type(message).__name__}")
 
     def closed(self, link: Link) -> None:
-        """A client is gone; what it was on its way to need not wait for it."""
+        """Stop watching and holding actors for a client that is gone."""
         for lease_id in [lease_id for lease_id, links in self._watching.items() if link in links]:
             self._let_go(link, lease_id)
         for lease_id, waiting in list(self._undescribed.items()):
@@ -91,7 +91,7 @@ class Borrowers:
                 del self._undescribed[lease_id]
 
     def actor_ended(self, lease_id: str, cause: DeathCause) -> None:
-        """Tell everyone concerned."""
+        """Notify all clients that watch the actor of its end."""
         self._held.discard(lease_id)
         self._on_their_way.pop(lease_id, None)
         self._descriptions.pop(lease_id, None)
@@ -104,7 +104,7 @@ class Borrowers:
         """Do nothing: actors and links end with the node."""
 
     def attached(self, client_id: str, lease_id: str) -> None:
-        """A client on another host has its way to an actor, through the worker's relay."""
+        """Handle a client on another host that has reached an actor through the worker's relay."""
         for link in [link for link in self._on_their_way.get(lease_id, ()) if link.hello.id == client_id]:
             self._arrived(link, lease_id)
 
@@ -120,7 +120,7 @@ class Borrowers:
         link.tell(ActorWatched(request.request_id, actor[0], self._descriptions.get(lease_id, "")))
 
     def _hold(self, lease_id: str, channel: UnixChannel) -> bool:
-        """See to it that the actor does not end; False if it has ended this moment."""
+        """Keep the actor from ending; return False if it has just ended."""
         if lease_id not in self._held and _say(channel, Kind.HOLD):
             self._held.add(lease_id)
         return lease_id in self._held
@@ -132,7 +132,7 @@ class Borrowers:
             self._release(lease_id)
 
     def _release(self, lease_id: str) -> None:
-        """Let the actor end if it likes, once nobody is on his way and it has read that it was held."""
+        """Let the actor end, once no borrower is expected and the actor has read the HOLD."""
         if lease_id not in self._held or self._on_their_way.get(lease_id):
             return
         self._on_their_way.pop(lease_id, None)
@@ -161,7 +161,7 @@ class Borrowers:
 
 
 def _say(channel: UnixChannel, kind: Kind) -> bool:
-    """Tell an actor something; False if it has ended this moment."""
+    """Send an actor a message; return False if it has just ended."""
     with contextlib.suppress(ChannelClosed, ResultTimeout):
         channel.send(pack(kind, 0, 0, 0), 0.0)
         return True

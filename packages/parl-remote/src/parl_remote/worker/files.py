@@ -1,4 +1,4 @@
-"""A worker's part for files: keeps contents, lays out folders for programs, removes them when a program has ended.
+"""The worker's service for files: stores contents, builds programs' folders, and removes them afterwards.
 
     loop's thread   messages --jobs--> one thread of its own: hashes, writes, lays out --answers--> loop's thread
 
@@ -59,7 +59,7 @@ class DamagedBlob(RemoteError):
 
 
 class _Incoming:
-    """A content on its way."""
+    """A content that is being received."""
 
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
@@ -74,11 +74,11 @@ class _Incoming:
 
 
 class Blobs:
-    """Contents by hash.
+    """Contents of files by hash.
 
     Args:
-        directory: Made when the first content comes.
-        limit: Bytes beyond which contents that nobody needs now are removed.
+        directory: Made when the first content arrives.
+        limit: Bytes beyond which contents that are not needed now are removed.
     """
 
     def __init__(self, directory: Path, limit: int) -> None:
@@ -90,26 +90,26 @@ class Blobs:
 
     @property
     def total(self) -> int:
-        """Bytes that are kept."""
+        """The total size of the stored contents in bytes."""
         return sum(self._sizes.values())
 
     def __contains__(self, digest: str) -> bool:
         return digest in self._sizes
 
     def add(self, who: str, digest: str, size: int, offset: int, data: memoryview) -> None:
-        """Take the next part of a content.
+        """Add the next part of a content.
 
         Args:
-            who: Who sends it; two may send the same at once.
+            who: The sender; two may send the same content at once.
             digest: Its hash.
-            size: Bytes of the whole.
-            offset: Where this part begins; 0 begins anew.
+            size: The size of the content in bytes.
+            offset: The offset of this part; 0 starts anew.
             data: The part.
 
         Raises:
-            RemoteProtocolError: Parts do not follow each other, or are more than was said.
-            RemoteError: The whole does not have the hash that it was sent under.
-            OSError: It cannot be written.
+            RemoteProtocolError: A part does not continue the previous one, or exceeds the announced size.
+            RemoteError: The content does not have the announced hash.
+            OSError: The content cannot be written.
         """
         if not is_digest(digest):
             raise RemoteProtocolError(f"{digest[:80]!r} is no SHA-256")
@@ -132,10 +132,10 @@ class Blobs:
             self._complete(who, digest, coming)
 
     def read(self, digest: str) -> Path:
-        """Return where a content lies, for who checks it while reading; it counts as used now.
+        """Return the path of a content, which the reader must verify, and count it as used.
 
         Raises:
-            DamagedBlob: It is not there.
+            DamagedBlob: The content is not stored.
         """
         if digest not in self._sizes:
             raise DamagedBlob(digest)
@@ -159,7 +159,7 @@ class Blobs:
             self._give_up(who, digest)
 
     def shrink(self, needed: Collection[str], limit: int | None = None) -> None:
-        """Remove what was used least recently until the rest fits the limit; what is needed stays."""
+        """Remove the least recently used contents until the rest fits the limit; contents in `needed` stay."""
         excess = self.total - (self._limit if limit is None else limit)
         for digest, size in list(self._sizes.items()):
             if excess <= 0:
@@ -201,14 +201,14 @@ def make_folder(folder: Path, manifest: Manifest, blobs: Blobs) -> None:
     """Make a job's folder.
 
     Args:
-        folder: Where; nothing is there yet.
-        manifest: What it holds.
+        folder: Its path, which must not exist.
+        manifest: Its entries.
         blobs: The contents.
 
     Raises:
         DamagedBlob: A content is missing or damaged.
-        RemoteError: This host takes two names for one.
-        OSError: It cannot be written.
+        RemoteError: Two names are the same on this host.
+        OSError: The folder cannot be written.
     """
     partial = folder.with_name(f"{folder.name}.partial")
     remove_folder(partial)
@@ -228,13 +228,13 @@ def make_folder(folder: Path, manifest: Manifest, blobs: Blobs) -> None:
 
 
 def remove_folder(folder: Path) -> bool:
-    """Remove a folder with all that is in it; False if something is still there, because somebody writes there."""
+    """Remove a folder and its contents; return False if it still exists, because a process writes there."""
     shutil.rmtree(folder, ignore_errors=True)
     return not folder.exists()
 
 
 def _make_directory(top: Path, path: str, made: set[str]) -> None:
-    """Make a directory and those above it."""
+    """Make a directory and its missing parents."""
     missing = []
     while path and path not in made:
         missing.append(path)
@@ -265,7 +265,7 @@ def _write(path: Path, entry: Entry, source: Path) -> None:
 
 
 def _new(path: Path, name: str, mode: int) -> io.FileIO:
-    """Return a file that nothing had the name of."""
+    """Return a new file, created exclusively."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | CLOSE_ON_EXEC | NO_FOLLOW | BINARY
     try:
         return io.FileIO(os.open(path, flags, mode), "wb")
@@ -283,12 +283,12 @@ TAKES = ("SeeFiles", "PrepareFolder", "StoreParts")
 KEPT_BYTES = 4 * 2**30  # a program's data and code, and those of the few before it
 _MOST_LACKING = 2000  # hashes in one answer: 130 KB
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_LAST_JOB_S = 0.5  # for the file that is just being written; more would keep `xparl stop` waiting
+_LAST_JOB_S = 0.5  # for the file that is just being written; a longer wait would delay `xparl stop`
 _TRY_AGAIN_S = 1.0  # an actor that is being ended may still write into its folder
 
 
 class _Program:
-    """One link's folders, by the hash of their manifests."""
+    """One program's folders, by the hash of their manifests."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -298,13 +298,13 @@ class _Program:
 
 
 class WorkerFiles:
-    """See the module.
+    """The file service of a worker; see the module's docstring.
 
     Args:
         loop: The node's loop.
-        directory: Where contents and folders go.
-        in_use: Gives the directories that actors run in now.
-        kept_bytes: Contents beyond this are removed once nobody needs them.
+        directory: The directory of contents and folders.
+        in_use: Returns the directories that actors run in now.
+        kept_bytes: Contents beyond this size are removed once they are not needed.
     """
 
     def __init__(
@@ -345,21 +345,21 @@ class WorkerFiles:
             raise RemoteProtocolError(f"files are not handled with {type(message).__name__}")
 
     def closed(self, link: Link) -> None:
-        """A program has ended: its folders go once its actors have ended, too."""
+        """Mark a program as ended: its folders are removed once its actors have ended, too."""
         program = self._programs.pop(link, None)
         if program is not None:
             program.gone = True
             self._clear(program)
 
     def close(self) -> None:
-        """The node ends, and its zygote removes the directory; thousands of files are not waited for here."""
+        """Stop the thread; the zygote removes the directory, because thousands of files would take too long here."""
         if self._thread is not None:
             self._closing = True
             self._jobs.put(None)
             self._thread.join(_LAST_JOB_S)
 
     def _do(self, link: Link, request_id: int, job: Callable[[], Message]) -> None:
-        """Have a job done in the other thread, and its outcome told to the client."""
+        """Run a job in the other thread, and send its outcome to the client."""
 
         def attempt() -> None:
             try:
@@ -381,7 +381,7 @@ class WorkerFiles:
         self._jobs.put(job)
 
     def _clear(self, program: _Program) -> None:
-        """Remove a program's folders as soon as no actor runs in them; detached ones may for long."""
+        """Remove a program's folders as soon as no actor runs in them; detached actors may for long."""
         used = self._in_use()
 
         def attempt() -> None:
@@ -430,7 +430,7 @@ class WorkerFiles:
             folder = self._directory / "jobs" / f"{program.number}-{message.digest[:16]}"
             make_folder(folder, manifest, self._blobs)
         except DamagedBlob as damaged:
-            _log.warning("%s; it is asked for again", damaged)
+            _log.warning("%s; it is requested again", damaged)
             self._blobs.discard(damaged.digest)
             return FolderAnswer(message.request_id, lacks=(damaged.digest,))
         program.folders[message.digest] = folder
@@ -449,11 +449,11 @@ class WorkerFiles:
         return Done(message.request_id)
 
     def _check_space(self, program: _Program, needed: int) -> None:
-        """Better now than after half of it has been sent."""
+        """Raise `OSError` if the disk is too full, before data is sent."""
         self._directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         free = shutil.disk_usage(self._directory).free
         if needed > free:
-            self._blobs.shrink(program.needs, 0)  # what is kept for later may be what fills the disk
+            self._blobs.shrink(program.needs, 0)  # contents kept for later may be what fills the disk
             free = shutil.disk_usage(self._directory).free
         if needed > free:
             raise OSError(errno.ENOSPC, f"{_mib(needed)} are needed and {_mib(free)} are free", str(self._directory))

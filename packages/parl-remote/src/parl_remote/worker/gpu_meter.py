@@ -1,4 +1,4 @@
-"""Use of a node's GPUs, read in a thread: the driver may take a second to answer, and the node cannot wait.
+"""Sampling of a node's GPUs in a thread of its own, because the driver may take a second to answer.
 
 thread --every two seconds--> Nvml.look --> latest() --> Heartbeat
 
@@ -31,18 +31,18 @@ class Gpus(Protocol):
     """A source of GPU use; see `Nvml`."""
 
     def look(self) -> tuple[GpuUse, ...]:
-        """Return the GPUs as they are now."""
+        """Return the current state of the GPUs."""
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the connection to the driver."""
 
 
 class GpuMeter:
-    """The GPUs' use as it was seen last.
+    """The last sampled utilization of the GPUs.
 
     Args:
         names: As CUDA_VISIBLE_DEVICES names them; no thread is started if there are none.
-        connect: Opens the way to the driver.
+        connect: Opens the connection to the driver.
     """
 
     def __init__(self, names: tuple[str, ...], connect: Callable[[tuple[str, ...]], Gpus] | None = None) -> None:
@@ -54,18 +54,18 @@ class GpuMeter:
             threading.Thread(target=self._run, name="parl-gpu-meter", daemon=True).start()
 
     def latest(self) -> tuple[GpuUse, ...]:
-        """Return what was seen last; empty before, and where there is no driver."""
+        """Return the last sample; empty before the first one, and without a driver."""
         return self._latest
 
     def close(self) -> None:
-        """Stop looking, soon."""
+        """Stop sampling soon."""
         self._over.set()
 
     def _run(self) -> None:
         try:
             gpus = self._connect(self._names)
         except OSError as error:
-            _log.info("nobody will see how busy the GPUs are: %s", error)
+            _log.info("the utilization of the GPUs is not reported: %s", error)
             return
         try:
             while not self._over.is_set():
@@ -92,7 +92,7 @@ class Nvml:
     """An open connection to the driver.
 
     Args:
-        names: The GPUs to look at, as CUDA_VISIBLE_DEVICES names them: numbers or the beginnings of UUIDs.
+        names: The GPUs to query, as CUDA_VISIBLE_DEVICES names them: numbers or prefixes of UUIDs.
         library: The library; the system's if None.
 
     Raises:
@@ -105,11 +105,11 @@ class Nvml:
         self._devices = [(name, self._find(name)) for name in names]
 
     def look(self) -> tuple[GpuUse, ...]:
-        """Return the GPUs as they are now; what one does not say is None."""
+        """Return the current state of the GPUs; values that a GPU does not report are None."""
         return tuple(self._look_at(name, device) for name, device in self._devices if device is not None)
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Close the connection to the driver."""
         self._library.nvmlShutdown()
 
     def _look_at(self, name: str, device: ctypes.c_void_p) -> GpuUse:

@@ -1,4 +1,4 @@
-"""A node's part for `xparl doctor`: how its host is, and whether it reaches another node.
+"""The node's service for `xparl doctor`: the state of its host, and whether it reaches another node.
 
 CheckHost, ReachNode --> a thread for each, because disks and networks may take their time --> HostReport, NodeReached
 """
@@ -38,7 +38,7 @@ _MOST_AT_ONCE = 8
 _MOST_MODULES = 500
 _MOST_PATHS = 100
 _REACH_S = 2.0  # a host that is there answers in milliseconds, over a bad line in a second
-_MATTER = ("parl-remote", "numpy", "cloudpickle")  # what both ends of a pickle must have alike
+_MATTER = ("parl-remote", "numpy", "cloudpickle")  # packages whose versions must agree on both ends of a pickle
 
 
 class HostCheck:
@@ -47,7 +47,7 @@ class HostCheck:
     Args:
         loop: The node's loop.
         directory: Where the node writes logs and files.
-        addresses: The addresses that a node has told the master, none if there is no such node; None in a worker.
+        addresses: Returns the addresses that a node has told the master, none if the node is unknown; None in a worker.
     """
 
     def __init__(self, loop: Loop, directory: Path, addresses: Callable[[str], Sequence[str]] | None = None) -> None:
@@ -57,7 +57,7 @@ class HostCheck:
         self._busy = 0
 
     def received(self, link: Link, message: Message, _frames: Sequence[memoryview]) -> None:
-        """Start to find out; the answer follows."""
+        """Start a check in a thread; the answer follows."""
         match message:
             case CheckHost():
                 if len(message.modules) > _MOST_MODULES or len(message.paths) > _MOST_PATHS:
@@ -75,7 +75,7 @@ class HostCheck:
         """Do nothing: answers to a peer that is gone are dropped."""
 
     def close(self) -> None:
-        """Do nothing: the threads end by themselves, and do not keep the process."""
+        """Do nothing: the threads end by themselves, and do not keep the process alive."""
 
     def _find_out(self, link: Link, request_id: int, find: Callable[[], Message]) -> None:
         if self._busy >= _MOST_AT_ONCE:
@@ -101,7 +101,7 @@ class HostCheck:
 
 
 def report_of(asked: CheckHost, directory: Path) -> HostReport:
-    """Return how this host is."""
+    """Return the report of this host."""
     missing = missing_modules(asked.modules, asked.paths)
     free = -1
     with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ def report_of(asked: CheckHost, directory: Path) -> HostReport:
 
 
 def versions_that_matter() -> dict[str, str]:
-    """Versions of Python and of what pickles depend on."""
+    """Return the versions of Python and of the packages that pickles depend on."""
     found = {"python": platform.python_version()}
     for name in _MATTER:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -132,7 +132,7 @@ def versions_that_matter() -> dict[str, str]:
 
 
 def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the modules that could not be imported here; only the first part of a dotted name is looked for."""
+    """Return the modules that cannot be imported here; only the first part of a dotted name is checked."""
     importlib.invalidate_caches()
     elsewhere = [path for path in paths if os.path.isabs(path)]
     missing = []
@@ -148,7 +148,7 @@ def missing_modules(names: Sequence[str], paths: Sequence[str]) -> tuple[str, ..
 
 
 def _most_descriptors() -> int:
-    """Return how many files a process may have open, -1 where that is not limited one by one."""
+    """Return the limit of open files per process, -1 if there is none."""
     if "resource" in missing():  # on Windows
         return -1
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -28,9 +28,9 @@ from parl_remote.system.processes import marks_of, read_marks, write_marks
 __all__ = ["LogBook", "LogEntry", "WorkerLogs", "bytes_in", "last_lines", "next_lines", "whole_characters"]
 
 
-_LONGEST = 64 * 2**20  # of one file; a debugging session fits in, and a thousand runaway actors do not fill a disk
+_LONGEST = 64 * 2**20  # of one file; enough for a debugging session, and a thousand runaway actors do not fill a disk
 _KEPT_WHEN_CUT = 16 * 2**20
-_CUT_EVERY_S = 2.0  # an actor that writes as fast as it can gets some gigabytes far until it is cut
+_CUT_EVERY_S = 2.0  # an actor that writes as fast as it can writes some gigabytes until its log is cut
 _KEPT_ENDED = 1000
 _KEPT_ENDED_BYTES = 2**30
 _COPIED_AT_ONCE = 2**20
@@ -41,15 +41,15 @@ class LogEntry:
     """One actor's log.
 
     Attributes:
-        lease_id: The actor.
-        client_id: Whose it is.
+        lease_id: The actor's lease.
+        client_id: The client that owns the actor.
         class_name: Its class.
         actor_name: Its name, empty for none.
-        pid: Its process.
+        pid: Its process id.
         path: The file that it writes to.
-        origin: The position of the file's first byte; below 0 where somebody else had written to the file before.
+        origin: The position of the file's first byte; below 0 if the file had content before.
         ended: Whether the actor has ended.
-        before: Where the piece before the file begins, equal to `origin` if there is none; it lies in `before_path`.
+        before: The position of the first byte in `before_path`, equal to `origin` if there is none.
     """
 
     lease_id: str
@@ -77,10 +77,10 @@ class LogEntry:
         return max(0, self.origin + bytes_in(self.path))
 
     def read(self, start: int, most_bytes: int) -> tuple[int, bytes]:
-        """Return bytes from a position on; later than asked for if those are gone.
+        """Return bytes from a position on, or from a later one if those are gone.
 
         Returns:
-            Where they begin, and the bytes; none at the end of the log.
+            The position of the first byte, and the bytes; none at the end of the log.
         """
         start = max(start, self.start)
         if start >= self.size():
@@ -100,7 +100,7 @@ class LogEntry:
         return start, data
 
     def errors(self, start: int, stop: int) -> list[tuple[int, int]]:
-        """Return the parts of a range of positions that came by stderr, as (start, stop), in order."""
+        """Return the parts of a range of positions that were written to stderr, as (start, stop), in order."""
         pieces = [(self.path, self.origin)]
         if start < self.origin and self.before < self.origin:
             pieces.insert(0, (self.before_path, self.before))
@@ -111,9 +111,9 @@ class LogEntry:
         ]
 
     def cut(self) -> None:
-        """Keep the last of the file in a second one and start it anew.
+        """Move the end of the file to a second one and start the file anew.
 
-        The actor goes on writing meanwhile: what it writes between the last read and the cut is lost.
+        The actor goes on writing meanwhile: output between the last read and the cut is lost.
         """
         with open(self.path, "r+b") as file, open(self.before_path, "wb") as older:
             os.chmod(older.fileno(), 0o600)
@@ -131,7 +131,7 @@ class LogEntry:
         self.origin += at
 
     def delete(self) -> None:
-        """Remove its files."""
+        """Remove the log's files."""
         logs = (self.path, self.before_path)
         for path in (*logs, *map(marks_of, logs)):
             with contextlib.suppress(OSError):
@@ -143,7 +143,7 @@ class LogBook:
 
     Args:
         loop: The node's loop.
-        keep: Whether files stay where they are, because their directory is the user's.
+        keep: Whether files are kept, because their directory is the user's.
     """
 
     def __init__(self, loop: Loop, *, keep: bool = False) -> None:
@@ -157,17 +157,17 @@ class LogBook:
         self._looking = False
 
     def began(self, lease: LeaseAssigned, client: Hello, pid: int, path: Path, already: int) -> None:
-        """An actor writes to a file from now on.
+        """Register an actor's log file.
 
         Where the client is itself an actor of this node, the log counts as its own client's, so that a program sees
         what all its actors write.
 
         Args:
-            lease: The actor's.
-            client: Who made it.
-            pid: The actor's process.
+            lease: The actor's lease.
+            client: The client that made it.
+            pid: The actor's process id.
             path: The file.
-            already: How many bytes were in the file before.
+            already: The file's size before.
         """
         maker = self._by_pid.get(client.pid) if client.host_id == self._host_id else None
         client_id = maker.client_id if maker is not None else lease.client_id
@@ -180,7 +180,7 @@ class LogBook:
             self._loop.call_later(_CUT_EVERY_S, self._look)
 
     def ended(self, lease_id: str) -> None:
-        """The actor has ended; unknown ones are ignored."""
+        """Mark an actor as ended; unknown ones are ignored."""
         entry = self._running.pop(lease_id, None)
         if entry is None:
             return
@@ -197,7 +197,7 @@ class LogBook:
                 oldest.delete()
 
     def find(self, lease_id: str) -> LogEntry | None:
-        """Return the log of an actor, None if it is unknown or gone."""
+        """Return the log of an actor, None if it is unknown or deleted."""
         return self._running.get(lease_id) or self._ended.get(lease_id)
 
     def of_client(self, client_id: str) -> Iterator[LogEntry]:
@@ -206,10 +206,10 @@ class LogBook:
             yield from (entry for entry in entries.values() if entry.client_id == client_id)
 
     def _look(self) -> None:
-        """Cut what has grown too long."""
+        """Cut the files that have grown too long."""
         for entry in self._running.values():
             if bytes_in(entry.path) > _LONGEST:
-                with contextlib.suppress(OSError):  # a disk that is full will not be fuller
+                with contextlib.suppress(OSError):  # a full disk cannot get fuller
                     entry.cut()
         self._looking = bool(self._running)
         if self._looking:
@@ -232,7 +232,7 @@ _LENGTHS = ((0xF0, 0xF8, 4), (0xE0, 0xF0, 3), (0xC0, 0xE0, 2))  # of a character
 
 
 def whole_characters(data: bytes) -> int:
-    """Return how many bytes of `data` are left without a character that is cut off at the end."""
+    """Return the length of `data` without an incomplete UTF-8 character at its end."""
     for back in range(1, min(4, len(data) + 1)):
         byte = data[-back]
         if byte & _LEAD != _CONTINUES:
@@ -245,7 +245,7 @@ def last_lines(entry: LogEntry, lines: int, most_bytes: int) -> tuple[int, bytes
     """Return the last lines of a log; fewer if they are longer than `most_bytes`.
 
     Returns:
-        Where they begin, and the bytes up to the end.
+        The position of the first line, and the bytes up to the end.
     """
     size = entry.size()
     start, data = _between(entry, max(entry.start, size - most_bytes), size)
@@ -285,8 +285,8 @@ def next_lines(entry: LogEntry, start: int, most_bytes: int, backlog: int) -> Li
     Args:
         entry: The log.
         start: The position.
-        most_bytes: How much to take.
-        backlog: How far behind the end a reader may be; what is older is left out, up to the next line's beginning.
+        most_bytes: The maximum number of bytes.
+        backlog: How far behind the end a reader may be; older text is skipped, up to the next line's beginning.
     """
     size = entry.size()
     dropped = 0
@@ -302,7 +302,7 @@ def next_lines(entry: LogEntry, start: int, most_bytes: int, backlog: int) -> Li
 
 
 def _between(entry: LogEntry, start: int, stop: int) -> tuple[int, bytes]:
-    """Return the bytes of a range, of which the beginning may be gone."""
+    """Return the bytes of a range, starting later if its beginning is gone."""
     start, data = entry.read(start, max(0, stop - start))
     parts = [data]
     at = start + len(data)
@@ -314,10 +314,10 @@ def _between(entry: LogEntry, start: int, stop: int) -> tuple[int, bytes]:
 
 
 def _skip(entry: LogEntry, start: int, target: int) -> tuple[int, int]:
-    """Pass over lines up to the first one that begins at `target` or later.
+    """Skip lines up to the first one that begins at `target` or later.
 
     Returns:
-        How many, and where that line begins. What is no longer there is counted as lines of the same length.
+        The number of lines, and the position of that line. Deleted text counts as lines of the same length.
     """
     lines, read, at = 0, 0, max(start, entry.start)
     gone = at - start
@@ -336,7 +336,7 @@ def _skip(entry: LogEntry, start: int, target: int) -> tuple[int, int]:
     return lines, at + newline
 
 
-_LOOK_S = 0.1  # soon enough for whoever watches; a look at a thousand files takes some milliseconds
+_LOOK_S = 0.1  # soon enough for a person watching; checking a thousand files takes some milliseconds
 _MOST_BYTES = 2**20
 _MOST_WAIT_S = 60.0
 _MOST_READERS = 2000  # each is looked at ten times a second
@@ -348,7 +348,7 @@ _BACKLOG = 2**20  # bytes that a program may be behind, then it gets the latest
 
 @dataclass(slots=True, eq=False)
 class _Reader:
-    """A reader that waits for the next piece of one log."""
+    """A pending request for the next piece of one log."""
 
     link: Link
     asked: ReadLog
@@ -357,7 +357,7 @@ class _Reader:
 
 @dataclass(slots=True, eq=False)
 class _Follower:
-    """A program that wants to see what its actors write."""
+    """A program that follows the output of its actors."""
 
     link: Link
     positions: dict[str, int]
@@ -368,7 +368,7 @@ class _Follower:
 
 
 class WorkerLogs:
-    """Answers questions about logs; see `handshake.Part`.
+    """Answers log requests; see `parts.Part`.
 
     Args:
         loop: The node's loop.
@@ -383,14 +383,14 @@ class WorkerLogs:
         self._looking = False
 
     def received(self, link: Link, message: Message, _frames: Sequence[memoryview]) -> None:
-        """Answer, now or when there is something."""
+        """Answer a request, now or when there is output."""
         match message:
             case ReadLog():
                 self._asked_to_read(link, message)
             case FollowActors():
                 self._asked_to_follow(link, message)
             case _:
-                raise RemoteProtocolError(f"{type(message).__name__} is no question about logs")
+                raise RemoteProtocolError(f"{type(message).__name__} is no request about logs")
 
     def closed(self, link: Link) -> None:
         """Drop the requests of a peer that is gone."""
@@ -448,7 +448,7 @@ class WorkerLogs:
             self._serve(follower, _AT_ONCE)
 
     def _serve(self, follower: _Follower, most_bytes: int) -> None:
-        """Answer a follower if there is something or it does not want to wait any longer."""
+        """Answer a follower if there is output or its time is up."""
         asked = follower.asked
         if asked is None:
             return
@@ -458,7 +458,7 @@ class WorkerLogs:
             follower.link.tell(ActorsWrote(asked.request_id, outputs))
 
     def _outputs(self, follower: _Follower, most_bytes: int) -> tuple[ActorOutput, ...]:
-        """Return what this follower's actors have written, each of them beginning a round in turn."""
+        """Return the output of a follower's actors, starting with a different actor in each round."""
         entries = [
             entry
             for entry in self._book.of_client(follower.link.hello.id)
@@ -507,7 +507,7 @@ class WorkerLogs:
             self._loop.call_later(_LOOK_S, self._look)
 
     def _look(self) -> None:
-        """See whether there is something for those who wait."""
+        """Answer pending requests that have output or whose time is up."""
         self._looking = False
         now = self._loop.now()
         waiting, self._readers = self._readers, []
@@ -527,7 +527,7 @@ class WorkerLogs:
 
 
 def _pieces(entry: LogEntry, start: int, data: bytes) -> tuple[LogPiece, ...]:
-    """Return bytes from a position on as text, divided by stream."""
+    """Return the bytes from a position on as text, split by stream."""
     pieces: list[LogPiece] = []
     at = 0
     for begin, end in (*entry.errors(start, start + len(data)), (start + len(data), start + len(data))):

@@ -1,8 +1,8 @@
-"""A worker's connection to its master, whatever carries it: Hello, NodeJoin, heartbeats, and the end.
+"""A worker's connection to its master, over any transport: Hello, NodeJoin, heartbeats, and the end.
 
     worker --Hello-->  master
            <-Welcome-
-           --NodeJoin (what it offers, what already runs), Heartbeat, LeaseEnded-->
+           --NodeJoin (its resources, its running leases), Heartbeat, LeaseEnded-->
            <-LeaseAssigned, LeaseRevoked, Heartbeat, Bye--
 
 It never blocks, so that master and worker may share one loop. `RejoiningLink` comes back to a master on another host or
@@ -46,7 +46,7 @@ __all__ = ["MasterLink", "RejoiningLink", "worker_hello"]
 
 
 def worker_hello(joined: NodeJoin) -> Hello:
-    """Return how the worker of a node introduces itself to the master."""
+    """Return the Hello of a node's worker to the master."""
     return Hello(
         role=Role.WORKER,
         to=Role.MASTER,
@@ -66,12 +66,12 @@ class MasterLink:
     Args:
         loop: The worker's loop.
         channel: A fresh channel to the master; the link owns it from now on.
-        joined: What the worker offers, with the leases that run now.
-        on_message: Takes the master's messages about leases.
+        joined: Returns the worker's resources and running leases.
+        on_message: Called with the master's messages about leases.
         on_lost: Called once with the reason when the connection is lost or the master is silent for too long.
         on_bye: Called instead when the master ends the link on purpose; `on_lost` if None.
         limits: Times.
-        gpus: Says how busy the node's GPUs are.
+        gpus: Returns the utilization of the node's GPUs.
     """
 
     def __init__(
@@ -105,12 +105,12 @@ class MasterLink:
         self._beat()
 
     def tell(self, message: Message) -> None:
-        """Send a message; before the NodeJoin, which has all that runs, and after the end it goes nowhere."""
+        """Send a message; before NodeJoin, which has all running leases, and after the end it is discarded."""
         if self._welcome:
             self._send(message)
 
     def close(self, reason: str = "the worker was stopped") -> None:
-        """Say goodbye; neither `on_lost` nor `on_bye` is called."""
+        """Close the link with a Bye; neither `on_lost` nor `on_bye` is called."""
         self._send(Bye(reason))
         self._end(None, reason)
 
@@ -151,7 +151,7 @@ class MasterLink:
             return
         now = self._loop.now()
         if now - self._last_beat > 2 * self._limits.heartbeat_interval_s:
-            self._heard = now  # it was this process that slept, and what the master has said is still to be read
+            self._heard = now  # this process was suspended, and the master's messages are still to be read
         self._last_beat = now
         silent_s = now - self._heard
         if silent_s > self._limits.liveness_limit_s:
@@ -193,17 +193,17 @@ _log = logging.getLogger("parl.remote")
 
 
 class RejoiningLink:
-    """The connections of a worker to its master, one after the other.
+    """The successive connections of a worker to its master.
 
     Args:
         loop: The worker's loop.
         first: A fresh channel to the master.
-        connect: Opens another one; called on another thread.
-        joined: What the worker offers, with the leases that run now.
-        on_message: Takes the master's messages about leases.
-        on_end: Called once when the master said goodbye or was given up, with the reason.
+        connect: Opens another channel; called on another thread.
+        joined: Returns the worker's resources and running leases.
+        on_message: Called with the master's messages about leases.
+        on_end: Called once when the master ended the link or was given up, with the reason.
         limits: Times.
-        gpus: Says how busy the node's GPUs are.
+        gpus: Returns the utilization of the node's GPUs.
     """
 
     def __init__(
@@ -230,12 +230,12 @@ class RejoiningLink:
         self._link: MasterLink | None = self._linked(first)
 
     def tell(self, message: Message) -> None:
-        """Send a message; while there is no master it goes nowhere, and the next NodeJoin makes up for it."""
+        """Send a message; without a master it is discarded, and the next NodeJoin makes up for it."""
         if self._link is not None:
             self._link.tell(message)
 
     def close(self) -> None:
-        """Say goodbye; `on_end` is not called."""
+        """Close the link with a Bye; `on_end` is not called."""
         self._ended = True
         if self._link is not None:
             self._link.close()
@@ -264,7 +264,7 @@ class RejoiningLink:
         self._loop.call_later(self._limits.rejoin_interval_s, thread.start)
 
     def _try(self) -> None:
-        """Try once, on a thread of its own."""
+        """Try once to connect, on a thread of its own."""
         try:
             channel = self._connect()
         except Exception as error:  # a refused key as well: a relay whose target is away looks like one

@@ -1,11 +1,11 @@
-"""The worker's part in `put`: values that came from other hosts, and those of its actors that other hosts asked for.
+"""The worker's part in `put`: values from other hosts, and values of its actors that other hosts request.
 
     client on another host --StoreObject, image-->  memory of this process
                            --HoldObject---------->  memory of an actor, opened here as well, so that it stays
                            --FetchObject--------->  <--image--
     actor of this node     --reads a note in the node's directory, which says where the value is--> maps it
 
-A value is here once, however many clients bring it, and goes with the last of them; actors keep what they have mapped.
+A value is stored once, however many clients send it, and released with the last of them; actors keep their mappings.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TIDY_S = 0.5  # see `MemoryPool.tidy`
 
 @dataclass(slots=True)
 class _Held:
-    """A value here, and who wants it to be."""
+    """A stored value and the links that hold it."""
 
     memory: Memory
     is_ours: bool
@@ -39,7 +39,7 @@ class _Held:
 
 
 class WorkerObjects:
-    """The values that a node holds for clients on other hosts.
+    """The values that a node stores for clients on other hosts.
 
     Args:
         loop: The node's loop.
@@ -54,7 +54,7 @@ class WorkerObjects:
         self._tidying = False
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:
-        """Take a message of `messages.parts`; see `handshake.Part`."""
+        """Process a message of `messages.objects`; see `parts.Part`."""
         object_id = getattr(message, "object_id", "")
         if not object_places.is_id(object_id):
             raise RemoteProtocolError(f"{object_id[:80]!r} is no id of a value")
@@ -81,12 +81,12 @@ class WorkerObjects:
             self._release(link, message.object_id)
 
     def closed(self, link: Link) -> None:
-        """A client is gone, and what only it wanted goes."""
+        """Release the values that only this client held."""
         for object_id in [object_id for object_id, held in self._held.items() if link in held.links]:
             self._release(link, object_id)
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all values."""
         for object_id, held in list(self._held.items()):
             for link in list(held.links):
                 self._release(link, object_id)
@@ -106,7 +106,7 @@ class WorkerObjects:
         self._held[object_id].links.add(link)
 
     def _keep(self, object_id: str, memory: Memory, *, is_ours: bool) -> None:
-        """Have a value here, for all actors of this node."""
+        """Store a value for all actors of this node."""
         try:
             object_places.note(self._directory, object_id, memory.place())
         except OSError:

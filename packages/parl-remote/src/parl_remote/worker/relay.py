@@ -1,11 +1,11 @@
-"""The worker's relay: calls from other hosts come in at the node's one port and go on to the actor's unix socket.
+"""The worker's relay: forwards calls from other hosts, which arrive at the node's port, to the actors' unix sockets.
 
     caller on another host --zmq link, after AttachActor--> Relay --unix--> actor
                            <-------- whole messages, unread --------------
 
-It looks into nothing that passes. After AttachActor all that is on the link belongs to caller and actor, but for
-credits that keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor
-waits for credit, an actor that is ahead of its caller is not read from.
+It does not read the messages. After AttachActor all traffic on the link is between caller and actor, except credits,
+which keep both from filling the worker's memory (see `relayed_channel`): a caller that is ahead of its actor waits for
+credit, an actor that is ahead of its caller is not read from.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Relay"]
 
 
 class _Pair:
-    """A caller's link and the connection to its actor, with what is on its way between them."""
+    """A caller's link and the connection to its actor, with the bytes in flight between them."""
 
     __slots__ = ("actor", "held", "link", "not_credited", "to_caller")
 
@@ -34,7 +34,7 @@ class _Pair:
 
 
 class Relay:
-    """Pairs of a caller's link and a connection to an actor.
+    """The pairs of a caller's link and a connection to an actor.
 
     Args:
         loop: The node's loop.
@@ -49,23 +49,23 @@ class Relay:
         loop.add(self._actors, self._poll)
 
     def attach(self, link: Link, address: str) -> None:
-        """From now on, carry everything between a link and the actor that listens at `address`."""
+        """Forward all messages between a link and the actor that listens at `address`, from now on."""
         try:
             actor = self._actors.connect(address)
         except ChannelClosed:
-            link.drop()  # it died this moment; the caller hears of it on its own link to the worker
+            link.drop()  # the actor has just died; the caller is notified on its own link to the worker
             return
         self._by_link[link] = self._by_actor[actor] = _Pair(link, actor)
 
     def carries(self, link: Link) -> bool:
-        """Return whether a link belongs to a caller and an actor."""
+        """Return whether a link is paired with an actor."""
         return link in self._by_link
 
     def forward(self, link: Link, frames: list[memoryview]) -> None:
-        """Pass a caller's message on; if the actor is gone, the end of its connection follows.
+        """Forward a caller's message; if the actor is gone, the end of its connection follows.
 
         Raises:
-            RemoteProtocolError: It is a credit for more than was sent.
+            RemoteProtocolError: The message is a credit for more than was sent.
         """
         pair = self._by_link[link]
         if frames[0] and frames[0][0] == CREDIT:
@@ -82,14 +82,14 @@ class Relay:
             self._catch_up()
 
     def closed(self, link: Link) -> None:
-        """The caller is gone."""
+        """Drop the pair of a caller that is gone."""
         pair = self._by_link.pop(link)
         del self._by_actor[pair.actor]
         self._behind.discard(pair)
         self._actors.drop(pair.actor)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections to actors."""
         self._loop.remove(self._actors)
         self._actors.close()
 
@@ -111,7 +111,7 @@ class Relay:
             self._catch_up()
 
     def _catch_up(self) -> None:
-        """Give credit to callers whose actors have taken what was sent."""
+        """Send credit to callers whose actors have received enough."""
         for pair in list(self._behind):
             taken = pair.not_credited - self._actors.backlog(pair.actor)
             if taken >= CREDIT_EVERY:
@@ -129,7 +129,7 @@ class Relay:
             self._actors.resume(pair.actor)
 
     def _part(self, pair: _Pair) -> None:
-        """The actor is gone."""
+        """Drop the pair of an actor that is gone."""
         del self._by_actor[pair.actor]
         del self._by_link[pair.link]
         self._behind.discard(pair)

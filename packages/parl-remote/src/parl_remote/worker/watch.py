@@ -1,12 +1,12 @@
-"""A worker's view of its running actors from outside: memory, state, calls, stacks.
+"""Monitoring of running actors from outside: memory, signals that stop them, calls, and stacks.
 
     page of each actor's calls --\
     /proc of its process        ---> ActorNumbers --changed--> NodeNumbers --> master, every two seconds
-    what the watch has seen    --/
-    DumpStack --> clear file, signal --> look every few hundredths of a second --> StackDump | Failed
+    samples of the watch       --/
+    DumpStack --> clear file, signal --> poll every few hundredths of a second --> StackDump | Failed
 
-An actor that has ended is reported by the zygote; the watch looks for those that never end by themselves, and keeps
-what it sees for a minute, for the report of an actor's end.
+An actor that has ended is reported by the zygote; the watch finds those that never end by themselves, and keeps its
+samples for a minute, for death reports.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Watched:
     """Observations of one actor.
 
     Attributes:
-        pid: Its process.
-        memory_limit: What it may grow by, in bytes; None for no limit.
-        memory_at_start: How large it was when it became an actor.
+        pid: Its process id.
+        memory_limit: The growth that it is allowed, in bytes; None for no limit.
+        memory_at_start: Its size when it became an actor.
         stopped_since: When it was first seen stopped by a signal, on the loop's clock; None if it runs.
-        memory: How large it was, the last minute of it.
+        memory: Its size over the last minute.
     """
 
     pid: int
@@ -64,8 +64,8 @@ class ActorWatch:
 
     Args:
         loop: The node's loop.
-        limits: How long a process may be stopped.
-        end: Told the number of an actor that has to end, and why.
+        limits: The time that a process may be stopped.
+        end: Called with the number of an actor that has to end, and the cause.
     """
 
     def __init__(self, loop: Loop, limits: Limits, end: Callable[[int, DeathCause], None]) -> None:
@@ -77,18 +77,18 @@ class ActorWatch:
         self.out_of_memory = OutOfMemoryHint()
 
     def add(self, number: int, pid: int, memory_limit: int | None) -> None:
-        """Look after actor `number`; `memory_limit` is what it may grow by, in bytes."""
+        """Monitor actor `number`; `memory_limit` is the growth that it is allowed, in bytes."""
         one = self._watched[number] = Watched(pid, memory_limit, processes.resident_bytes(pid))
         one.memory.append(MemorySample(time.time(), one.memory_at_start))
         if not self._looking:
             self._look_later()
 
     def get(self, number: int) -> Watched | None:
-        """Return what was seen of an actor."""
+        """Return the samples of an actor, or None if it is unknown."""
         return self._watched.get(number)
 
     def remove(self, number: int) -> Watched | None:
-        """It has ended; None for unknown ones."""
+        """Stop monitoring an actor that has ended, and return its samples, or None if it is unknown."""
         return self._watched.pop(number, None)
 
     def _look_later(self) -> None:
@@ -142,7 +142,7 @@ def _too_much_memory(one: Watched) -> DeathCause | None:
 
 _log = logging.getLogger("parl.remote")
 
-_INTERVAL_S = 2.0  # what people look at may be so old; a thousand busy workers are five hundred messages a second
+_INTERVAL_S = 2.0  # displays may lag by this much; a thousand busy workers send five hundred messages a second
 _SOON_S = 0.2  # after an actor has come: many come together
 _MEMORY_STEP = 2**20
 _CPU_STEP_S = 0.05
@@ -152,7 +152,7 @@ _LEAST_SPAN_S = 1.0  # rates over less are noise
 
 @dataclass(slots=True)
 class _Pace:
-    """An actor's counters at an earlier look, and its rates up to the last one."""
+    """An actor's counters at an earlier sample, and its rates up to the last one."""
 
     at: float
     calls: int
@@ -162,13 +162,13 @@ class _Pace:
 
 
 class WorkerNumbers:
-    """Reports on a worker's loop, while it has actors.
+    """Reports the state of a worker's actors on its loop.
 
     Args:
         loop: The node's loop.
         leases: The worker's leases.
-        watch: What looks after their processes.
-        tell: Takes the messages for the master.
+        watch: The monitor of their processes.
+        tell: Sends messages to the master.
     """
 
     def __init__(self, loop: Loop, leases: WorkerLeases, watch: ActorWatch, tell: Callable[[Message], None]) -> None:
@@ -181,16 +181,16 @@ class WorkerNumbers:
         self._due: float | None = None
 
     def soon(self) -> None:
-        """An actor has come, or does something else than before."""
+        """Schedule a report soon, because an actor has started or changed its state."""
         self._look_at(self._loop.now() + _SOON_S)
 
     def tell_all_again(self) -> None:
-        """A master has to learn everything again."""
+        """Schedule a report of all actors, for a master that has to learn everything again."""
         self._told.clear()
         self.soon()
 
     def of(self, lease: WorkerLease) -> ActorNumbers:
-        """Return what an actor does now."""
+        """Return the current numbers of an actor."""
 
         actor = lease.actor
         if actor is None:
@@ -231,7 +231,7 @@ class WorkerNumbers:
         try:
             self._report()
         except OSError as error:  # there may be no descriptor left even to import what reports need
-            _log.debug("what actors do is reported later: %s", error)
+            _log.debug("the report on actors is delayed: %s", error)
             self._look_at(self._loop.now() + _INTERVAL_S)
 
     def _report(self) -> None:
@@ -254,7 +254,7 @@ class WorkerNumbers:
             self._look_at(self._loop.now() + _INTERVAL_S)
 
     def _paced(self, numbers: ActorNumbers) -> ActorNumbers:
-        """Return the same with rates since the look before."""
+        """Return the numbers with rates since the previous sample."""
         at = self._loop.now()
         pace = self._paces.get(numbers.lease_id)
         if pace is None:
@@ -272,7 +272,7 @@ class WorkerNumbers:
 
 
 def _differ(before: ActorNumbers, now: ActorNumbers) -> bool:
-    """Return whether it is worth a message."""
+    """Return whether the change is worth a message."""
     return (
         abs(now.memory - before.memory) >= _MEMORY_STEP
         or now.cpu_s - before.cpu_s >= _CPU_STEP_S
@@ -297,7 +297,7 @@ _PRINT_TIMEOUT_S = 3.0  # an actor that can answer does within milliseconds, on 
 
 @dataclass(slots=True, eq=False)
 class _Dump:
-    """One actor that was asked, and who waits for it."""
+    """A pending dump of one actor, and the requests for it."""
 
     actor: ActorProcess
     file: StackFile
@@ -311,8 +311,8 @@ class WorkerStacks:
 
     Args:
         loop: The node's loop.
-        find: An actor of this worker by its lease, None if it has no process (any more).
-        signal: Has an actor sent the signal that makes it print.
+        find: Returns an actor of this worker by its lease, None if it has no process (any more).
+        signal: Sends an actor the signal that makes it print.
     """
 
     def __init__(
@@ -324,9 +324,9 @@ class WorkerStacks:
         self._dumps: dict[int, _Dump] = {}
 
     def received(self, link: Link, message: Message, frames: Sequence[memoryview]) -> None:  # noqa: ARG002
-        """Ask an actor, or join those who have just asked it."""
+        """Request a dump, or join a pending request."""
         if not isinstance(message, DumpStack):
-            raise RemoteProtocolError(f"{type(message).__name__} is no question about stacks")
+            raise RemoteProtocolError(f"{type(message).__name__} is no request about stacks")
         actor = self._find(message.lease_id)
         if actor is None:
             raise RemoteError(f"no actor runs on lease {message.lease_id} of this worker")
@@ -348,7 +348,7 @@ class WorkerStacks:
         """Do nothing: files are opened only while they are read."""
 
     def _look(self, dump: _Dump) -> None:
-        """Answer once there is something and it has stopped growing."""
+        """Answer once there is a dump and it has stopped growing."""
         size = dump.file.size()
         if size and size == dump.size:
             text = dump.file.read()

@@ -1,12 +1,12 @@
-"""A node's worker: starts actors on leases, watches them, and tells everyone concerned when one ends.
+"""A node's worker: starts actors on leases, watches them, and reports their ends to master, owner and borrowers.
 
     master  --LeaseAssigned, LeaseRevoked, EndActor-->  Worker  --fork, kill-->  zygote --> actors
             <--LeaseEnded, NodeNumbers----------------          <--forked, ended--
     client  --StartActor, StopActor-------->
             <--ActorStarted, ActorFailed, ActorDied--
 
-One actor is always started ahead, so that the next one answers within milliseconds. A client's connection is its life
-line: when it closes, the client's actors are killed at once, save detached ones.
+One actor is always started ahead, so that the next one answers within milliseconds. When a client's connection closes,
+its actors are killed at once, except detached ones.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ __all__ = ["ActorEnds", "Worker"]
 
 
 class ActorEquipment:
-    """Settings that all actors of a node have in common.
+    """The settings shared by all actors of a node.
 
     Args:
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: How actors reach the cluster; None if they shall not.
+        reach: How actors reach the cluster; None if they must not.
     """
 
     def __init__(self, *, limit_threads: bool, reach: ClusterReach | None) -> None:
@@ -67,7 +67,7 @@ class ActorEquipment:
         self._reach = reach
 
     def hand_over(self, lease: WorkerLease, actor: ActorProcess) -> UnixChannel:
-        """Tell a spare whose it is; returns the worker's way to it.
+        """Configure a spare process for a lease; return the worker's channel to it.
 
         Raises:
             ChannelClosed: It has ended.
@@ -90,7 +90,7 @@ class ActorEquipment:
         return channel
 
     def _threads(self, start: StartActor, cpu: float) -> int | None:
-        """Return how many an actor's libraries use: what its program says, else as many as it has CPUs."""
+        """Return the number of threads of an actor's libraries: its program's choice, else its number of CPUs."""
         if not self._limit_threads:
             return None
         return chosen_number(start.environment) or max(1, int(cpu))
@@ -107,17 +107,17 @@ class Worker:
         loop: The node's loop.
         directory: The node's private directory, for sockets.
         log_directory: Where actors' log files go.
-        zygote: A zygote that runs.
-        restart_zygote: Starts another one after a death.
-        to_master: Takes what this worker has to tell the master.
+        zygote: A running zygote.
+        restart_zygote: Starts another zygote after its death.
+        to_master: Sends messages to the master.
         limits: Times and sizes.
         limit_threads: Whether actors get as many numeric threads as CPUs; not where the user chose a number.
-        reach: How actors reach the cluster; None if they shall not.
-        keep_logs: Whether log files of actors that ended stay, because their directory is the user's.
+        reach: How actors reach the cluster; None if they must not.
+        keep_logs: Whether log files of ended actors are kept, because their directory is the user's.
 
     Attributes:
-        parts: What it does beside running actors; add to it before the first client comes.
-        logs: What its actors write.
+        parts: Its services beside running actors; to be extended before the first client connects.
+        logs: The logs of its actors.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class Worker:
     # -- the master's side ---------------------------------------------------------------------------------------
 
     def on_master(self, message: Message) -> None:
-        """Take a message of the master's; those that are not for a worker's leases are ignored."""
+        """Process a message of the master; those that do not concern a worker's leases are ignored."""
         if isinstance(message, LeaseAssigned):
             self._leases.add(WorkerLease(message, self._loop.now()))
             link, start = self._early.pop(message.lease_id, (None, None))
@@ -206,15 +206,15 @@ class Worker:
     def _forget_unstarted(self, lease_id: str) -> None:
         lease = self._leases.get(lease_id)
         if lease is not None and lease.start is None:
-            self._forget(lease_id, DeathCause(DeathKind.CLIENT_GONE, detail="it broke off before it used its room"))
+            self._forget(lease_id, DeathCause(DeathKind.CLIENT_GONE, detail="its client left before it used the lease"))
 
     # -- the clients' side (handshake.Service) -------------------------------------------------------------------
 
     def opened(self, link: Link) -> None:
-        """A client connected; it has nothing here yet."""
+        """Do nothing: a new client has nothing here yet."""
 
     def received(self, link: Link, frames: list[memoryview]) -> None:
-        """A client wants an actor started or stopped, or one on another host calls an actor."""
+        """Process a client's message, or forward it to an actor."""
         if self._relay.carries(link):
             self._relay.forward(link, frames)
             return
@@ -229,7 +229,7 @@ class Worker:
                 self._loop.call_later(_ORPHAN_START_S, lambda: self._refuse_early(message.lease_id))
         elif isinstance(message, StopActor):
             lease = self._leases.get(message.lease_id)
-            if lease is not None:  # whoever holds a handle may, and whoever has the key may hold one
+            if lease is not None:  # any holder of a handle may, and any holder of the key may have one
                 self._end(lease, DeathCause(DeathKind.KILLED_BY_USER, detail=message.reason))
         elif isinstance(message, AttachActor):
             self._attach(link, message.lease_id)
@@ -237,7 +237,7 @@ class Worker:
             raise RemoteProtocolError(f"a worker cannot take {type(message).__name__} from a client")
 
     def closed(self, link: Link, reason: str) -> None:
-        """A client is gone: so are its actors, save detached ones. The end of a relayed connection ends nothing."""
+        """End the actors of a client that is gone, except detached ones; a closed relay link ends no actor."""
         if self._relay.carries(link):
             self._relay.closed(link)
             return
@@ -252,7 +252,7 @@ class Worker:
             del self._early[lease_id]
 
     def _attach(self, link: Link, lease_id: str) -> None:
-        """Make a link the way to an actor for a client on another host."""
+        """Relay a link to an actor, for a client on another host."""
         lease = self._leases.get(lease_id)
         if lease is None or lease.actor is None:
             link.drop()  # it has ended meanwhile, and its client is told so
@@ -307,13 +307,13 @@ class Worker:
         self._processes.want(len(self._waiting))
 
     def _refuse_first(self, reason: str) -> None:
-        """The host cannot have another actor: say so to the one who has waited longest."""
+        """Refuse the request that has waited longest, because the host cannot start another process."""
         if self._waiting:
             cause = DeathCause(DeathKind.EXIT, detail=f"its host could not start it ({reason})")
             self._forget(self._waiting[0].lease_id, cause)
 
     def _equip(self, lease: WorkerLease, actor: ActorProcess) -> None:
-        """Turn a spare into the lease's actor."""
+        """Turn a spare process into the lease's actor."""
         already = bytes_in(actor.log)
         lease.channel = self._equipment.hand_over(lease, actor)
         lease.actor = actor
@@ -334,7 +334,7 @@ class Worker:
             self._processes.kill(lease.actor, cause)
 
     def _ask_to_end(self, lease: WorkerLease, cause: DeathCause) -> bool:
-        """Let an actor do what it was sent and then end; False if it cannot be asked."""
+        """Ask an actor to finish its calls and then end; return False if it cannot be asked."""
         if lease.actor is None or lease.channel is None:
             return False
         try:
@@ -381,11 +381,11 @@ _STILLBORN = (DeathKind.CONSTRUCTOR, DeathKind.IMPORT)
 
 
 class ActorEnds:
-    """Writes the reports.
+    """Builds the death reports of one node's actors.
 
     Args:
         node: The node's name.
-        out_of_memory: Says whether a SIGKILL was probably the kernel's.
+        out_of_memory: Returns whether a SIGKILL was probably the kernel's.
     """
 
     def __init__(self, node: str, out_of_memory: OutOfMemoryHint) -> None:
@@ -393,16 +393,16 @@ class ActorEnds:
         self._out_of_memory = out_of_memory
 
     def report(self, cause: DeathCause, lease: WorkerLease, actor: ActorProcess, watched: Watched | None) -> DeathCause:
-        """Return all that is known of an end.
+        """Return the full cause of an actor's end.
 
         Args:
-            cause: What the zygote saw, or why the actor was killed; with the end of its log.
-            lease: Whose end it is.
+            cause: The zygote's report, or why the actor was killed; with the end of its log.
+            lease: The actor's lease.
             actor: Its process.
-            watched: What was seen of it while it lived.
+            watched: The samples taken while it lived.
         """
         said = ExitReport.heard(lease.channel) if lease.channel is not None else None
-        if said is not None and said.kind in _STILLBORN:  # whatever happened then came after it
+        if said is not None and said.kind in _STILLBORN:  # later events are consequences of it
             cause = dataclasses.replace(cause, kind=said.kind, detail=said.detail, exit_code=None)
         elif actor.cause is None:
             cause = self._by_itself(cause, said, actor)

@@ -5,9 +5,9 @@
            --{"dump": n}-->         --STACK_SIGNAL--> actor n
            <--{"ready": ...}-- {"forked": n, "pid": p} | {"refused": n, "reason": r} -- {"ended": n, "status": s, ...}
 
-It has imported numpy and cloudpickle (and what `preload` names), so that an actor costs a fork and shares the memory.
+It has imported numpy and cloudpickle (and the `preload` modules), so that an actor costs a fork and shares the memory.
 When the worker's end of the connection closes it kills all actors, clears the directory and ends; when it is killed
-itself, the kernel kills its actors (they asked for that).
+itself, the kernel kills its actors (by their parent-death signal).
 
 A node forks its zygote before it imports anything else, and both then import side by side. So this module imports
 little, and what the zygote alone needs is imported in its process.
@@ -43,12 +43,12 @@ __all__ = ["ActorSource", "ZygoteProcess", "main", "start_zygote"]
 
 _LARGEST_COMMAND = 65536
 
-# What an actor needs before it runs the first line of the user's; the user's modules begin with `import parl`.
+# What an actor needs before it runs the user's code; the user's modules begin with `import parl`.
 _WARM = ("numpy", "numpy.random", "cloudpickle", "parl", "parl_remote.decorator", "parl_remote.actor.process")
 
 
-# What an actor needs when it makes or receives another one; imported when nobody wants actors for a moment, because the
-# first actor of a program shall not wait for it.
+# What an actor needs when it makes or receives another one; imported while no actor is requested, so that it does not
+# delay the first actor of a program.
 _LATER = ("parl_remote.program.client", "parl_remote.connecting", "parl_remote.messages.parts")
 _QUIET_MS = 250
 
@@ -113,7 +113,7 @@ class _Zygote:
         self.tell(forked=number, pid=pid)
 
     def _kill(self, number: int) -> None:
-        pid = self._pids.get(number)  # it is still our child, so the number cannot have gone to another process
+        pid = self._pids.get(number)  # it is still a child of this process, so the pid cannot have been reused
         if pid is not None:
             _kill_group(pid)
 
@@ -166,7 +166,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
-    """The child's side of the fork."""
+    """Run an actor in the forked child."""
     from parl_remote.actor.process import run_actor
 
     try:
@@ -182,7 +182,7 @@ def _become_actor(listening: socket.socket, parent: int) -> NoReturn:
 
 
 def zygote_main(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> NoReturn:
-    """Be the zygote; never returns.
+    """Run the zygote; never returns.
 
     Args:
         control: The connection to the worker.
@@ -215,7 +215,7 @@ def _tell_place(directory: str) -> None:
 
 
 def _import_and_freeze(names: tuple[str, ...]) -> dict[str, str]:
-    """Import modules for all actors to come; gives those that cannot be imported, and why."""
+    """Import modules for all later actors; return those that failed, with the reasons."""
     gc.disable()  # imports leave little to collect, and what is freed leaves holes in pages that will be shared
     failed = {}
     for name in names:
@@ -233,10 +233,10 @@ _LAST_WORK_S = 1.0  # killing hundreds of actors takes some tenths of it on a bu
 
 
 class ZygoteProcess:
-    """The worker's side: a zygote that runs.
+    """The worker's side of a running zygote.
 
     Attributes:
-        pid: Its process number.
+        pid: Its process id.
     """
 
     def __init__(self, pid: int, control: socket.socket) -> None:
@@ -244,27 +244,27 @@ class ZygoteProcess:
         self._control = control
 
     def fileno(self) -> int:
-        """Readable while there are reports."""
+        """Return a descriptor that is readable while there are reports."""
         return self._control.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def fork(self, number: int) -> None:
-        """Ask for actor `number`."""
+        """Request the fork of actor `number`."""
         self._tell(fork=number)
 
     def kill(self, number: int) -> None:
-        """Have actor `number` killed."""
+        """Request the kill of actor `number`."""
         self._tell(kill=number)
 
     def dump(self, number: int) -> None:
-        """Have actor `number` print its stacks, see `reports`."""
+        """Make actor `number` print its stacks, see `stack_dumps`."""
         self._tell(dump=number)
 
     def reports(self) -> list[dict[str, object]] | None:
-        """Return what it has to say; None once it is gone."""
+        """Return the reports received; None once the zygote is gone."""
         reports: list[dict[str, object]] = []
         while True:
             try:
@@ -278,7 +278,7 @@ class ZygoteProcess:
             reports.append(json.loads(message))
 
     def close(self) -> None:
-        """Let it end its actors and itself, and wait for that; one that does not, because it was stopped, is killed."""
+        """Make the zygote end its actors and itself, and wait for that; kill it if it does not end in time."""
         self._control.close()
         with contextlib.suppress(ChildProcessError):
             if not processes.ends_within(self.pid, _LAST_WORK_S):
@@ -294,9 +294,9 @@ ActorSource: TypeAlias = "ZygoteProcess | Spawner"
 
 
 def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear: bool = False) -> ActorSource:
-    """Start a zygote: by fork, which is quick, or as a new program where this process has threads already.
+    """Start a zygote: by fork, which is fast, or as a new program if this process has threads already.
 
-    Where there is no fork, what stands in for it starts a program for each actor.
+    Where fork is not available, a `Spawner` starts a program for each actor instead.
 
     Args:
         directory: The node's private directory.
@@ -324,7 +324,7 @@ def start_zygote(directory: str | Path, preload: tuple[str, ...] = (), *, clear:
 
 
 def _become_zygote(control: socket.socket, directory: str, preload: tuple[str, ...], clear: bool) -> NoReturn:
-    """The child's side of the fork."""
+    """Run the zygote in the forked child."""
     try:
         processes.close_descriptors_except({control.fileno()})
         zygote_main(control, directory, preload, clear)
@@ -345,7 +345,7 @@ def _spawn(control: socket.socket, directory: str, preload: tuple[str, ...], cle
 
 
 def main(settings_json: str) -> NoReturn:
-    """The zygote as a program of its own."""
+    """Run the zygote as a program of its own."""
     descriptor, directory, preload, clear = json.loads(settings_json)
     os.set_inheritable(descriptor, False)
     processes.close_descriptors_except({descriptor})

@@ -1,9 +1,9 @@
 """The transport on one host: plain unix stream sockets in private directories, or TCP on loopback (`portable.sockets`).
 
-    UnixChannel --- stream socket --- UnixListener        callers; who serves them
-                                      UnixPeers           what a listener is made of; connects by itself, too
+    UnixChannel --- stream socket --- UnixListener        callers; servers
+                                      UnixPeers           the connections of a listener; can also connect
 
-Only processes of the same user get in.
+Only processes of the same user are accepted.
 """
 
 from parl_remote.transport.unix.channel import UnixChannel

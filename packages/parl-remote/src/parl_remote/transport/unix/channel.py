@@ -1,8 +1,8 @@
-"""The end that connects: one peer, used by many threads.
+"""The connecting end: one peer, used by many threads.
 
-The caller's own thread writes and reads, one system call each for a small message. While a channel waits for room to
-send it reads what the peer sends meanwhile and keeps it for `receive`, so that two peers that both send first do not
-wait for each other for ever.
+The caller's own thread writes and reads, one system call each for a small message. While a channel waits until it can
+send, it reads the peer's messages and keeps them for `receive`, so that two peers that both send first do not
+deadlock.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class UnixChannel:
     Args:
         connection: A connected stream socket; the channel owns it from now on.
         max_bytes: Largest message that is accepted.
-        allocate: Makes the memory for long frames.
+        allocate: Allocates the memory for long frames.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class UnixChannel:
         """Connect to the listener at `path`.
 
         Raises:
-            ChannelClosed: Nobody listens there.
-            OSError: This process has no descriptors or no memory left; who listens there has nothing to do with it.
+            ChannelClosed: Nothing listens there.
+            OSError: This process has no descriptors or no memory left, whatever listens there.
         """
         try:
             connection = connect_to(path, wait=True)
@@ -82,7 +82,7 @@ class UnixChannel:
 
     @property
     def peer_pid(self) -> int:
-        """The process at the other end, or the one that it was forked from; 0 if it is not seen here."""
+        """The process id of the other end, or of the process that it was forked from; 0 if it is not visible here."""
         return peer_pid(self._socket)
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
@@ -101,7 +101,7 @@ class UnixChannel:
         self.send_parts(parts)
 
     def send_parts(self, parts: list[Buffer], timeout_s: float | None = None) -> None:
-        """Write buffers that make up whole messages, prefixes included, as one."""
+        """Write buffers that make up whole messages, prefixes included, with as few system calls as one message."""
         with self._send_lock:
             try:
                 if len(parts) == 1:
@@ -116,7 +116,7 @@ class UnixChannel:
             except BaseException as error:
                 if isinstance(error, OSError) and not is_raised_by_handler(error):
                     raise self._broken(error) from error
-                if len(parts) > 1:  # one small part goes as a whole or not at all; of others nobody knows what has gone
+                if len(parts) > 1:  # one small part is sent as a whole or not at all; of several the rest is unknown
                     self._hang_up()
                 raise
             self._send_rest(parts, sent, timeout_s)
@@ -144,7 +144,7 @@ class UnixChannel:
                 self._hang_up()
 
     def _wait_for_room(self, deadline: float | None) -> bool:
-        """Wait until the socket may take more, reading meanwhile; False once the deadline has passed."""
+        """Wait until the socket accepts data, reading meanwhile; return False once the deadline has passed."""
         if self._receive_lock.acquire(blocking=False):  # otherwise another thread is reading anyway
             try:
                 ready = wait_once(self._socket, OUT | IN, _milliseconds(deadline))
@@ -177,7 +177,7 @@ class UnixChannel:
             return self._first(timeout_s)
 
     def receive_all(self, timeout_s: float | None = None) -> list[list[memoryview]]:
-        """Wait for a message and take all that came with it; see `Channel.receive`."""
+        """Wait for a message and return it with all others that have arrived; see `Channel.receive`."""
         with self._receive_lock:
             messages = list(self._inbox)
             self._inbox.clear()
@@ -188,7 +188,7 @@ class UnixChannel:
         return messages
 
     def _first(self, timeout_s: float | None) -> list[memoryview]:
-        """Return the next message, read if it has to be."""
+        """Return the next message, reading if necessary."""
         reader = self._reader
         frames = reader.next()
         if frames is not None:
@@ -217,7 +217,7 @@ class UnixChannel:
             raise
 
     def _interrupted(self) -> None:
-        """Ctrl-C while the rest of a message came: how much of it was read is lost, and so is the connection."""
+        """Close the connection after an interrupt within a message, because the position in the stream is lost."""
         if self._reader.inside_message:
             self._reader = _NothingMore(0)
             self._hang_up()
@@ -227,7 +227,7 @@ class UnixChannel:
 
         Raises:
             ChannelClosed: The peer is gone and everything it had sent was received.
-            RemoteProtocolError: What the peer sent cannot be a message.
+            RemoteProtocolError: The peer sent an invalid message.
         """
         with self._receive_lock:
             messages = list(self._inbox)
@@ -248,7 +248,7 @@ class UnixChannel:
 
     @property
     def has_read_ahead(self) -> bool:
-        """True if messages were read while sending had to wait."""
+        """Return whether messages were read while a send had to wait."""
         return bool(self._inbox)
 
     def _fill_before(self, deadline: float, timeout_s: float | None) -> None:
@@ -280,11 +280,11 @@ class UnixChannel:
 
     @property
     def unread_by_peer(self) -> bool:
-        """True if the peer has not yet read everything that was sent."""
+        """Return whether the peer has not yet read all that was sent."""
         return unread_bytes(self._socket) > 0
 
     def close(self) -> None:
-        """Close; what was sent is with the kernel already and still arrives."""
+        """Close the channel; sent messages are in the kernel's buffers and still arrive."""
         if self._closed:
             return
         self._closed = True
@@ -293,7 +293,7 @@ class UnixChannel:
             self._socket.close()
 
     def abandon(self) -> None:
-        """Close this process's copy of the descriptor and leave the connection alone: for the child of a fork."""
+        """Close this process's copy of the descriptor, in the child of a fork, and leave the connection alone."""
         self._closed = True
         self._send_lock, self._receive_lock = threading.Lock(), threading.Lock()  # their holders were not copied
         self._socket.close()
@@ -312,10 +312,10 @@ class _NothingMore(FrameReader):
     """The reader after an interrupted one: the beginning of the next message is not known any more."""
 
     def next(self) -> None:
-        """Nothing."""
+        """Return None."""
 
     def fill(self, source: socket.socket, flags: int = 0) -> None:  # noqa: ARG002  # as the base class has it
-        """Nothing will come."""
+        """Raise EOFError."""
         raise EOFError
 
 

@@ -36,17 +36,17 @@ _LARGE = 2**20  # memory for larger frames is taken page by page, as they arrive
 
 
 def _memory_for(size: int) -> Buffer:
-    """Memory for a frame: whoever announces gigabytes and does not send them shall cost nothing."""
+    """Return memory for a frame; large frames take it page by page, as they arrive."""
     if size < _LARGE:
         return bytearray(size)
     try:
         return memoryview(mmap.mmap(-1, size))
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"no room for {size} bytes: {error}") from error
+        raise MemoryError(f"no memory for {size} bytes: {error}") from error
 
 
 class _Peer:
-    """One connection of a listener: what was read and what still has to be written."""
+    """One connection of a listener: its read state and its queued data."""
 
     __slots__ = ("closing", "connection", "is_new", "mask", "number", "outbox", "paused", "reader", "waiting")
 
@@ -62,7 +62,7 @@ class _Peer:
         self.mask = IN
 
     def flush(self) -> bool:
-        """Write what the kernel takes; True once nothing is left."""
+        """Write as much as the kernel accepts; return True once nothing is left."""
         while self.outbox:
             parts = [self.outbox[i] for i in range(min(len(self.outbox), PARTS_AT_ONCE))]
             try:
@@ -93,7 +93,7 @@ class UnixPeers:
         self._last_number = 0
 
     def add(self, connection: socket.socket) -> int:
-        """Serve a connected socket from now on; returns its number."""
+        """Serve a connected socket from now on; return its number."""
         connection.setblocking(False)
         widen(connection)
         self._last_number += 1
@@ -103,10 +103,10 @@ class UnixPeers:
         return peer.number
 
     def connect(self, path: str) -> int:
-        """Connect to the listener at `path`; returns the connection's number.
+        """Connect to the listener at `path`; return the connection's number.
 
         Raises:
-            ChannelClosed: Nobody listens there.
+            ChannelClosed: Nothing listens there.
         """
         try:
             connection = connect_to(path, wait=False)
@@ -115,22 +115,22 @@ class UnixPeers:
         return self.add(connection)
 
     def fileno(self) -> int:
-        """Readable while there is something to do for `poll`."""
+        """Return a descriptor that is readable while `poll` has something to do."""
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def poll(self) -> list[Event]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         events: list[Event] = []
         for fd, mask in self._poller.poll(0):
             self.serve(fd, mask, events)
         return events
 
     def serve(self, fd: int, mask: int, events: list[Event]) -> None:
-        """Do what the kernel says about one descriptor; unknown ones are ignored."""
+        """Handle the kernel's events for one descriptor; unknown ones are ignored."""
         peer = self._by_fd.get(fd)
         if peer is None:
             return
@@ -168,7 +168,7 @@ class UnixPeers:
                 self._flush(to)
 
     def _send_now(self, peer: _Peer, part: Buffer) -> bool:
-        """Write a small message at once, as nearly all are; False if the kernel did not take all of it."""
+        """Write a small message at once, as most are; return False if the kernel refused it."""
         try:
             sent = peer.connection.send(part, NOW)
         except OSError:  # full, or broken: `_flush` finds out which
@@ -180,7 +180,7 @@ class UnixPeers:
         return True
 
     def backlog(self, peer: int) -> int:
-        """Return bytes that wait for the peer to take them."""
+        """Return the number of bytes queued for a peer."""
         known = self._by_number.get(peer)
         return 0 if known is None else known.waiting
 
@@ -199,7 +199,7 @@ class UnixPeers:
             self._watch(known)
 
     def _watch(self, peer: _Peer) -> None:
-        """Tell the kernel what to report of a peer."""
+        """Update the events that the kernel reports for a peer."""
         mask = 0 if peer.paused or peer.closing else IN
         if peer.outbox:
             mask |= OUT
@@ -221,7 +221,7 @@ class UnixPeers:
                 self._forget(peer)
 
     def drop(self, peer: int) -> None:
-        """Close the connection to a peer after what was queued; see `Listener.drop`."""
+        """Close the connection to a peer after the queued messages; see `Listener.drop`."""
         known = self._by_number.pop(peer, None)
         if known is None:
             return
@@ -232,7 +232,7 @@ class UnixPeers:
             self._forget(known)
 
     def close(self) -> None:
-        """Drop all peers, waiting a little for those that are slow to read."""
+        """Drop all peers, waiting a little for slow ones."""
         deadline = time.monotonic() + Limits.linger_s
         for peer in list(self._by_fd.values()):
             with contextlib.suppress(OSError):
@@ -255,11 +255,11 @@ class UnixPeers:
 
 
 class UnixListener:
-    """Listens at a path; peers are served by whoever calls `poll`.
+    """Listens at a path; calls of `poll` serve the peers.
 
     Args:
-        path: Where to listen; a socket that exists there is an error.
-        listening: An already listening socket to use instead of making one; `path` says where it is.
+        path: The path to listen at; an existing socket there is an error.
+        listening: An already listening socket to use instead of making one; `path` is its path.
         max_bytes: Largest message that is accepted.
         first_bytes: Largest first message of a connection that is accepted, where that is less.
     """
@@ -288,15 +288,15 @@ class UnixListener:
         return self._path
 
     def fileno(self) -> int:
-        """Readable while there is something to do for `poll`."""
+        """Return a descriptor that is readable while `poll` has something to do."""
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Always false: the descriptor says it all."""
+        """Return False: the descriptor signals everything."""
         return False
 
     def poll(self) -> list[Event]:
-        """Return what happened since the last call; see `Listener.poll`."""
+        """Return the events since the last call; see `Listener.poll`."""
         events: list[Event] = []
         ready = {fd for fd, _ in self._poller.poll(0)}
         if self._socket.fileno() in ready:
@@ -322,7 +322,7 @@ class UnixListener:
                 connection.close()
 
     def _turn_away(self) -> None:
-        """Refuse a connection for which there is no descriptor; left alone it would keep `poll` busy for ever."""
+        """Refuse a connection for which there is no descriptor left; a pending one would keep `poll` busy."""
         os.close(self._reserve)
         with contextlib.suppress(OSError):
             self._socket.accept()[0].close()
@@ -333,11 +333,11 @@ class UnixListener:
         self._peers.send(peer, frames)
 
     def drop(self, peer: int) -> None:
-        """Close the connection to a peer after what was queued; see `Listener.drop`."""
+        """Close the connection to a peer after the queued messages; see `Listener.drop`."""
         self._peers.drop(peer)
 
     def close(self) -> None:
-        """Drop all peers, waiting a little for those that are slow to read, and stop listening."""
+        """Drop all peers, waiting a little for slow ones, and stop listening."""
         if self._closed:
             return
         self._closed = True

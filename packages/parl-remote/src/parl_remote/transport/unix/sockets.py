@@ -72,7 +72,7 @@ _pack_one = _ONE.pack
 
 
 def frame_prefix(frames: Sequence[Buffer]) -> bytes:
-    """Return the bytes that go before `frames` in the stream."""
+    """Return the bytes that precede `frames` in the stream."""
     if len(frames) == 1:
         return _pack_one(1, len(frames[0]))
     if not frames:
@@ -81,7 +81,7 @@ def frame_prefix(frames: Sequence[Buffer]) -> bytes:
 
 
 class FrameReader:
-    """Turns what a stream socket delivers into messages.
+    """Parses the bytes of a stream socket into messages.
 
     Args:
         max_bytes: Largest message that is accepted.
@@ -108,7 +108,7 @@ class FrameReader:
         """Return the next message that was read completely, None if there is none.
 
         Raises:
-            RemoteProtocolError: What was read cannot be a message.
+            RemoteProtocolError: The bytes read are no valid message.
         """
         start, available = self._start, self._end - self._start
         if available < 12 or self._missing:
@@ -126,7 +126,7 @@ class FrameReader:
             if not 1 <= count <= _MAX_FRAMES:
                 raise RemoteProtocolError(f"a message of {count} frames cannot be")
             if available < 4 + 8 * count:
-                # No more than twice of what has come: whoever announces a million frames has to send their lengths.
+                # At most twice what has arrived: a peer that announces a million frames has to send their lengths.
                 self._make_room(min(4 + 8 * count, 2 * max(available, _READ_AHEAD)))
                 return None
             lengths = struct.unpack_from(f"<{count}Q", self._buffer, start + 4)
@@ -136,7 +136,7 @@ class FrameReader:
         return self._cut(body, lengths)
 
     def _cut(self, body: int, lengths: tuple[int, ...]) -> list[memoryview] | None:
-        """Take the frames from the buffer as far as they are there, and note what is missing."""
+        """Take the frames from the buffer as far as they have arrived, and record what is missing."""
         at, end = body, self._end
         frames, missing = [], []
         for length in lengths:
@@ -168,7 +168,7 @@ class FrameReader:
 
     @property
     def inside_message(self) -> bool:
-        """True if a part of a message is there and the rest is not."""
+        """Return whether a message has been read in part."""
         return bool(self._missing) or self._end > self._start
 
     def fill(self, source: socket.socket, flags: int = 0) -> None:
@@ -176,7 +176,7 @@ class FrameReader:
 
         Raises:
             EOFError: The peer has closed the connection.
-            BlockingIOError: Nothing is there and `flags` or the socket say not to wait.
+            BlockingIOError: No data is available, and `flags` or the socket forbid waiting.
             OSError: The connection broke.
         """
         if self._missing:
@@ -208,7 +208,7 @@ class FrameReader:
             missing[0] = missing[0][got:]
 
     def _make_room(self, needed: int) -> None:
-        """Move what is left to the front, in a larger buffer if `needed` bytes would not fit."""
+        """Move the unread bytes to the front, into a larger buffer if `needed` bytes would not fit."""
         rest = self._buffer[self._start : self._end]
         if needed > len(self._buffer):
             self._buffer = bytearray(max(needed, _READ_AHEAD))
@@ -233,12 +233,12 @@ Listening: TypeAlias = socket.socket | LoopbackListener
 
 
 def widen(connection: socket.socket) -> None:
-    """Give a connection room for large messages."""
+    """Enlarge a connection's send buffer for large messages."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER)
 
 
 def stream(frames: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers to write for a message: one for a small message."""
+    """Return the buffers to write for a message: a single one for a small message."""
     prefix = frame_prefix(frames)
     if len(frames) == 1 and len(frames[0]) < JOIN_BELOW:
         return [b"".join((prefix, frames[0]))]
@@ -246,7 +246,7 @@ def stream(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
-    """Return what is left of `parts` once `sent` bytes are gone."""
+    """Return the rest of `parts` after `sent` bytes."""
     rest: list[Buffer] = []
     for part in parts:
         if sent >= len(part):
@@ -260,7 +260,7 @@ def after(parts: Sequence[Buffer], sent: int) -> list[Buffer]:
 
 
 def listen_at(path: str) -> Listening:
-    """Return what listens at `path`, for this user only.
+    """Return a listener at `path`, for this user only.
 
     Raises:
         OSError: The path is taken, too long (107 bytes), or cannot be made.
@@ -274,7 +274,7 @@ def listening_socket(path: str) -> socket.socket:
     try:
         listening.bind(path)
         os.chmod(path, 0o600)
-        listening.listen(4096)  # an actor that is busy accepts nobody, and whoever comes meanwhile must not wait for it
+        listening.listen(4096)  # a busy actor does not accept connections, and connecting must not wait for it
     except BaseException:
         listening.close()
         raise
@@ -282,14 +282,14 @@ def listening_socket(path: str) -> socket.socket:
 
 
 def connect_to(path: str, *, wait: bool) -> socket.socket:
-    """Return a connection to what listens at `path`.
+    """Return a connection to the listener at `path`.
 
     Args:
         path: The path.
-        wait: Whether to wait, where the listener has to prove who it is, until it has.
+        wait: Whether to wait until the listener has authenticated itself, where it has to.
 
     Raises:
-        OSError: Nobody listens there.
+        OSError: Nothing listens there.
     """
     if is_portable():
         return connect_loopback(path, wait=wait)
@@ -303,10 +303,10 @@ def connect_to(path: str, *, wait: bool) -> socket.socket:
 
 
 def private_directory(parent: Path) -> Path:
-    """Return a new directory for sockets, for this user only: below `parent`, or below /tmp where that would not do.
+    """Return a new private directory for sockets: below `parent`, or below /tmp if that is unsuitable.
 
     Raises:
-        OSError: Both have too long a name or cannot be written to.
+        OSError: Both names are too long, or both are not writable.
     """
     if is_portable():
         return Path(tempfile.mkdtemp(prefix="parl-", dir=parent))
@@ -318,10 +318,10 @@ def private_directory(parent: Path) -> Path:
 
 
 def sweep_directories(parent: Path) -> list[Path]:
-    """Remove directories of nodes that were killed with everybody who could have cleared up; returns which.
+    """Remove the directories of nodes that were killed before they could clean up; return those removed.
 
-    Such a one is ours alone, and has a node's socket at which nobody listens any more; where clearing up was cut short
-    after that was removed, the same is true of its actors' sockets.
+    Such a directory is private to this user and has a node's socket without a listener, or, if an earlier cleanup was
+    interrupted, only actors' sockets without listeners.
     """
     swept = []
     for place in {parent} if is_portable() else {parent, Path("/tmp")}:
@@ -347,7 +347,7 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def is_own_user(connection: socket.socket) -> bool:
-    """Return whether the process at the other end is this user's; on loopback it has proved that before it got here."""
+    """Return whether the process at the other end is this user's; on loopback it has proved that already."""
     return isinstance(connection, LoopbackSocket) or _peer_credentials(connection)[1] == os.getuid()
 
 
@@ -357,7 +357,7 @@ def peer_pid(connection: socket.socket) -> int:
 
 
 def unread_bytes(connection: socket.socket) -> int:
-    """Return bytes that were sent and the peer has not read; 0 where that is not told, or the connection is closed."""
+    """Return the number of sent bytes that the peer has not read; 0 where unknown, or if the connection is closed."""
     if isinstance(connection, LoopbackSocket):
         return 0
     unread = bytearray(4)

@@ -2,9 +2,10 @@
 
     ZmqChannel (DEALER) --- one TCP connection ---> ZmqListener (ROUTER, ZAP)
 
-Both ends derive their CURVE key pairs from the cluster's key. The listener's ZAP handler lets in only the one public
-key that its holders have; nothing of a peer is read before that. ZMTP's own heartbeats, answered by zmq's thread even
-while Python computes, notice peers that vanish; a connection that is lost is closed and never silently made anew.
+Both ends derive their CURVE key pairs from the cluster's key. The listener's ZAP handler accepts only the one public
+key that holders of that key have; no data of a peer is read before that. ZMTP's own heartbeats, answered by zmq's
+thread even while Python computes, detect peers that vanish; a lost connection is closed and never silently
+re-established.
 """
 
 from parl_remote.transport.zmq.channel import ZmqChannel

@@ -1,4 +1,4 @@
-"""The connecting end: one DEALER, used by many threads under a lock, with no thread of its own beside zmq's.
+"""The connecting end: one DEALER, used by many threads under a lock, without a thread of its own beside zmq's.
 
 Who waits does so on descriptors, outside the lock. zmq announces a message once: a thread that sends takes the
 announcement in, and so it wakes the thread that waits to receive.
@@ -83,11 +83,11 @@ class ZmqChannel:
         Args:
             address: "host:port"; an IPv6 host in brackets.
             key: The cluster's key.
-            limits: `connect_timeout_s` says how long to try.
+            limits: `connect_timeout_s` is how long to try.
             context: Shares zmq's thread with other channels; by default all channels of a process share one.
 
         Raises:
-            ClusterUnreachable: Nobody answers there, or nobody who speaks this protocol.
+            ClusterUnreachable: Nothing answers there, or nothing that speaks this protocol.
             AuthenticationFailed: The peer holds another key.
         """
         limits = limits or Limits()
@@ -117,7 +117,7 @@ class ZmqChannel:
                     raise
 
     def send(self, frames: Sequence[Buffer], timeout_s: float | None = None) -> None:
-        """Send one message; long frames are not copied, so this returns when zmq has encrypted them."""
+        """Send one message; long frames are not copied, so this returns once zmq has encrypted them."""
         parts = pack(frames)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -135,7 +135,7 @@ class ZmqChannel:
             self._await_encrypted(tracker, deadline)
 
     def receive(self, timeout_s: float | None = None) -> list[memoryview]:
-        """Wait for one message."""
+        """Wait for one message and return it."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._receiving:
             while (frames := self._look()) is None:
@@ -145,16 +145,16 @@ class ZmqChannel:
         return frames
 
     def fileno(self) -> int:
-        """Readable when `receive` may have something."""
+        """Return a descriptor that is readable when `receive` may have a message."""
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Return whether a message waits that zmq has already announced."""
+        """Return whether a message is available that zmq has already signalled."""
         with self._lock:
             return not self._closed and readable(self._socket)
 
     def close(self) -> None:
-        """Say goodbye and close."""
+        """Close the link."""
         with self._lock:
             if self._closed:
                 return
@@ -197,7 +197,7 @@ class ZmqChannel:
             raise ChannelClosed(f"{self._address} took a long message too slowly; the connection is closed") from None
 
     def _look(self) -> list[memoryview] | None:
-        """Take one message if there is one; what came before the end goes before it."""
+        """Return a message if there is one; messages from before the end precede the error."""
         with self._lock:
             if self._closed:
                 raise ChannelClosed(f"the connection to {self._address} was closed here")
@@ -210,7 +210,7 @@ class ZmqChannel:
         return None
 
     def _wait(self, timeout_s: float | None) -> bool:
-        """Wait until it may be worth looking again; False if nothing happened."""
+        """Wait until a message may be available; return False on timeout."""
         ready = self._poller.poll(None if timeout_s is None else min(timeout_s, _LONGEST_WAIT_S))
         for source, _ in ready:
             if source == self._monitored_by:
@@ -221,14 +221,14 @@ class ZmqChannel:
         return bool(ready)
 
     def _take(self) -> list[memoryview] | None:
-        """Return the message that waits; None if it was the end."""
+        """Return the next message; None if it was the end."""
         parts = [part := self._socket.recv(NOW, copy=False)]
         while part.more:
             parts.append(part := self._socket.recv(NOW, copy=False))
         try:
             kind, frames = unpack([part.buffer for part in parts])
         except RemoteProtocolError as error:
-            self._lost = f"{self._address} sent what is no message: {error}"
+            self._lost = f"{self._address} sent an invalid message: {error}"
             return None
         if kind is Kind.BYE:
             self._lost = f"{self._address} closed the connection"
@@ -247,7 +247,7 @@ class ZmqChannel:
 
 
 def _speaks_zmtp(host: str, port: int, deadline: float) -> bool:
-    """Return whether the peer greets as zmq does; one with another key does, a relay to nobody does not."""
+    """Return whether a peer greets like zmq: one with another key does, a relay without a target does not."""
     try:
         with socket.create_connection((host, port), max(0.1, deadline - time.monotonic())) as probe:
             return probe.recv(1) == _GREETING
@@ -256,7 +256,7 @@ def _speaks_zmtp(host: str, port: int, deadline: float) -> bool:
 
 
 def _resolve(address: str) -> list[tuple[str, int]]:
-    """Return the numbers that a host's name stands for, IPv4 first, where clusters listen by default."""
+    """Return the addresses of a host's name, IPv4 first, because clusters listen there by default."""
     try:
         parsed = Address.parse(address)
         found = socket.getaddrinfo(parsed.host, parsed.port, type=socket.SOCK_STREAM)

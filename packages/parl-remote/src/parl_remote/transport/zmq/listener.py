@@ -1,8 +1,8 @@
-"""The listening end: a ROUTER, its ZAP handler and its monitor, all served by whoever polls.
+"""The listening end: a ROUTER, its ZAP handler and its monitor, all served by `poll`.
 
-zmq tells of lost connections by the number of their descriptor, and of messages by a routing id. A peer's first
-message (OPEN) has both, so from then on the one leads to the other. Descriptors are used again: a peer that opens on
-one that another peer had proves that the other is gone.
+zmq identifies lost connections by their descriptor, and messages by a routing id. A peer's first message (OPEN) has
+both, which maps one to the other. Descriptors are reused: a peer that opens on another peer's descriptor proves that
+the other is gone.
 
 By ZAP (rfc.zeromq.org/spec/27) zmq's thread asks whether a peer that wants in may, by its public CURVE key.
 """
@@ -48,11 +48,11 @@ _REQUEST_FRAMES = 7  # version, request id, domain, peer's address, routing id, 
 
 
 class ZapHandler:
-    """Lets in peers with one public key and nobody else.
+    """Accepts peers with one public key and no others.
 
     Attributes:
-        socket: Where requests come in; readable when `serve` has something to do.
-        refused: How many peers were turned away.
+        socket: The socket of requests; readable when `serve` has something to do.
+        refused: The number of peers refused.
     """
 
     def __init__(self, context: Context, public_key: bytes) -> None:
@@ -62,7 +62,7 @@ class ZapHandler:
         self.socket.bind(_ADDRESS)
 
     def serve(self) -> None:
-        """Answer all requests that wait."""
+        """Answer all pending requests."""
         while readable(self.socket):
             request = self.socket.recv_multipart()
             known = (
@@ -76,7 +76,7 @@ class ZapHandler:
             self.socket.send_multipart([b"1.0", number, status, text, b"member" if known else b"", b""])
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop answering requests."""
         self.socket.close(0)
 
 
@@ -95,7 +95,7 @@ class ZmqListener:
         limits: Heartbeats, linger and the time a handshake may take.
 
     Raises:
-        OSError: The port is in use, or the interface is not ours.
+        OSError: The port is in use, or the interface is not this host's.
     """
 
     def __init__(self, host: str, port: int, key: ClusterKey, *, limits: Limits | None = None) -> None:
@@ -150,7 +150,7 @@ class ZmqListener:
         return self._zap.refused
 
     def poll(self) -> list[Event]:
-        """Return what happened since the last call."""
+        """Return the events since the last call."""
         announced = {source for source, _ in self._poller.poll(0)}
         if self._zap_by in announced:
             self._zap.serve()
@@ -172,22 +172,22 @@ class ZmqListener:
         self._send_parts(peer, [route, *pack(frames)])
 
     def drop(self, peer: int) -> None:
-        """Say goodbye to a peer and forget it."""
+        """Send BYE to a peer and forget it."""
         if peer in self._routes:
             with contextlib.suppress(ChannelClosed):
                 self._send_parts(peer, [self._routes[peer], pack_bare(Kind.BYE)])
             self._forget(peer)
 
     def fileno(self) -> int:
-        """Readable when `poll` may have something."""
+        """Return a descriptor that is readable when `poll` may have events."""
         return self._poller.fileno()
 
     def pending(self) -> bool:
-        """Return whether messages wait that zmq has already announced."""
+        """Return whether messages are available that zmq has already signalled."""
         return self._more
 
     def close(self) -> None:
-        """Say goodbye to all and stop listening."""
+        """Send BYE to all peers and stop listening."""
         if self._closed:
             return
         self._closed = True
@@ -214,7 +214,7 @@ class ZmqListener:
             self._lost.append(peer)
 
     def _take_messages(self, events: list[Event]) -> bool:
-        """Take messages until none is left, at most `_AT_ONCE`; whether none is left."""
+        """Receive up to `_AT_ONCE` messages; return whether none is left."""
         receive = self._socket.recv
         for _ in range(_AT_ONCE):
             if not readable(self._socket):
@@ -233,7 +233,7 @@ class ZmqListener:
         except RemoteProtocolError as error:
             if peer is not None:
                 self.drop(peer)
-                events.append(Closed(peer, f"it sent what is no message: {error}"))
+                events.append(Closed(peer, f"it sent an invalid message: {error}"))
             return
         if peer is None:
             if kind is Kind.OPEN:

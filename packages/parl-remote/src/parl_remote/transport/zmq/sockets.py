@@ -95,10 +95,10 @@ def pack(frames: Sequence[Buffer]) -> list[Buffer]:
 
 
 def unpack(parts: Sequence[memoryview]) -> tuple[Kind, list[memoryview]]:
-    """Return the kind of a message and its frames, which may look into the parts' memory.
+    """Return the kind of a message and its frames, which may refer to the parts' memory.
 
     Raises:
-        RemoteProtocolError: The parts are no message.
+        RemoteProtocolError: The parts are no valid message.
     """
     head = parts[0]
     if len(head) < _HEAD.size:
@@ -135,7 +135,7 @@ def _joined(sizes: Sequence[int], parts: Sequence[memoryview]) -> list[memoryvie
 
 
 def _pieces(size: int, limit: int) -> Iterator[int]:
-    """Yield the lengths of a frame's pieces; a lying size yields no more than one over `limit`."""
+    """Yield the lengths of a frame's pieces; a false size yields at most one piece more than `limit`."""
     full, last = divmod(size, _CUT)
     yield from itertools.repeat(_CUT, min(full, limit + 1))
     if last:
@@ -175,13 +175,13 @@ class Curve:
 
     @classmethod
     def of(cls, key: ClusterKey) -> Curve:
-        """Derive them from the cluster's key."""
+        """Return the key pairs derived from the cluster's key."""
         server, client = z85.encode(key.derive("curve server")), z85.encode(key.derive("curve client"))
         return cls(zmq.curve_public(server), server, zmq.curve_public(client), client)
 
 
 def own_context() -> Context:
-    """Return the context that all channels of this process share, apart from the one of the user's own zmq code."""
+    """Return the context shared by all channels of this process, separate from that of the user's own zmq code."""
     return _context_of(os.getpid())
 
 
@@ -193,7 +193,7 @@ def _context_of(_: int) -> Context:
 
 
 def configure(socket: Socket, limits: Limits, *, ipv6: bool) -> None:
-    """Set what both ends have in common."""
+    """Set the options common to both ends."""
     socket.setsockopt(zmq.IPV6, ipv6)
     socket.setsockopt(zmq.HANDSHAKE_IVL, int(limits.hello_timeout_s * 1000))
     socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART)
@@ -208,28 +208,28 @@ def monitored(socket: Socket, events: int) -> Socket:
 
 
 def connection_events(monitor: Socket) -> Iterator[tuple[int, int]]:
-    """Yield the events that have come, as (event, value); the value is a descriptor or an error number."""
+    """Yield the pending events as (event, value); the value is a descriptor or an error number."""
     while readable(monitor):
         event = recv_monitor_message(monitor)
         yield event["event"], event["value"]
 
 
 def readable(socket: Socket) -> bool:
-    """Return whether a message waits; asking also takes in what zmq's thread has announced."""
+    """Return whether a message is available; the call also processes the signals of zmq's thread."""
     events: int = socket.getsockopt(_EVENTS)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
     return bool(events & _POLLIN)
 
 
 def descriptor(socket: Socket) -> int:
-    """Readable when zmq's thread has announced something."""
+    """Return the descriptor that is readable when zmq's thread has signalled something."""
     fileno: int = socket.getsockopt(zmq.FD)  # type: ignore[assignment]  # pyzmq types all options as int | bytes
     return fileno
 
 
 def send_heartbeats(socket: Socket, limits: Limits) -> None:
-    """Have zmq's thread ping each peer; one end of a connection is enough.
+    """Make zmq's thread ping each peer; one end of a connection suffices.
 
-    A peer that does not answer in time is lost, and a ping tells the peer how long to wait for the next one.
+    A peer that does not answer in time counts as lost, and a ping tells the peer how long to wait for the next one.
     """
     silence_ms = int(limits.liveness_limit_s * 1000)
     ping_ms = max(1, silence_ms // _PINGS)
@@ -239,12 +239,12 @@ def send_heartbeats(socket: Socket, limits: Limits) -> None:
 
 
 def new_waker() -> Waker | _EventWaker:
-    """Return a descriptor that any thread can make readable."""
+    """Return a waker, whose descriptor any thread can make readable."""
     return Waker() if is_portable() else _EventWaker()
 
 
 class _EventWaker:
-    """A descriptor that any thread can make readable."""
+    """Return a waker, whose descriptor any thread can make readable."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -255,7 +255,7 @@ class _EventWaker:
         return self._descriptor
 
     def wake(self) -> None:
-        """Make it readable."""
+        """Make the descriptor readable."""
         self._rung = True
         os.eventfd_write(self._descriptor, 1)
 
@@ -267,5 +267,5 @@ class _EventWaker:
                 os.eventfd_read(self._descriptor)
 
     def close(self) -> None:
-        """Give back the descriptor."""
+        """Close the descriptor."""
         os.close(self._descriptor)
